@@ -1,4 +1,4 @@
-"""The public functions of dpdist, such as `protect`: they run `release`, and open, compare and report releases.
+"""The public functions of dpdist, such as `protect`: they run releases, and open, compare and report them.
 
 A public name is imported at its first use, so a process loads only the parts that it uses.
 """

@@ -1,4 +1,4 @@
-"""Runs a release for `cli` and `dpdist`: validate, plan, protect, publish, and evaluate for the custodian."""
+"""The verbs on a release: validate, plan, protect, publish, and evaluate for the custodian."""
 
 from __future__ import annotations
 

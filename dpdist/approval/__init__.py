@@ -1,1 +1,1 @@
-"""For the custodian: gates on errors that decide under noise, and releases that wait for approval; `release` calls both."""
+"""Approval by the custodian: gates on errors, measured under noise, and releases that are held for a decision."""

@@ -1,4 +1,4 @@
-"""Measures a release's gates under noise before `release` publishes it: limits on errors that the release must meet.
+"""A release's gates: limits on errors that it must meet before it is published, measured under noise.
 
 The noisy values, and so the decision to publish, are covered by ε (docs/methods.md, §7c). A gate limits an order
 statistic of the cells' errors: the largest or the median. A gate on coverage limits a quantile, at the required share,

@@ -1,4 +1,4 @@
-"""For `release` and `cli.verify`: opens a held release for inspection, then approves it, or refuses it with a reason.
+"""Held releases: opened for inspection, then approved, or refused with a reason.
 
 A job with `approval: required` publishes nothing without an approval under a key. A job with `publish: unless_refused`
 holds its release until the evaluation is made. Afterwards it holds the release only if the verdict says "do not

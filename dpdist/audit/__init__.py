@@ -1,1 +1,1 @@
-"""For the privacy officer, by `cli.trials`: record losses, lower bounds on ε, and attacks. Results are confidential."""
+"""Confidential audits for the privacy officer: record losses, lower bounds on ε, and attacks on synthetic records."""

@@ -1,4 +1,4 @@
-"""For `cli.trials`: attacks a release's synthetic records, with a hold-out file of people outside the confidential file.
+"""Attacks on a release's synthetic records, with a hold-out file of people outside the confidential file.
 
 Results are confidential.
 """

@@ -1,4 +1,4 @@
-"""Audits a finished release by leaving out records, and proves lower bounds on ε by many releases of two neighbours.
+"""Audit of a finished release: losses of records left out, and lower bounds on ε from releases of two neighbours.
 
 Results are confidential.
 """

@@ -1,4 +1,4 @@
-"""For `audit.auditing`: log likelihood ratios of a mechanism's noisy sums and choices under two neighbouring files.
+"""Log likelihood ratios of a mechanism's noisy sums and choices under two neighbouring files.
 
 The strongest attacker knows all records but one.
 

@@ -1,4 +1,4 @@
-"""The command `dpdist cluster`: certificates, scheduler and workers (`runtime`), and Kubernetes files (`cli.manifests`)."""
+"""The command `dpdist cluster`: certificates, scheduler, workers, and Kubernetes manifests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all commands in `cli` share: options, output, and errors, with exit codes and messages that quote no record."""
+"""Options, output and errors of all commands, with exit codes and messages that quote no record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats confidential results of `quality` and `audit` for `cli.report`, `cli.releases` and `cli.trials`."""
+"""Confidential results as text: evaluations, verdicts, audits and attacks."""
 
 from __future__ import annotations
 

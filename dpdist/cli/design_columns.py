@@ -1,4 +1,4 @@
-"""For `cli.init` and `cli.draft`: finds a survey's design columns (strata, PSUs, replicate weights) by their names."""
+"""Detection of a survey's design columns (strata, PSUs, replicate weights) by their names."""
 
 from __future__ import annotations
 

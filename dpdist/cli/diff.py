@@ -1,4 +1,4 @@
-"""The commands that compare releases: `diff` of two (`publish.differences`), `series` over periods, with changes."""
+"""The commands that compare releases: `diff` of two, and `series` over periods, with changes."""
 
 from __future__ import annotations
 

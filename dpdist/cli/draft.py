@@ -1,4 +1,4 @@
-"""For `cli.init`: writes the text of a new job: facts about its columns, a TODO for every decision."""
+"""The text of a new job: facts about a file's columns, and a TODO for every decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands on job files: `init` drafts one by `cli.draft` and `survey.domains`; `show` and `schema` print."""
+"""The commands on job files: `init` drafts a job from a file; `show`, `explain` and `schema` print."""
 
 from __future__ import annotations
 

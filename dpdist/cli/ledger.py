@@ -1,4 +1,4 @@
-"""The command `dpdist ledger`: creates a privacy ledger (`ledger.book`), sets limits, shows charges, exports entries."""
+"""The command `dpdist ledger`: creates a privacy ledger, sets limits, shows charges, exports entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For commands: shows `core.progress` events in the terminal as bars, JSON lines or sentences."""
+"""Progress of a run in the terminal, as bars, JSON lines or sentences."""
 
 from __future__ import annotations
 

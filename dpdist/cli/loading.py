@@ -1,4 +1,4 @@
-"""For `cli.releases`: reads a job by `job.loading`; if refused, names columns that the file lacks."""
+"""A command's job file, read and checked; if columns are missing, the file's own are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entry point of the command line: names every command, and passes arguments to its module in `cli`.
+"""Entry point of the command line: the commands, and the module of each.
 
 A command imports its modules when it is called, so help texts and refusals of a command line appear quickly.
 """

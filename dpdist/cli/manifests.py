@@ -1,4 +1,4 @@
-"""For `cli.cluster`: writes one job's Kubernetes manifests from the shipped ones and the sizes in `planning.plan`."""
+"""A job's Kubernetes manifests: the shipped ones, with the sizes of its plan."""
 
 from __future__ import annotations
 

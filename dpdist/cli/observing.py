@@ -1,4 +1,4 @@
-"""For `cli.releases`: reports a run to operators by JSON log, metrics, status file, and traces.
+"""Reports of a run to its operators: JSON log, metrics, status file and traces.
 
 Metrics are for Prometheus, and the status file is for `dpdist status`. All are made from the events of the run. An event
 has counts, names of stages and numbers of strata and blocks, but no data. Events do not show which strata took a fallback,

@@ -1,4 +1,4 @@
-"""For `cli.releases`: formats a plan (`planning.plan`) for the terminal, with cost, predicted errors and warnings."""
+"""A plan as text or JSON: cost, predicted errors and cautions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands on one release, by `dpdist.release`: validate, plan, run, publish again, report, show status."""
+"""The commands on a release: `validate`, `plan`, `run`, `publish`, `report`, `status`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `cli.releases`: runs that a schedule starts. The time of the schedule names the period, its input and its folder."""
+"""Runs that a schedule starts. The time of the schedule names the period, its input and its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `dpdist stan`: compiles Stan programs by `sampling.toolchain` before a run, and shows the installation."""
+"""The command `dpdist stan`: compiles Stan programs before a run, and shows the installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For all of `cli`: formats tables as text, with aligned figures, and a word in place of a missing figure."""
+"""Tables as text, with aligned figures and a word in place of a missing figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that test mechanisms, by `audit`, `quality.calibrate`, `studies`: audit, calibrate, study, rehearse."""
+"""The commands that test mechanisms: `audit`, `calibrate`, `study`, `rehearse`."""
 
 from __future__ import annotations
 

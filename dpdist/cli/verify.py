@@ -1,4 +1,4 @@
-"""The commands `verify`, `approve`, `sign`, `keygen`: check a release by `opening.verifying`, vouch by `core.minisign`."""
+"""The commands that check a release and vouch for it: `verify`, `approve`, `sign`, `keygen`."""
 
 from __future__ import annotations
 

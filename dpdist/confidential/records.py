@@ -1,4 +1,4 @@
-"""Defines `Records`, confidential survey records, for all that sums or samples them; `publish` never sees this type."""
+"""The type `Records` of confidential survey records. Publication never sees it."""
 
 from __future__ import annotations
 

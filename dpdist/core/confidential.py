@@ -1,4 +1,4 @@
-"""A type around confidential values of `engine` and `audit`; public functions do not accept it, so none is published."""
+"""A type around confidential values. Public functions do not accept it, so none is published."""
 
 from __future__ import annotations
 

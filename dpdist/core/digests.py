@@ -1,4 +1,4 @@
-"""Checksums of structured values, equal in every process, by which `runtime` and mechanisms recognise their inputs."""
+"""Checksums of structured values, equal in every process."""
 
 from __future__ import annotations
 

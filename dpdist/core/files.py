@@ -1,4 +1,4 @@
-"""Writes files for every room: readers see the old or the new file, whole, even after power cuts; and numbers formats."""
+"""Atomic writes: readers see the old or the new file, whole, even after power cuts. Also locks, and numbers as text."""
 
 from __future__ import annotations
 

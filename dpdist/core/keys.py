@@ -1,4 +1,4 @@
-"""For models, mechanisms, quality and studies: a key and an address give the same random draws everywhere."""
+"""Keys of random numbers: a key and an address give the same draws on every machine and in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signs releases, and checks signatures, in minisign's formats, for `cli.verify`, `opening.verifying` and `approval`.
+"""Signatures of releases in minisign's formats.
 
 minisign (https://jedisct1.github.io/minisign/) can check these Ed25519 signatures too. A key is the letters `Ed`, a number
 of 8 bytes, and 32 bytes. A signature is the letters `ED`, the key's number, and 64 bytes that sign the BLAKE2b-512 hash of

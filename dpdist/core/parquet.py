@@ -1,4 +1,4 @@
-"""Reads Parquet for `survey`, `storage` and `publish`: one file in parts of bounded memory, or a folder's tables."""
+"""Parquet files read in parts of bounded memory, and the tables of a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads public files that may come from others, for `opening`, `publish`, `survey`; refuses changed or malformed ones.
+"""Files of public folders that may come from others: changed or malformed ones are refused.
 
 Later code trusts what this module reads, so every check is made here.
 """

@@ -1,4 +1,4 @@
-"""What `cli`, `runtime` and `release` need of this process: one start, one thread of linear algebra, open streams."""
+"""Settings of this process: its start, one thread of linear algebra, standard streams."""
 
 from __future__ import annotations
 

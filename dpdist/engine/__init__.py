@@ -1,1 +1,1 @@
-"""Runs a mechanism for `runtime` and `audit`: answers its requests for sums over records, draws and noise."""
+"""The engine, which runs a mechanism: it answers requests for sums over records, draws and noise."""

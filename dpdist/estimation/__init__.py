@@ -1,1 +1,1 @@
-"""Design-based statistics for `publish`, `quality` and `mechanisms`: estimators, variances, domains and raking of sums."""
+"""Design-based statistics without privacy: estimators, variances, domains, raking, shrinkage."""

@@ -1,4 +1,4 @@
-"""The public crosstab as an Arrow table, written by `runtime` and `publish`, read back by `opening`; also a release's job.
+"""The public crosstab as an Arrow table; and the job of a release, read back from its folder.
 
 A row is a combination of public columns with its number of sample records. Levels are text; their order is in the schema's
 metadata.

@@ -1,4 +1,4 @@
-"""For `estimation.direct` and `survey`: counts, means, ratios and quantiles of a sample, in many domains at once.
+"""Counts, means, ratios and quantiles of a sample in many domains at once, with design-based standard errors.
 
 Variances are computed from linearised statistics (`variance`). If the sample has replicate weights, the statistic is
 computed again under each of them. A quantile is the smallest value with at least the share p of the weight at or below

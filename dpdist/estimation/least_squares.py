@@ -1,4 +1,4 @@
-"""Least squares for `laplace`, `modips`, `partitions`: additive figures nearest to noisy ones, for many draws at once.
+"""Additive figures nearest to noisy ones in least squares, for many draws at once; projections onto a simplex.
 
 A figure is the sum of x over the crosstab rows of its cell: figures are M x, with M the 0/1 matrix (cell, row).
 The solution is x = M⁺ y: of all x with the least sum of squares |y − M x|², it is the shortest.

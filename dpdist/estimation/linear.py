@@ -1,4 +1,4 @@
-"""For `publish.refit` and further statistics: statistics as functions of sums, and each unit's linearised contribution.
+"""Statistics as functions of sums, with each unit's linearised contribution and the variances that follow.
 
 A unit is a record, or a crosstab row with its expectations. A statistic is a sum N, a ratio N/D of sums, a quantile, or a
 difference of two of these.

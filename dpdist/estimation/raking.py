@@ -1,4 +1,4 @@
-"""For `publish`: rakes weights to public totals by iterative proportional fitting, one factor for each crosstab row."""
+"""Raking of weights to public totals by iterative proportional fitting, with one factor for each crosstab row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `reference` and mechanisms: mixes a cell's own estimate with one from similar cells, by size and similarity."""
+"""Small-area estimation: shrinkage to a mean, and composites of a cell's own estimate and one from similar cells."""
 
 from __future__ import annotations
 

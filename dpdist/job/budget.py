@@ -1,4 +1,4 @@
-"""Sections `budget` and `privacy_unit` of a job, for `job.whole` and `ledger`: ε, neighbouring files, part for counts."""
+"""Sections `budget`, `privacy_unit`, `predictors`, `ledger` of a job: ε, neighbouring files, limits on sums of costs."""
 
 from __future__ import annotations
 

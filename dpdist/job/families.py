@@ -1,4 +1,4 @@
-"""Facts on families of likelihoods, which `models` implements: outcomes allowed, use of the weight, samplers.
+"""Public facts on families of likelihoods: outcomes that they allow, use of the weight, samplers.
 
 A new family is a name in `Family`, a line in `FAMILIES` and in `PLACES`, and a file in dpdist/models. A plug-in's
 family is an entry point.

@@ -1,4 +1,4 @@
-"""The one way from a job file, YAML text or mapping to a frozen `Job`, for `cli`, `release`, `studies`.
+"""The one way from a job file, YAML text or mapping to a frozen `Job`.
 
 `resolve` merges three layers: the file that a job extends, the file itself, and keys set on the command line. Mappings
 are merged key by key. Any other value replaces the earlier one, and null removes it. Every value keeps its origin: a

@@ -1,4 +1,4 @@
-"""Section `reference` of a job, for `survey`: a file, a simulated survey, an earlier release, or noisy histograms."""
+"""Section `reference` of a job: a file, a simulated survey, an earlier release, or noisy histograms."""
 
 from __future__ import annotations
 

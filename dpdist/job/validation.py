@@ -1,4 +1,4 @@
-"""For `job.loading` and `studies.file`: turns YAML into a frozen object, or reports every problem with its line."""
+"""YAML validated into a frozen object, or every problem with its line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `mechanism` in a job and `privacy.weights`: the rule that turns record bounds into privacy weights."""
+"""Section `weights` of a mechanism: the rule that turns record bounds into privacy weights."""
 
 from __future__ import annotations
 

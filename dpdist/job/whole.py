@@ -1,4 +1,4 @@
-"""The class `Job`, which `job` exports: all sections, the parts of its budget, facts from several keys."""
+"""The class `Job`: all sections, the parts of its budget, and facts that follow from several keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads YAML for `job.loading`, `studies` and `cli`, with every key's line number, for messages.
+"""YAML with the line number of every key, for messages.
 
 A plain scalar is null, true, false, a decimal number or text, as in the core schema of YAML 1.2. So 010, 0x10, 1_0, 1:30,
 `no` and dates are text. The reader refuses keys given twice, values that contain themselves, control characters, and text

@@ -1,1 +1,1 @@
-"""The ledger records every release's privacy cost before it starts, and limits the sums; `release` and `cli` use it."""
+"""The ledger, which records every release's privacy cost before the release starts, and limits the sums."""

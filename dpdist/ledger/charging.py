@@ -1,4 +1,4 @@
-"""For `ledger.runs` and plans: finds a job's ledger, and computes the job's cost and what the limits leave."""
+"""The cost of a job, its ledger, and what the limits leave."""
 
 from __future__ import annotations
 

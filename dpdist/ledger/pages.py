@@ -1,4 +1,4 @@
-"""For `cli.ledger`: shows a ledger to people, a page for each dataset, class and adjacency; also as CSV."""
+"""A ledger as text, with a page for each dataset, class of guarantee and adjacency; also as CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `release`: charges a run before its first fit, settles it before publication; a resumed run pays once."""
+"""Charges of runs: before the first fit, settled before publication. A resumed run pays once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Privacy mechanisms, a folder each, with what they share and the registry from which `runtime` and `planning` take them.
+"""Privacy mechanisms, a folder each, with the parts that they share and their registry.
 
 In docstrings METHODS is docs/methods.md, and letters in brackets, such as [G], name papers of docs/bibliography.md.
 """

@@ -1,4 +1,4 @@
-"""For `runtime.reference`: what a mechanism learns from a stratum's reference before it uses any current outcome."""
+"""What a mechanism learns from a stratum's reference before it uses any current outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads a mechanism's parts from its folder: query, model, texts, noisy figures; types of `measurements.parquet`.
+"""The parts of a mechanism, loaded from its folder: query, model, texts, noisy figures; types of `measurements.parquet`.
 
 The specification names the package (`MechanismSpec.package`). A part is imported at its first use. So publishing, which
 needs only models and texts, loads no code that sees a record.

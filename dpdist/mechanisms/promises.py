@@ -1,4 +1,4 @@
-"""For mechanisms' `query`: the promise before data are seen, which is guarantee, conditions and target.
+"""The promise of a release before data are seen: guarantee, conditions and target.
 
 The target limits the logarithm of a record's factor in the posterior. It is the bound Δ* of a pseudo posterior, or the
 clamp M.

@@ -1,4 +1,4 @@
-"""Model of a binary outcome, by `models`' registry: y ~ Bernoulli(probability), probability ~ Beta(1, 1) (METHODS §5b).
+"""Model of a binary outcome: y ~ Bernoulli(probability), probability ~ Beta(1, 1) (METHODS §5b).
 
 With α a record's privacy weight, the posterior is Beta(1 + Σαy, 1 + Σα(1 − y)).
 """

@@ -1,4 +1,4 @@
-"""Models of proportions, by `models`' registry: y ~ Beta(λφ, λ(1 − φ)), mean φ and precision λ.
+"""Models of proportions: y ~ Beta(λφ, λ(1 − φ)), with mean φ and precision λ.
 
 See [G], Supplement 2, and METHODS §5. Without predictors the priors are φ ~ Beta(1, 1) and λ ~ Pareto(.1, 1.5). The
 limit λ ≤ 1e6 excludes 3e-11 of the prior. Draws are made on a grid of (logit φ given λ, log λ), see `numerics.grid`. In

@@ -1,4 +1,4 @@
-"""Model of overdispersed counts, by `models`' registry: y ~ NB(μ, φ), variance μ + μ²/φ ([V] §3; METHODS §5).
+"""Model of overdispersed counts: y ~ NB(μ, φ), variance μ + μ²/φ ([V] §3; METHODS §5).
 
 The priors are log μ ~ N(0, 10²) and φ ~ Gamma(.01, .01), restricted to 1e-6 ≤ φ ≤ 1e4. [V] has log μ ~ N(0, σ²) with σ ~
 half Student t(3, 0, 1).

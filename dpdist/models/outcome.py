@@ -1,4 +1,4 @@
-"""Base classes of families without a weight (`models.bernoulli`, `models.poisson`, …), with and without predictors.
+"""Base classes of families without a weight, with and without predictors.
 
 Their priors are proper, and their synthetic records have the weight 1. In sums, α is a record's privacy weight.
 """

@@ -1,4 +1,4 @@
-"""Models of counts, by `models`' registry, without and with predictors: y ~ Poisson(rate), as in [V] §3.1.
+"""Models of counts, without and with predictors: y ~ Poisson(rate), as in [V] §3.1.
 
 Without predictors the prior is conjugate: rate ~ Gamma(.01, .01) (shape, rate).
 """

@@ -1,4 +1,4 @@
-"""For `publish.refit`: synthetic records in the form of `Records`, so that public code can fit models."""
+"""Synthetic records in the form of `Records`, so that public code can fit models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model from a user's Stan program, for `sampling.markov`: data it receives, declarations, released parameters.
+"""Model from a user's Stan program: data it receives, declarations, released parameters.
 
 The program receives N, the number of records, the following data, and the job's `model.data`. Data of records have N
 entries. Data that a program does not declare are ignored.

@@ -1,1 +1,1 @@
-"""Opens finished runs for `cli` and `dpdist`: verifies and signs public folders, reads confidential by-products."""
+"""Finished runs opened for reading: public folders, verified and signed, and confidential by-products."""

@@ -1,4 +1,4 @@
-"""For `opening.verifying`: derives a folder's claim again from its proof record; compares job, statement, noisy figures.
+"""A folder's claim, derived again from its proof record and compared with job, statement and noisy figures.
 
 The record must match the folder's job. The loss that follows from it must not exceed the statement's. No noisy figure
 may have less noise than the record states. Facts that only the publisher could show are listed in words.

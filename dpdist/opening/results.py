@@ -1,4 +1,4 @@
-"""For `dpdist` and `cli`: opens a run's release, and for the custodian its evaluations, posterior, log likelihood."""
+"""A run's results: its release, and for the custodian evaluations, posterior draws and log likelihoods."""
 
 from __future__ import annotations
 

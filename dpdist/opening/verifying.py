@@ -1,4 +1,4 @@
-"""Verifies a public folder's files, its claims against the job, its signature; publishes it again and compares."""
+"""Verification of a public folder: its files, its claims against the job, its signature; published again and compared."""
 
 from __future__ import annotations
 

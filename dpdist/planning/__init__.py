@@ -1,1 +1,1 @@
-"""Plans a run for `release` from public facts, before any budget is spent: checks, strata, tasks, expected noise."""
+"""Plans of runs from public facts, before any budget is spent: checks, strata, tasks, expected noise."""

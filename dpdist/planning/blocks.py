@@ -1,4 +1,4 @@
-"""For `runtime` and plans: divides strata into blocks and tasks, and projects their memory, from sizes alone.
+"""Division of strata into blocks and tasks, and their projected memory, from sizes alone.
 
 A *block* holds the records that a kernel processes in one call. A *span* is a run of blocks of one stratum that one task
 visits. A stratum with one span is *small*: one task runs all its rounds, and several small strata share a task in a *bin*.

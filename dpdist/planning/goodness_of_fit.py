@@ -1,4 +1,4 @@
-"""For `planning.making`: tests how well a model family fits the public reference, against its direct estimates.
+"""Tests of how well a model family fits the public reference, against its direct estimates.
 
 The reference is public, so the test spends nothing. The law is fitted without privacy weights and noise, so differences
 are due to the family alone. A release of a similar file will have errors of the same size.

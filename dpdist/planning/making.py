@@ -1,4 +1,4 @@
-"""For `release`: plans a run before budget is spent, and checks that data, model and machine suit the job."""
+"""Construction of a plan, with checks that data, model and machine suit the job."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Privacy theory for mechanisms, `ledger` and `publish`: guarantees, claims, queries' losses, noise, privacy weights."""
+"""Privacy theory: guarantees, claims, queries' losses, noise, privacy weights."""

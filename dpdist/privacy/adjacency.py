@@ -1,4 +1,4 @@
-"""For `privacy.claims`, plan and statement: sentences on neighbouring files, admitted files, and what is protected.
+"""Sentences on neighbouring files, admitted files, and what is protected.
 
 With a public crosstab, `substitution` exchanges outcome and weight at the same public columns x (`exchange: same_x`). No ε
 covers a record that moves to another combination of table columns. With `exchange: anywhere` every column may change,

@@ -1,4 +1,4 @@
-"""For strict Laplace tables and gates: sensitivity of sums of base cells under public bounds (METHODS §7).
+"""Sensitivity of sums of base cells under public bounds (METHODS §7).
 
 A record has a weight w ∈ [0, U] and an outcome y ∈ [L, H], clipped to these bounds at reading. The middle and half
 width of [L, H] are c and R. The record adds (a, b) = (w/U, w(y − c)/(UR)) to its base cell, in whole multiples of

@@ -1,4 +1,4 @@
-"""For plan, statement and verification: what a guarantee of each class claims, and advisories on earlier versions."""
+"""What a guarantee of each class claims, in words; and advisories on earlier versions."""
 
 from __future__ import annotations
 

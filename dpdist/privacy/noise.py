@@ -1,4 +1,4 @@
-"""For `engine.protocol`: draws noise with OpenDP's samplers (METHODS §10), or imitates it from a seed for studies.
+"""Noise by OpenDP's samplers (METHODS §10), or imitated from a seed for studies.
 
 OpenDP's samplers are safe in floating point and cannot be seeded. So noise is drawn once, and stored before use
 (`storage.noise_once`). Simulated noise is for standard errors and studies, never for a release.

@@ -1,4 +1,4 @@
-"""The proof record of a release, which `opening` checks: its queries, distances, laws and scales of noise, loss.
+"""The proof record of a release: its queries, distances, laws and scales of noise, and the loss that follows.
 
 The record follows from the job and from the queries behind promise, charge and rounds, and so reveals nothing of the
 confidential file. `rederive` needs only the record, and the formulas that it states. Losses of queries add up. The k

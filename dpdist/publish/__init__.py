@@ -1,1 +1,1 @@
-"""Makes the public folder for `release`, without records: tables, errors, synthetic sets and statement."""
+"""The public folder, made without records: tables, errors, synthetic sets and statement."""

@@ -1,4 +1,4 @@
-"""For `publish.statement`: texts on standard errors, which errors they include, and which they leave out."""
+"""Texts on standard errors: which errors they include, and which they leave out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `cli.diff`: compares two public folders, by what differs and by differences between periods with standard errors.
+"""Comparison of two public folders: what differs, and differences between periods with standard errors.
 
 Differences between periods know the errors of a reference that both releases share. `diff` itself takes √(a² + b²), from
 the published errors a and b, which is too large for releases that share records, people or a reference: a list of moved

@@ -1,4 +1,4 @@
-"""For `release`: writes the public folder from the released object alone, beside the old one, then swaps.
+"""The public folder, written from the released object alone into a new folder, which then replaces the old one.
 
 The manifest is written last.
 """

@@ -1,4 +1,4 @@
-"""For `publish.tables`: ratios, proportions, quantiles, shares and differences of published tables, with standard errors.
+"""Ratios, proportions, quantiles, shares and differences of published tables, with standard errors.
 
 Standard errors have the components of `standard_errors`, applied to the linearised form. A quantile has Woodruff's
 interval, from whose length its standard error follows.

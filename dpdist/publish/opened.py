@@ -1,4 +1,4 @@
-"""For `dpdist` and `opening`: a public folder as an object with tables, synthetic sets and statement."""
+"""A public folder as an object with tables, synthetic sets and statement."""
 
 from __future__ import annotations
 

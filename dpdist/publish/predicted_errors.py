@@ -1,4 +1,4 @@
-"""For `publish.statement`: names published figures that may be far from direct ones, from the release alone.
+"""Published figures that may be far from direct ones, named from the release alone.
 
 A predicted error is the error by noise, reference and mechanism over the sample's own, the direct standard error.
 Figures with a ratio above FAR are named: at 2, one in twenty is off by over 4 direct standard errors, if errors are

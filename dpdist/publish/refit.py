@@ -1,4 +1,4 @@
-"""For `publish.standard_errors`: simulates how estimates with searched privacy weights vary over samples.
+"""Refits on simulated samples: how estimates with searched privacy weights vary over samples.
 
 Privacy weights trim tails, so a sample drawn under released parameters θ is trimmed less than the file was. Models with
 a correction (`Untrimmed`) draw it under parameters whose search and fit return θ: a step of indirect inference

@@ -1,4 +1,4 @@
-"""For `publish.tables`: the variance T of every published figure, from released figures alone (docs/methods.md, §6).
+"""The variance T of every published figure, from released figures alone (docs/methods.md, §6).
 
 Notation: θ_1..θ_m are the parameters of m synthetic sets; a record has public columns x, outcome y, sampling weight w
 and privacy weight α. Then T = V_x + V_c + V_α/m + bias²; `variances` defines the parts.

@@ -1,4 +1,4 @@
-"""For `publish.folder`: composes the privacy statement, `statement.json`: claims, assumptions, costs, public facts."""
+"""The privacy statement, `statement.json`: claims, assumptions, costs, public facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `publish.folder` and `approval`: swaps a finished folder for the old one; kills leave one whole."""
+"""Replacement of a finished folder for the old one; a killed process leaves one whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes synthetic sets, one record with the same public x per sample record; public bounds of published figures.
+"""Synthetic sets, with one record of the same public x per sample record; and public bounds of published figures.
 
 They have only columns that the model distinguishes, which may exclude design strata or columns of totals.
 """

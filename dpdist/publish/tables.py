@@ -1,4 +1,4 @@
-"""For `publish.folder`: computes every cell and statistic of tables, from released parameters and synthetic records."""
+"""Every cell and statistic of the published tables, from released parameters and synthetic records."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""For the methodologist, confidential, by `release` and `cli`: published figures beside direct ones and comparators."""
+"""Quality of releases, for the methodologist and confidential: published figures against direct ones and comparators."""

@@ -1,4 +1,4 @@
-"""For `cli.trials`: tunes a mechanism's constants on an earlier period's public file, to a target ε."""
+"""Tuning of a mechanism's constants on an earlier period's public file, to a target ε."""
 
 from __future__ import annotations
 

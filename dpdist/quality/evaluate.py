@@ -1,4 +1,4 @@
-"""Evaluates a release for the custodian: compares it with direct estimates, comparators and a simulation's truth."""
+"""Evaluation of a release for the custodian, against direct estimates, comparators and a simulation's truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `quality.evaluate`: fits two comparators with the release's ε, of sample (FBS) and of population (FBP).
+"""Two comparators fitted with the release's ε, of the sample (FBS) and of the population (FBP).
 
 A comparator has the figures that mechanism `weighted` with the lognormal model would publish. Nothing is released ([T];
 METHODS §5). Its guarantee is asymptotic; standing beside a strict one is for comparison only.

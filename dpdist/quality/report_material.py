@@ -1,4 +1,4 @@
-"""For `quality.report_page` and its sections: collects a workspace's release, evaluations and records."""
+"""The material of the custodian's report: a workspace's release, evaluations and records."""
 
 from __future__ import annotations
 

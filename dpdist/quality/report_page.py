@@ -1,4 +1,4 @@
-"""For `cli.report` and `release`: writes `confidential/report.html`, a page on a release's quality for the custodian."""
+"""`confidential/report.html`, a page on a release's quality for the custodian."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `quality.report_page` and `predicted.page`: parts of a report's section: sentences, tables, figures."""
+"""Parts of a report's section: sentences, tables, figures."""
 
 from __future__ import annotations
 

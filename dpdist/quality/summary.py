@@ -1,4 +1,4 @@
-"""For reports and `cli.custodian`: summarises errors of a release and comparators, worst cells, missing figures."""
+"""Errors of a release and of comparators in summary: worst cells, missing figures, verdicts as sentences."""
 
 from __future__ import annotations
 

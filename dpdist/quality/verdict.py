@@ -1,4 +1,4 @@
-"""For reports and `studies`: judges whether published intervals contain the same sample's direct estimates often enough.
+"""The verdict on a release: do published intervals contain the same sample's direct estimates often enough?
 
 Confidential.
 

@@ -1,1 +1,1 @@
-"""Schedules work for `release`: executors, tasks, journal, scheduler. It holds no statistics."""
+"""Scheduling of work, without statistics: executors, tasks, journal, scheduler."""

@@ -1,4 +1,4 @@
-"""For executors in `runtime`: runs a task on a worker, shows that it still works, and turns failures into errors."""
+"""An attempt at a task on a worker: its heartbeat, and its failures as errors."""
 
 from __future__ import annotations
 

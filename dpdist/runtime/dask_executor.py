@@ -1,4 +1,4 @@
-"""For `runtime.executors`: runs tasks on Dask workers, of this machine or of an external scheduler."""
+"""The executor on Dask workers, of this machine or of an external scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `runtime.dask_executor`: deaths of workers, the tasks that they had, and whether memory ended them.
+"""Deaths of workers, the tasks that they had, and whether memory ended them.
 
 A nanny ends its worker at a share of the worker's memory, and the kernel ends it beyond that of the container or machine.
 Nannies report both to the scheduler. All other deaths (a drained machine, a signal) have no such event.

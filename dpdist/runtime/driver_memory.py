@@ -1,4 +1,4 @@
-"""For `release`: ends a run whose driver memory has ended before, at the same place and with the same limit.
+"""Refusal of a run whose driver ran out of memory before, at the same place and with the same limit.
 
 The kernel ends a process without a word (exit code 137), and whoever started it starts it again. So a driver leaves in its
 workspace how much memory it has taken, and of how much. A start that finds twice that memory was short says so instead,

@@ -1,4 +1,4 @@
-"""For `release` and `runtime.strata`: runs one task for each key, here or on Dask, and gives results as tasks finish.
+"""Executors, which run one task for each key, here or on Dask, and give results as tasks finish.
 
 Tests compare the results of the two.
 """

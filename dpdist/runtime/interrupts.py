@@ -1,4 +1,4 @@
-"""For `cli.main` and `runtime.dask_executor`: remembers Ctrl-C, and delays its effect while a cluster starts."""
+"""Ctrl-C, remembered, and delayed while a cluster starts."""
 
 from __future__ import annotations
 

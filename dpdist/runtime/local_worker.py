@@ -1,4 +1,4 @@
-"""For `runtime.dask_executor`: starts this machine's workers, each a program (`runtime.worker_process`).
+"""Workers of this machine, each a program of its own.
 
 Dask would start a worker by `multiprocessing`, whose new process imports the caller's main module. A script that calls
 `dpdist.run` at its top level would then run once more in each worker, and be charged again.

@@ -1,4 +1,4 @@
-"""Stores what fits read, with a noisy crosstab where protected; learns constants from the job's reference by stratum."""
+"""Stored inputs of fits: records, the crosstab (noisy where protected), constants learned from the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `runtime.dask_executor`: connects to an external Dask scheduler, checks workers, names the cause of failures."""
+"""The link to an external Dask scheduler: checks of its workers, and causes of failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `cli.cluster`: runs a scheduler and workers as services, on encrypted links and without a dashboard.
+"""Scheduler and workers as services, on encrypted links and without a dashboard.
 
 Over HTTP, by default on loopback only, they show their health and Prometheus figures, but nothing about tasks.
 """

@@ -1,4 +1,4 @@
-"""For `release`: fits all strata by `runtime.tasks`, with the job's fallback where needed, and collects results."""
+"""Fits of all strata, with the job's fallback where needed, and their collected results."""
 
 from __future__ import annotations
 

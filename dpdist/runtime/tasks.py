@@ -1,4 +1,4 @@
-"""Tasks of `runtime.strata` and `reference`, with the addresses they carry: small strata together, giant ones in rounds."""
+"""Tasks, with the addresses that they carry: small strata together, giant ones in rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `cli.cluster` and `runtime.scheduler`: TLS certificates and encrypted links; names the cause of failed links.
+"""TLS certificates and encrypted links, with the causes of failed links.
 
 Dask does not compare host names, so every holder of a signed certificate can take part in the cluster. Therefore the
 cluster's own authority signs certificates for its roles only.

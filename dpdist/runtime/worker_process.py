@@ -1,4 +1,4 @@
-"""The program that `runtime.local_worker` starts for a worker; it also prepares workers of external schedulers.
+"""The program of a local worker, and the preparation of workers of external schedulers.
 
 That program gets its settings from the driver over a link, and ends with that link. It is started by `local_worker`, and
 never imports the main module of whoever started the run.

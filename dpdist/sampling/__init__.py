@@ -1,4 +1,4 @@
-"""Makes a job's sampler for `runtime` and `quality`: `exact`, `grid`, or `stan` by Markov chains."""
+"""The sampler of a job: `exact`, `grid`, or `stan` by Markov chains."""
 
 from dataclasses import dataclass
 from importlib.metadata import version

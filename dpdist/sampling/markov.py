@@ -1,4 +1,4 @@
-"""The sampler `stan`, made by `sampling`: Markov chains of Stan programs, and a user's generated quantities.
+"""The sampler `stan`: Markov chains of Stan programs, and a user's generated quantities.
 
 Every released θ is the last draw of a separate chain. The law of a draw differs from the posterior by an unknown total
 variation γ. So the guarantee is (ε, (1 + e^ε)γ) at best (METHODS §2). While a chain runs, its process's arguments show its

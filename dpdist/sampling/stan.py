@@ -1,4 +1,4 @@
-"""For `sampling.markov`: runs compiled Stan programs through cmdstanpy: NUTS, generated quantities, log densities.
+"""Compiled Stan programs, run through cmdstanpy: NUTS, generated quantities, log densities.
 
 Draws depend on program, data, settings and seed, but not on threads. Each run has a folder of its own in the given
 folder, which is removed after its results are read. If this process is killed, its Stan processes end too. Its folder

@@ -1,1 +1,1 @@
-"""Files of a run's workspace, for `release` and `runtime`: folders, object stores, arrays, noise drawn once."""
+"""Files of a run's workspace: folders, object stores, arrays, noise drawn once."""

@@ -1,4 +1,4 @@
-"""For `runtime.strata` and by-products: Zarr stores of posteriors and log likelihoods, full-sized before any task runs.
+"""Zarr stores of posteriors and log likelihoods, full-sized before any task runs.
 
 Each task then fills only regions that it owns. Stores are Zarr v3, without consolidated metadata or fixed-width strings, in
 float64, compressed by blosc lz4 with byte shuffle (measured fastest).

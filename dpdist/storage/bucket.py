@@ -1,4 +1,4 @@
-"""For `storage.workspace`: keeps a workspace in an object store, with local copies in a scratch folder.
+"""A workspace in an object store, with local copies in a scratch folder.
 
 An object is complete or does not exist. The files of a unit of work are stored one by one; then its completion record
 is stored. Noise, key and completion records are stored only if absent, so that one of several writers wins. Files that

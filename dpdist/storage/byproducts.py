@@ -1,4 +1,4 @@
-"""For `runtime.tasks`: stores a stratum's confidential by-products; the completion record comes last, listing all files."""
+"""A stratum's confidential by-products; the completion record comes last and lists all files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `runtime` and `approval`: draws noise only once and stores it; every later task reads the stored draw.
+"""Noise that is drawn only once and stored; every later task reads the stored draw.
 
 Two different sums with the same noise would reveal their exact difference. So a stored draw states its purpose, and is
 refused for anything else. Two draws for the same sums would spend the budget twice. So each draw has a completion

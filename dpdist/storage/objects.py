@@ -1,4 +1,4 @@
-"""Reads and writes whole objects in an object store through obstore, some put-if-absent; and a lease on the store.
+"""Whole objects in an object store through obstore, some put-if-absent; and a lease on the store.
 
 The library retries by itself. Its messages may quote credentials in requests or answers, so dpdist's own messages name
 cause and remedy.

@@ -1,4 +1,4 @@
-"""For `release`: claims a workspace for one job, input, key and process; a replay reuses stored noise."""
+"""The claim of a workspace for one job, input, key and process; a replay reuses stored noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol of stores, for `runtime` and `storage`: makes files visible to other processes; completion records.
+"""The protocol of stores, which make files visible to other processes; and completion records.
 
 All code reads and writes files in a folder, the root. If the folder is shared, nothing else is needed. With an object
 store, the root is a scratch folder of this process. Files are copied from the store before reading, and to the store

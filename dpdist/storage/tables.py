@@ -1,4 +1,4 @@
-"""For `runtime`, `audit`, `quality`: records as Arrow batches for tasks, crosstab and by-products as Parquet."""
+"""Records as Arrow batches for tasks; crosstab and by-products as Parquet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's workspace, for `release`, `cli`, `audit`: names of all files, owner, private and public folders, store, log."""
+"""A run's workspace: names of all files, owner, private and public folders, store, log."""
 
 from __future__ import annotations
 

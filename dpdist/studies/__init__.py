@@ -1,1 +1,1 @@
-"""Simulation studies of mechanisms, for `cli.trials`: settings from YAML, replicates, tables of results, and a page."""
+"""Simulation studies of mechanisms: settings from YAML, replicates, tables of results, and a page."""

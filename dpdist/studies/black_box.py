@@ -1,4 +1,4 @@
-"""For `cli.trials`: bounds the loss between two given files from below, by releases alone.
+"""Lower bounds on the loss between two given files, by releases alone.
 
 Every run releases one of the files anew, in a folder that is then deleted. The attacker sees the public folder: figures
 of tables, noisy sums, released parameters, and synthetic records. Half of the runs show the attacker how releases of

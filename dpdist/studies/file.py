@@ -1,4 +1,4 @@
-"""For `studies.run`: reads a study of any kind from YAML, and refuses wrong files.
+"""A study file of any kind, read from YAML; wrong files are refused.
 
 Every error has a line number. For an unknown key it suggests the nearest known key.
 """

@@ -1,4 +1,4 @@
-"""For simulations in `studies.kinds`: draws confidential data from known laws, whose mean and quantiles are the truth.
+"""Known laws from which simulated confidential data are drawn: their means and quantiles are the truth.
 
 Laws with predictors replace the surveys of [G] §5, [V] §5 and [V], Appendix 2, which are not part of this project. They
 have approximately the printed figures of a paper, such as the mean. The part of the spread that a predictor explains is

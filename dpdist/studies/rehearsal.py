@@ -1,4 +1,4 @@
-"""For `cli.trials`: tries every mechanism that a job allows on thirds of a public file, and recommends one.
+"""The rehearsal of a job: every mechanism that it allows, tried on thirds of a public file, and a recommendation.
 
 One third serves as the current file, one as its reference, and one as the truth. The job's own input is never opened.
 The recommended mechanism must also be good enough on another third, whose errors had no influence on the choice.

@@ -1,4 +1,4 @@
-"""For `studies.rehearsal`: splits a public file into thirds, and judges published figures by the third third.
+"""Random thirds of a public file: one to release, one as reference, one to judge by.
 
 The parts are independent samples of one population, with the same number n of records in every base cell. So errors are
 computed for fixed cell sizes: each cell is a stratum of independent draws, whatever the design.

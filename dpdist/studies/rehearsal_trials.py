@@ -1,4 +1,4 @@
-"""For `studies.rehearsal`: the job under every mechanism that its columns allow; trials on thirds, ranked by errors."""
+"""Trials of a rehearsal: the job under every mechanism that its columns allow, on thirds, ranked by errors."""
 
 from __future__ import annotations
 

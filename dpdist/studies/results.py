@@ -1,4 +1,4 @@
-"""For `studies.run`: stores replicates as Parquet files, then their table and summary."""
+"""Results of a study: replicates as Parquet files, their table and summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For the pages of `studies.run`: whether published figures reproduce and limits are met."""
+"""Verdicts of a study: whether published figures reproduce, and limits are met."""
 
 from __future__ import annotations
 

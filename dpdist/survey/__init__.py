@@ -1,1 +1,1 @@
-"""Reads files for `planning` and `runtime`: the confidential one, references, codebooks; checks and places records."""
+"""Files read: the confidential one, references, codebooks; and records, checked and sorted by crosstab row."""

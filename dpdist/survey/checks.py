@@ -1,4 +1,4 @@
-"""For `survey.census`: reads a batch by the job, checks it against its rules, returns typed values, notes every problem."""
+"""Checks of a batch of records against the job's rules: typed values, and every problem noted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CSV reader that `survey.source` lists: blocks of text in the job's encoding; explains an unreadable file."""
+"""The CSV reader: blocks of text in the job's encoding. An unreadable file is explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `cli.init`: proposes levels, bounds and types of columns for a new job, from public file or codebook."""
+"""Proposed levels, bounds and types of columns for a new job, from a public file or a codebook."""
 
 from __future__ import annotations
 

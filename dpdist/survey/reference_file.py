@@ -1,4 +1,4 @@
-"""For `planning` and `runtime`: reads a job's reference, a public file, with the job's columns and design.
+"""A job's reference, a public file, read with the job's columns and design.
 
 The reference must not be the confidential file, because its constants must not depend on confidential records. The
 confidential file is refused under any name or format. A file is also refused if it shares more records with the

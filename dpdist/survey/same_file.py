@@ -1,4 +1,4 @@
-"""For checks of references: decides whether two files have the same records, by values and order.
+"""Decision whether two files have the same records, by values and order.
 
 The test counts how many records of the smaller file the larger file lacks. For every value v of a record, s_v is the
 number of records with that value in the smaller file, l_v in the larger one, and t_v = s_v + l_v. The count is

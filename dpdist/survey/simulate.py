@@ -1,4 +1,4 @@
-"""For `survey.source` and `studies`: simulates survey samples, from a population with known totals and a seed.
+"""Simulated survey samples, from a population with known totals and a seed.
 
 `doctorates` is modelled on the 2017 Survey of Doctorate Recipients. Salary is lognormal around the figure of its group
 (field and sex). A unit's inclusion probability grows with its size, log size = log salary + noise. The sample is drawn

@@ -1,4 +1,4 @@
-"""The reader of SAS, Stata and SPSS files that `survey.source` lists: codes in chunks, through pyreadstat."""
+"""The reader of SAS, Stata and SPSS files: codes in chunks, through pyreadstat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For readers of `survey`: plain values of columns, which of them are missing, and what typed files share."""
+"""Plain values of typed columns, which of them are missing, and what typed files share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks a plug-in's model of one outcome (`models.protocol`), whose draws need no Markov chain.
+"""Checks of a plug-in's model of one outcome, whose draws need no Markov chain.
 
 Statistical checks have a two-sided normal tail of 1e-6 for each figure.
 """

@@ -1,4 +1,4 @@
-"""For `testing.mechanisms`: measures distances of exact sums between neighbouring files, over the noise's scale.
+"""Distances of exact sums between neighbouring files, over the noise's scale.
 
 A small job is run up to its first stratum, to get its model, its records and what its reference fixed. The mechanism's
 own rounds are then run in memory on neighbouring files, with the same answers for both. The costs of all queries of a

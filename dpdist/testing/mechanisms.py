@@ -1,4 +1,4 @@
-"""Checks a plug-in's mechanism on small jobs of a small survey: entry point, promises, noise, answers and statement."""
+"""Checks of a plug-in's mechanism on small jobs of a small survey: entry point, promises, noise, answers and statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks a plug-in's reader of files (`survey.source`): columns, types, values, and its errors."""
+"""Checks of a plug-in's reader of files: columns, types, values, and its errors."""
 
 from __future__ import annotations
 

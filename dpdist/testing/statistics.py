@@ -1,4 +1,4 @@
-"""Checks a plug-in's statistic (`job.statistics`): its form in a job, its text, its values and linearised form."""
+"""Checks of a plug-in's statistic: its form in a job, its text, its values and linearised form."""
 
 from __future__ import annotations
 

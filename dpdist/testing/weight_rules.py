@@ -1,4 +1,4 @@
-"""Checks a plug-in's weight rule (`privacy.weights`): steps, searches on made-up fits, constants, words."""
+"""Checks of a plug-in's weight rule: steps, searches on made-up fits, constants, words."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def two(seed: int, epsilon: float, chained: bool) -> tuple[Estimated, Estimated,
     told: Population = population(seed, records=700)
     first = own_release(release(told, epsilon, seed), "2020")
     system, base = system_of(told._replace(file=told.other), epsilon)
-    system = replace(system, history=(first.own,)) if chained else system
+    system = replace(system, history=(first.totals,)) if chained else system
     last = own_release(released(system, base, told.other, seed + 100), "2021")
     periods = common_history(last, first)
     assert periods is not None
@@ -72,7 +72,7 @@ def test_errors_of_two_releases_have_the_covariances_of_the_law(seed: int, epsil
     last, first, prior = two(seed, epsilon, chained)
     assert learned_from(last, first) is chained
     drawn = errors_of_two(last, first, prior, DRAWS, np.random.default_rng(5))
-    own, others, coordinates = len(last.own.count), len(first.own.count), prior.coordinates
+    own, others, coordinates = len(last.totals.count), len(first.totals.count), prior.coordinates
     at = indices(np.arange(own), coordinates), indices(own + np.arange(others), coordinates)
     shared = dense(prior.moving(last.posterior.prior.drift[-1]) if chained else walking(prior, last, first))[np.ix_(*at)]
     (of_last, by_noise), (of_first, noise) = gains(last.posterior, own), gains(first.posterior, others)
@@ -104,7 +104,7 @@ def in_order(first: Estimated, errors: Floats) -> Floats:
     """Covariance of errors of totals, by coordinate and table, with errors of a release's rows, by table and coordinate."""
     names = list[tuple[int, int, int]]()
     start = 0
-    for ends in (first.own.row.max(axis=1) + 1).tolist():
+    for ends in (first.totals.row.max(axis=1) + 1).tolist():
         names += [(j, start, cell) for j in range(2) for cell in range(ends - start)]
         start = ends
     order = sorted(range(len(names)), key=lambda k: names[k])
@@ -122,8 +122,8 @@ def walking(prior: ResidualPrior, last: Estimated, first: Estimated) -> Residual
 
 def test_releases_of_other_histories_share_no_error() -> None:
     last, first, _ = two(0, 1.0, chained=True)
-    stranger = replace(first.own, period="1999")
+    stranger = replace(first.totals, period="1999")
     assert common_history(last, first._replace(history=(stranger,))) is not None, "what the later one does not remember"
     assert common_history(last._replace(history=(stranger,)), first) is None
-    changed = replace(first.own, total=first.own.total + 1.0)
+    changed = replace(first.totals, total=first.totals.total + 1.0)
     assert common_history(last._replace(history=(changed,)), first) is None, "totals of another release of the period"

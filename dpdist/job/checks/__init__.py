@@ -1,4 +1,4 @@
-"""For `job.loading`: checks the keys of a job against each other; every problem has its path and a remedy."""
+"""Checks of a job's keys against each other; every problem has its path and a remedy."""
 
 from __future__ import annotations
 

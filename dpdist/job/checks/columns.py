@@ -1,4 +1,4 @@
-"""For `job.checks`: checks a job's columns: roles, universe, design effects, privacy unit, hierarchies, predictors."""
+"""Checks of a job's columns: roles, universe, design effects, privacy unit, hierarchies, predictors."""
 
 from __future__ import annotations
 

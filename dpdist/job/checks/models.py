@@ -1,4 +1,4 @@
-"""For `job.checks`: checks how a job is fitted and run: likelihood, sampler, budget, reference, calibration, scheduler."""
+"""Checks of how a job is fitted and run: likelihood, sampler, budget, reference, calibration, scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `job.checks`: checks a job's tables: statistics, promises, raking, gates, labels, rules of print, withholding."""
+"""Checks of a job's tables: statistics, promises, raking, gates, labels, rules of print, withholding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Public half of `laplace` and `laplace_composed`, for `query` and `publish`: figures of tables, errors, measurements.
+"""Public half of `laplace` and `laplace_composed`: figures of tables, their errors, measurements.
 
 Cells without a sample record are publicly empty. On request of the job, figures of all tables are made consistent by a
 least squares fit. The fit is of base cells, separately for counts and totals; means are their ratios. Separately noised

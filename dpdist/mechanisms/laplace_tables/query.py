@@ -1,4 +1,4 @@
-"""Confidential half of `laplace` and `laplace_composed`, for `engine`: independent noise on every figure of every table."""
+"""Confidential half of `laplace` and `laplace_composed`: independent noise on every figure of every table."""
 
 from __future__ import annotations
 

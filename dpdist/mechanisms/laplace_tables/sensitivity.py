@@ -1,4 +1,4 @@
-"""For `query` and `post` of `laplace` and `laplace_composed`: sensitivities of whole tables, margins included ([T]).
+"""Sensitivities of whole tables, margins included, for `laplace` and `laplace_composed` ([T]).
 
 With public bounds, a record enters every cell that contains it, in all tables, by its pair of sums
 (`privacy.cell_sums`). A pair has the L1 sensitivity 2, or 1 where no table needs the outcome. So K cells have the

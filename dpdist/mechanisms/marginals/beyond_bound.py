@@ -1,4 +1,4 @@
-"""Estimates from a reference what the weights' bound U cuts off (METHODS §9b).
+"""Estimates, from a reference, of what the weights' bound U cuts off (METHODS §9b).
 
 All weights of the reference are multiplied by one factor, so that their mean clipped weight equals the current file's.
 A cell's clipped count V is multiplied by the reference's ratio ρ = Σw/Σmin(w, U). Cells with few records use the whole

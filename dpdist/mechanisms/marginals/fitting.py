@@ -1,4 +1,4 @@
-"""Makes noisy tables agree in their total and in every column's margin.
+"""Noisy tables made to agree in their total and in every column's margin.
 
 If tables of pairs form a tree, their distribution of greatest entropy is ∏ pairs / ∏ columns^(degree − 1). A column's
 degree is its number of pairs. Consistent pairs therefore define this distribution. Tables of three or more columns are

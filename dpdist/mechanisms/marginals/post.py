@@ -1,4 +1,4 @@
-"""Public half of `marginals`, for `query` and `publish`: distributions from noisy tables along a tree or a network.
+"""Public half of `marginals`: distributions from noisy tables along a tree or a network.
 
 Measured pairs, as edges between columns, form no loop. So the distribution of greatest entropy factors along a tree.
 Synthetic records are weighted until they have the tables of this tree. In a network a column of a synthetic record is

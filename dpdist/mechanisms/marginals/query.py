@@ -1,4 +1,4 @@
-"""Confidential half of `marginals`, for `engine`: noisy weighted tables, pairs and parents chosen under noise."""
+"""Confidential half of `marginals`: noisy weighted tables, and pairs and parents chosen under noise."""
 
 from __future__ import annotations
 

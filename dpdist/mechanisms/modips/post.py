@@ -1,4 +1,4 @@
-"""Public half of `modips`, for `query` and `publish`: laws given noisy sums, tables, records, measurements ([M]).
+"""Public half of `modips`: laws given noisy sums, tables, records, measurements ([M]).
 
 The posterior is conditional on the released sums, clipped to their public range, as if they had no noise. Weights w
 enter as v = w/U, where U is the weight's public bound. Σv is at most the effective number of records, so the posterior

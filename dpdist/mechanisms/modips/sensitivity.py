@@ -1,4 +1,4 @@
-"""For `query` and `post` of `modips`: sensitivities of bounded sufficient statistics, and noise scales (METHODS §8).
+"""Sensitivities of bounded sufficient statistics, and noise scales, for `modips` (METHODS §8).
 
 A record has a weight w in [L, U], its public bounds, and v = w/U in [0, 1]. It has u in [−1, 1]: its outcome (or log
 outcome), less the middle of the bounds, over their half width. Its contribution to the sums is (1 − v, vu, v(u² −

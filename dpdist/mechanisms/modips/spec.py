@@ -1,4 +1,4 @@
-"""Job section of `modips`, read by its `query` and `post`: the law, and how noise is applied."""
+"""Job section of `modips`: the law, and how noise is applied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Public half of the partition mechanisms, for `query` and `publish`: tables, errors, records from noisy counts ([S]).
+"""Public half of the partition mechanisms: tables, errors and records from noisy counts ([S]).
 
 Attributes are the outcomes, with their levels or bins; a cell is a combination of levels. The tree's root has the
 public number of records; with weights, the noisy sum of 1 − v is subtracted. Synthetic records have the mean weight.

@@ -1,4 +1,4 @@
-"""Confidential half of the partition mechanisms, for `engine`: noisy counts; selects attributes that split ([S], eq. 4)."""
+"""Confidential half of the partition mechanisms: noisy counts, and selection of the attributes that split ([S], eq. 4)."""
 
 from __future__ import annotations
 

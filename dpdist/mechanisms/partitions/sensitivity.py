@@ -1,4 +1,4 @@
-"""For `partitions.query` and `post`: sensitivity of a tree's counts and of attributes' scores, with noise scales ([S]).
+"""Sensitivity of a tree's counts and of attributes' scores, with noise scales ([S]).
 
 Counts. A record has v = min(w, U)/U in [0, 1], with weight w and its public bound U; v = 1 without weights. It adds v
 to one node of every layer, and 1 − v to one further sum. So zero_out changes a layer by at most 1 in L1, and

@@ -1,4 +1,4 @@
-"""Job section of `flat_laplace`, `universal_histogram` and `steps`, read by `partitions.query` and `post`.
+"""Job section of `flat_laplace`, `universal_histogram` and `steps`.
 
 Outcomes are attributes of a record. All combinations of their levels are the cells of a partition of the records. A tree
 refines the partition layer by layer. Every layer has noisy counts of its own.

@@ -1,4 +1,4 @@
-"""Public half of `perturbed_histogram`, for `query` and `publish`: tables, errors, records from noisy bins ([G]).
+"""Public half of `perturbed_histogram`: tables, errors and records from noisy bins ([G]).
 
 Values are uniform within a bin. Counts below 0 become 0; if no count is above 0, all bins are equally likely. The job may
 state the number of bins. Otherwise it is ⌈ln n⌉, where n is the public mean number of records of a stratum. It is never

@@ -1,4 +1,4 @@
-"""Confidential half of `perturbed_histogram`, for `engine`: noisy counts of equal bins, in one pass ([G])."""
+"""Confidential half of `perturbed_histogram`: noisy counts of equal bins, in one pass ([G])."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `perturbed_histogram.query` and `post`: how far neighbouring files move counts of bins, and the noise needed."""
+"""Distance by which neighbouring files move counts of bins, and the noise needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job section of `perturbed_histogram`, read by its `post`: how many bins a histogram has."""
+"""Job section of `perturbed_histogram`: how many bins a histogram has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `pseudo_posterior.query`: the clamped posterior, π(θ) ∏ exp(clamp(α_i(f_i(θ) − g_i), ±M)) ([G] eq. 3.5–3.6).
+"""The clamped posterior, π(θ) ∏ exp(clamp(α_i(f_i(θ) − g_i), ±M)) ([G] eq. 3.5–3.6).
 
 f_i is a record's log likelihood, α_i its privacy weight, and g_i its log likelihood at a fixed parameter θ_ref, or 0.
 Every record's factor lies in [e^−M, e^M] for any data. So the clamp M enforces the limit at which privacy weights aim.

@@ -1,4 +1,4 @@
-"""For `audit.auditing`: leaves out one record at a time, and compares the posterior's change with the bound 2Δ.
+"""Exact losses of records left out one at a time, compared with the bound 2Δ.
 
 The bound 2Δ holds for fixed weights. Where weights are computed from the file itself, a record also moves the weights
 of all other records (METHODS §2, §3). So the audit computes the weights anew without the record. In the lognormal

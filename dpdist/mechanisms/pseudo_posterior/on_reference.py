@@ -1,4 +1,4 @@
-"""For `pseudo_posterior.query` and `mechanisms.learning`: θ_ref or privacy weights that a stratum's reference fixes.
+"""Constants that a stratum's reference fixes: the centre θ_ref of a clamp, or privacy weights.
 
 Passes here visit the reference's records alone (METHODS §2, §4b). f is a record's log likelihood and α its privacy
 weight. A weight rule can compute a privacy weight from the record and the reference's fits alone. This weight does not

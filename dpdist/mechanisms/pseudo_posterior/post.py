@@ -1,4 +1,4 @@
-"""Public half of pseudo and clamped posteriors, for `publish`: the family's model from `models`, statement texts."""
+"""Public half of pseudo and clamped posteriors: the family's model, and texts of the statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Confidential half of pseudo and clamped posteriors, for `engine`: each mechanism with its draws and guarantee.
+"""Confidential half of pseudo and clamped posteriors: each mechanism with its draws and guarantee.
 
 f is a record's log likelihood and α its privacy weight. F is the largest |f| over the draws of the fit with α = 1. Δ is
 the largest α |f| over records and over the draws of the fit with weights α, and Δ* is the target of Δ. M is the clamp.

@@ -1,4 +1,4 @@
-"""For `pseudo_posterior.query`: the pseudo posterior π(θ) ∏ p(record_i | θ)^α_i, where privacy weights α bound influence.
+"""The pseudo posterior π(θ) ∏ p(record_i | θ)^α_i, where privacy weights α bound influence.
 
 f is a record's log likelihood. F is its bound: the largest |f| over the draws of the fit with α = 1. F(α) is the largest
 |f| over the draws of the fit with weights α. Δ is the largest α F(α) over records, and Δ* is the target of Δ.

@@ -1,4 +1,4 @@
-"""Public half of `sanitized_statistics`, for `query` and `publish`: a lognormal law from noisy moments and a reference.
+"""Public half of `sanitized_statistics`: a lognormal law from noisy moments and a reference.
 
 The cells are all combinations of predictors and table columns in the stratum. In each cell log y and log w are normal,
 with the cell's own mean and one covariance for all cells. The released parameters of a set are the noisy sums, the

@@ -1,4 +1,4 @@
-"""Confidential half of `sanitized_statistics`, for `engine`: noisy sums of whitened, winsorised logarithms (METHODS §8)."""
+"""Confidential half of `sanitized_statistics`: noisy sums of whitened, winsorised logarithms (METHODS §8)."""
 
 from __future__ import annotations
 

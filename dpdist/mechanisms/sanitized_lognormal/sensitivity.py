@@ -1,4 +1,4 @@
-"""For `query` and `post` of `sanitized_statistics`: sensitivity of whitened, winsorised sums of cells (METHODS §8).
+"""Sensitivity of whitened, winsorised sums of cells, for `sanitized_statistics` (METHODS §8).
 
 A record with outcome y and weight w has r = A(z − μ), z = (log y, log w). μ is its cell's mean and A a whitening
 matrix, both from the reference alone. The record enters by p = r/C, shortened to |p| ≤ 1, with C = REACH. Location, by

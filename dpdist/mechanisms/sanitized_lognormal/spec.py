@@ -1,4 +1,4 @@
-"""Job section of `sanitized_statistics`, read by its `query` and `post`: law of the noise, whether cells are shrunk."""
+"""Job section of `sanitized_statistics`: the law of the noise, and whether cells are shrunk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For `sanitized_lognormal.post` and `query`: means and covariance from noisy winsorised sums, with shrinkage and errors.
+"""Means and covariance from noisy winsorised sums, with shrinkage and errors.
 
 This is post-processing of the released sums with a reference. All figures are whitened, in units of C reference
 standard deviations. The current file is modelled as the reference's residuals x, stretched by one symmetric matrix T

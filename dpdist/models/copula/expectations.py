@@ -1,4 +1,4 @@
-"""For `copula.model`: expected weights and outcomes of cells, and their error from the reference's sampling.
+"""Expected weights and outcomes of cells under the score model, and their error from the reference's sampling.
 
 Scores are cut into narrow bins. Within a bin, the weight w and the outcome y are replaced by their means under the
 reference's own law. This is exact for that law. For another law the error is of the order of the squared bin width

@@ -1,4 +1,4 @@
-"""For `copula.shapes` and `copula.expectations`: a reference's distribution function F and its inverse."""
+"""A reference's distribution function F, and its inverse."""
 
 from __future__ import annotations
 

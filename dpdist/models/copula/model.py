@@ -1,4 +1,4 @@
-"""The score model of weight and outcome, by `models`' registry: normal laws for scores under a reference's distributions.
+"""The score model of weight and outcome: normal laws for scores under a reference's distributions.
 
 METHODS §5b defines the scores z_w and z_y, and the model: z_w ~ N(μ, τ²) and z_y ~ N(b(z_w)'β, σ²), where b is a spline.
 

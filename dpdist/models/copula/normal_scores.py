@@ -1,4 +1,4 @@
-"""For `copula.model`: normal scores of weights and outcomes, their density, weighted sums by cell, and posteriors.
+"""Normal scores of weights and outcomes: their density, weighted sums by cell, and posteriors.
 
 See METHODS §5b. z_w and z_y are the normal scores of a record's weight and outcome. A log density is a table of
 coefficients for them.

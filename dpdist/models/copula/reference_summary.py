@@ -1,4 +1,4 @@
-"""Summary of a reference for `copula` and `pseudo_posterior`: distributions, proportions of zeros, priors of cells.
+"""Summary of a reference for the score model: distributions, proportions of zeros, priors of cells.
 
 Where outcomes can be 0, records with and without an outcome of 0 have separate distributions of weights. Cells with few
 reference records borrow from others (`shapes`).

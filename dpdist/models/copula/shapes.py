@@ -1,4 +1,4 @@
-"""For `copula.reference_summary`: a reference's distributions by cell; small cells borrow from similar cells.
+"""A reference's distributions by cell. Small cells borrow from similar cells.
 
 A cell with FEWEST_UNMIXED records has its own distribution. A smaller cell has a mixture of its own records and those
 of similar cells, by size and similarity (`small_area`).

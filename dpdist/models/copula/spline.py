@@ -1,4 +1,4 @@
-"""For all of `copula`: a linear spline of an outcome's normal score z_y on the weight's score z_w.
+"""A linear spline of an outcome's normal score z_y on the weight's score z_w.
 
 With v = z_w clipped to ±2.5, the basis is b(v) = (1, v, (v − k)₊ for every knot k).
 """

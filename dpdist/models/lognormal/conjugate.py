@@ -1,4 +1,4 @@
-"""For `lognormal.model` and `sanitized_lognormal`: conjugate posterior of a normal regression, given α-weighted sums."""
+"""Conjugate posterior of a normal regression, given α-weighted sums."""
 
 from __future__ import annotations
 

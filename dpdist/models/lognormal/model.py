@@ -1,4 +1,4 @@
-"""Lognormal models FBS and FBP, by `models`' registry: logs of outcomes and weight are normal given predictors ([T]).
+"""Lognormal models FBS and FBP: logs of outcomes and weight are normal given predictors ([T]).
 
 In the sample z = (log y, log w), z | x ~ N(B'x, Σ), with one or more outcomes y. With d outcomes z has D = d + 1
 components; the last is the weight's, z_w.

@@ -1,4 +1,4 @@
-"""For `copula`, `lognormal` and `modips`: quantiles of the χ distribution for many uniforms at once."""
+"""Quantiles of the χ distribution for many uniforms at once."""
 
 from __future__ import annotations
 

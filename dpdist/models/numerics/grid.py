@@ -1,4 +1,4 @@
-"""For `models.beta`, `negative_binomial` and `sampling`: independent draws from a two-parameter posterior, on a grid.
+"""Independent draws from a two-parameter posterior, on a grid.
 
 Coordinate v is one parameter on a public interval. Coordinate t is the other parameter, measured from its mode given v, in
 units of its scale there.

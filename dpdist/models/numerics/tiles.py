@@ -1,4 +1,4 @@
-"""For every family's model: log densities of records under many draws, tile by tile, in bounded memory.
+"""Log densities of records under many draws, tile by tile, in bounded memory.
 
 Many densities are a dot product of record features and functions of the parameters. They are computed by a matrix
 product for every pattern, a combination of predictor levels.

@@ -1,1 +1,1 @@
-"""Writers that `publish.folder` calls for the public folder's files, a file format or product each."""
+"""Writers of the public folder's files: one module for each format or product."""

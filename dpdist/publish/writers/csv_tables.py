@@ -1,4 +1,4 @@
-"""For `publish.folder` and other writers: tables as CSV in which no text runs as a spreadsheet's formula."""
+"""Tables as CSV in which no text runs as a spreadsheet's formula."""
 
 from __future__ import annotations
 

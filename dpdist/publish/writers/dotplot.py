@@ -1,4 +1,4 @@
-"""For `publish.writers.page` and quality reports: dot plots of a printed table, with 90 % intervals as bars.
+"""Dot plots of a printed table, with 90 % intervals as bars.
 
 Positions are per cent of the page's width, so a plot fits on a phone.
 """

@@ -1,4 +1,4 @@
-"""For `publish.folder`: synthetic records as CSV, and as Stata and SPSS files with labels."""
+"""Synthetic records as CSV, and as Stata and SPSS files with labels."""
 
 from __future__ import annotations
 

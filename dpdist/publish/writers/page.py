@@ -1,4 +1,4 @@
-"""For `publish.folder`: `index.html`, a release's self-contained page. Reports and studies share its parts."""
+"""`index.html`, a release's self-contained page. Reports and studies share its parts."""
 
 from __future__ import annotations
 

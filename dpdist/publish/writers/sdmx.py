@@ -1,4 +1,4 @@
-"""For `publish.folder`: the folder `sdmx/`, with every printed table as an SDMX dataflow.
+"""The folder `sdmx/`, with every printed table as an SDMX dataflow.
 
 One message holds structures; SDMX-CSV 2.0 files hold figures.
 

@@ -1,4 +1,4 @@
-"""For `publish.folder`: `tables.xlsx`, with a cover, a sheet for each printed table, and the statement.
+"""`tables.xlsx`, with a cover, a sheet for each printed table, and the statement.
 
 The same release always gives the same bytes.
 """

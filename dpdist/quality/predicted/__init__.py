@@ -1,1 +1,1 @@
-"""For `cli`: predicts a release's errors before anything is spent, by running its mechanism on public records."""
+"""Predicted errors of a release, before anything is spent, by running its mechanism on public records."""

@@ -1,4 +1,4 @@
-"""For `cli.releases`: what other settings, and leaving out or coarsening a table, would change in predicted errors."""
+"""What other settings, and leaving out or coarsening a table, would change in predicted errors."""
 
 from __future__ import annotations
 

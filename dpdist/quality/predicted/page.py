@@ -1,4 +1,4 @@
-"""For `cli.releases`: a self-contained page of a plan's predicted errors, and their curve over ε."""
+"""A self-contained page of a plan's predicted errors, and their curve over ε."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For plans in `cli`: predicts errors of a job's release at several ε, from public records alone.
+"""Predicted errors of a job's release at several ε, from public records alone.
 
 If a public file is known, the mechanism runs on replicates of it (`population`), or predicts its errors itself
 (`models.protocol.PredictsErrors`). Otherwise nothing is predicted, and `why` has the reason. Unknown figures are

@@ -1,1 +1,1 @@
-"""The kinds of study that `studies.file` lists: each defines settings, a replicate, and texts for its page."""
+"""The kinds of study: each defines settings, a replicate, and texts for its page."""

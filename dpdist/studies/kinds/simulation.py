@@ -1,4 +1,4 @@
-"""Studies on data simulated from known laws (`studies.generators`): a release's rounds run in memory.
+"""Studies on data simulated from known laws; a release's rounds run in memory.
 
 The key of all random numbers is (seed, case, replicate). So all mechanisms and ε of a replicate share data and uniform
 random numbers, whatever the worker or the time.
