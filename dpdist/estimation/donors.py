@@ -5,6 +5,8 @@ A donor is a whole tuple (weight, outcomes), as in a hot deck. Donors are public
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -310,6 +312,8 @@ HISTORY = "history.json"
 """Name of the file of earlier periods' totals, in the folder `released/`."""
 MOST_PERIODS = 10_000
 """Largest number of periods between two totals."""
+MOST_LISTED = 2_000_000
+"""Largest number of numbers that an array of totals lists one by one; more are packed."""
 MOST_TOTALS = 2_000
 """Number of totals of earlier periods that a release learns from; those of the last period are never fewer than all."""
 
@@ -346,13 +350,13 @@ class PeriodTotals:
     def described(self) -> dict[str, Any]:
         arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
         numbers = {"period": self.period, "since": self.since, "scale": self.scale}
-        return numbers | {name: value.tolist() for name, value in arrays.items()}
+        return numbers | {name: _packed(one) if one.size > MOST_LISTED else one.tolist() for name, one in arrays.items()}
 
     @classmethod
     def recalled(cls, described: Mapping[str, Any]) -> Self:
         """The inverse of `described`. Raises `ValueError`, `KeyError` or `TypeError` if arrays do not fit each other."""
         names = ("codes", "count", "row", "about", "total", "variance", "weight", "scatter", "counts")
-        codes, count, row, *rest = (np.array(described[name], dtype=np.float64) for name in names)
+        codes, count, row, *rest = (np.array(_unpacked(described[name]), dtype=np.float64) for name in names)
         about, total, variance, weight, scatter, counts = rest
         cells, rows, outcomes = len(count), len(total), total.shape[-1]
         codes, about = codes.reshape(cells, -1), about.reshape(rows, -1)
@@ -372,6 +376,24 @@ class PeriodTotals:
             raise ValueError("no number of periods")
         stated = total, variance, weight, scatter, counts, scale, since
         return cls(str(described["period"]), codes.astype(np.int64), count, row.astype(np.int64), about, *stated)
+
+
+def _packed(array: Ints | Floats) -> dict[str, Any]:
+    """The array as a text: base64 of its numbers, compressed by zlib."""
+    kind = np.dtype("<i4" if array.dtype.kind == "i" else "<f8")
+    text = base64.b64encode(zlib.compress(array.astype(kind).tobytes(), 1)).decode("ascii")
+    return {"type": kind.str, "shape": list(array.shape), "zlib": text}
+
+
+def _unpacked(described: Any) -> Any:
+    """A list of numbers, or the array that `_packed` has made a text. Raises `ValueError`, `KeyError` or `TypeError`."""
+    if not isinstance(described, Mapping):
+        return described
+    try:
+        numbers = zlib.decompress(base64.b64decode(described["zlib"], validate=True))
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    return np.frombuffer(numbers, np.dtype(described["type"])).reshape(described["shape"])
 
 
 def remembered(history: Sequence[PeriodTotals]) -> tuple[PeriodTotals, ...]:

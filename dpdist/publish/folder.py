@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
@@ -27,7 +26,7 @@ from dpdist.publish.further_statistics import Material
 from dpdist.publish.noisy_figures import FILE as MEASUREMENTS
 from dpdist.publish.noisy_figures import NoisedTables, write_measurements, write_model_tables
 from dpdist.publish.predicted_errors import beyond_direct
-from dpdist.publish.printed_tables import PrintedTable, printed_table, with_withheld, without_empty_figures
+from dpdist.publish.printed_tables import WrittenTables, printed_table, with_withheld, without_empty_figures
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ByBatch, ReleasedObject, run_here, write_released
 from dpdist.publish.standard_errors import simulate_errors
@@ -118,16 +117,12 @@ def _publish(released: ReleasedObject, public: Path, listener: Listener, unfit: 
     write_released(building / "released", released)
     grounds, material = grounds_of(released, building, listener, by_batch)
     tables = _write_tables(released, building / "tables", grounds, material, listener)
-    by_name = {printed.name: rows for printed, rows in tables}
-    write_json(
-        building / "statement.json",
-        with_withheld(released.job, by_name, statement(released, beyond_direct(released, grounds))),
-    )
+    write_json(building / "statement.json", with_withheld(tables, statement(released, beyond_direct(released, grounds))))
     written = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
     write_measurements(building / MEASUREMENTS, released)
     write_measurements_stata(building / MEASUREMENTS, released.job)
     write_model_tables(building, released)
-    write_workbook(building / "tables.xlsx", released.job, [form for form, _ in tables], written)
+    write_workbook(building / "tables.xlsx", released.job, (form for form, _ in tables), written)
     write_codebook(building / "codebook.json", released.job, tables)
     write_ddi(building / "codebook.xml", released.job, written)
     write_registry(building / "registry.yaml", released.job, written)
@@ -150,18 +145,16 @@ def _signed(public: Path) -> bool:
 
 def _write_tables(
     released: ReleasedObject, folder: Path, grounds: dict[str, Grounds], material: Material | None, listener: Listener
-) -> list[tuple[PrintedTable, pa.Table]]:
+) -> WrittenTables:
     folder.mkdir()
-    written = []
     with stage(listener, "tables", len(released.job.tables)) as tick:
         for spec in released.job.tables:
             rows = without_empty_figures(released.job, spec, table(released, spec, grounds, material))
             pq.write_table(rows, folder / f"{spec.name}.parquet")
             pa_csv.write_csv(for_spreadsheets(rows), folder / f"{spec.name}.csv")
-            written.append((printed_table(released.job, spec, rows, crosstab=released.crosstab), rows))
-            write_wide(folder / f"{spec.name}.wide.csv", written[-1][0])
+            write_wide(folder / f"{spec.name}.wide.csv", printed_table(released.job, spec, rows, released.crosstab))
             tick(1)
-    return written
+    return WrittenTables(released.job, folder, released.crosstab)
 
 
 def grounds_of(

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
@@ -56,20 +57,20 @@ def write_measurements(path: Path, released: ReleasedObject) -> None:
     """Writes the file if the mechanism adds noise to figures."""
     if not released.job.mechanism.adds_noise:
         return
-    rows = list(_rows(released))
-    there = dict.fromkeys(name for row in rows for name in row["cell"])
-    declared = (*released.job.categories, *released.job.outcomes)
-    columns = [*(name for name in declared if name in there), *(name for name in there if name not in declared)]
-    data = {CELL + name: pa.array([row["cell"].get(name) for row in rows], pa.string()) for name in columns}
-    data |= {name: pa.array([row[name] for row in rows], kind) for name, (kind, _) in COLUMNS.items()}
+    parts = list(_measurements(released))
+    there = dict.fromkeys(name for part in parts for name in part.column_names if name not in COLUMNS)
+    declared = [CELL + name for name in (*released.job.categories, *released.job.outcomes)]
+    cells = [*(name for name in declared if name in there), *(name for name in there if name not in declared)]
+    schema = pa.schema([*((name, pa.string()) for name in cells), *((name, kind) for name, (kind, _) in COLUMNS.items())])
+    table = pa.concat_tables([schema.empty_table(), *parts], promote_options="default").combine_chunks()
     measured = measured_of(released.job)
-    defined = {name: measured.definition(name) for name in dict.fromkeys(row["statistic"] for row in rows)}
+    defined = {name: measured.definition(name) for name in table["statistic"].unique().to_pylist()}
     texts = {"columns": {name: text for name, (_, text) in COLUMNS.items()}, "statistics": defined}
-    pq.write_table(pa.table(data).replace_schema_metadata({"dpdist.measurements": json.dumps(texts)}), path)
+    pq.write_table(table.replace_schema_metadata({"dpdist.measurements": json.dumps(texts)}), path)
 
 
-def _rows(released: ReleasedObject) -> Iterator[dict[str, Any]]:
-    """Rows of measurements.
+def _measurements(released: ReleasedObject) -> Iterator[pa.Table]:
+    """Tables of measurements, with a row for each cell and statistic.
 
     A measurement shared by several synthetic sets is listed once, under its first set. The set is 0 if the mechanism
     measures once for all sets.
@@ -82,30 +83,40 @@ def _rows(released: ReleasedObject) -> Iterator[dict[str, Any]]:
         model = released.model(stratum)
         for k in range(0, 1 if once else len(released.sets), sharing):
             for figures in measured.figures(released, model, stratum, released.theta(model, stratum, k)):
-                rows = list(_of(released, figures, 0 if once else k + 1, number))
-                yield from rows
-                number = max(row["measurement"] for row in rows) + 1
+                table = _table_of(released, figures, 0 if once else k + 1, number)
+                yield table
+                number = 1 + int(pc.max(table["measurement"]).as_py())
 
 
-def _of(released: ReleasedObject, figures: Figures, number_of_set: int, start: int) -> Iterator[dict[str, Any]]:
-    several, units = len(figures.statistics), figures.units or range(len(figures.cells))
-    for i, cell in enumerate(figures.cells):
-        for j, statistic in enumerate(figures.statistics):
-            scale = figures.scales[j]
-            stated = np.isfinite(figures.values[i, j]) and scale is not None
-            yield {
-                "cell": cell,
-                "set": number_of_set,
-                "table": figures.table,
-                "statistic": statistic,
-                "measurement": start + units[i] * several + j,
-                "value": float(figures.values[i, j] / figures.unit) if np.isfinite(figures.values[i, j]) else None,
-                "law": figures.law,
-                "scale": float(scale / Fraction(figures.unit)) if stated and scale is not None else None,
-                "lattice": 1.0 / figures.unit if stated else None,
-                "sensitivity": _sensitivity(released, figures, scale) if stated and scale is not None else None,
-                **dict(zip(("centre", "weight_cap", "half_width"), figures.limits(i, j), strict=True)),
-            }
+def _table_of(released: ReleasedObject, figures: Figures, number_of_set: int, start: int) -> pa.Table:
+    cells, several, unit = len(figures.cells), len(figures.statistics), Fraction(figures.unit)
+    cell, statistic = np.repeat(np.arange(cells), several), np.tile(np.arange(several), cells)
+    values = figures.values[:cells, :several].ravel() / figures.unit
+    measured = np.isfinite(values)
+    stated = measured & np.array([scale is not None for scale in figures.scales])[statistic]
+    scales = [np.nan if scale is None else float(scale / unit) for scale in figures.scales]
+    sensitivities = [np.nan if scale is None else _sensitivity(released, figures, scale) for scale in figures.scales]
+    limits = [figures.limits(i, j) for i in range(cells) for j in range(several)]
+    columns: dict[str, Any] = {
+        "set": np.full(len(cell), number_of_set, dtype=np.int32),
+        "table": pa.array([figures.table] * len(cell), pa.string()),
+        "statistic": pa.array(list(figures.statistics) * cells, pa.string()),
+        "measurement": start + np.array(figures.units or range(cells), dtype=np.int64)[cell] * several + statistic,
+        "value": pa.array(values, mask=~measured),
+        "law": pa.array([figures.law] * len(cell), pa.string()),
+        "scale": pa.array(np.array(scales)[statistic], mask=~stated),
+        "lattice": pa.array(np.full(len(cell), 1.0 / figures.unit), mask=~stated),
+        "sensitivity": pa.array(np.array(sensitivities)[statistic], mask=~stated),
+    }
+    columns |= {
+        name: pa.array([limit[k] for limit in limits], pa.float64())
+        for k, name in enumerate(("centre", "weight_cap", "half_width"))
+    }
+    levels = {
+        CELL + name: pa.array([of_cell.get(name) for of_cell in figures.cells], pa.string()).take(pa.array(cell))
+        for name in dict.fromkeys(name for of_cell in figures.cells for name in of_cell)
+    }
+    return pa.table(levels | columns)
 
 
 def _sensitivity(released: ReleasedObject, figures: Figures, scale: Fraction) -> float:

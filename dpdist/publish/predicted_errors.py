@@ -14,6 +14,7 @@ independent records of equal weight, whose outcomes vary by as much as their mea
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from dpdist.publish.standard_errors import (
     cell_estimates,
     cells_key,
     composition,
+    has_few_rows,
     normal_variance,
     ratios,
     variance_parts,
@@ -97,7 +99,7 @@ def predict_errors(
         values = [drawn.mean(axis=0) for drawn in cell_estimates(cells, n, weight, product)]
         parts = variance_parts(released, cells, grounds.expected, grounds.spread, grounds.outcome)
         if within is not None:
-            both = _direct_variances(released, cells, grounds, within)
+            both = _direct_variances(released, cells, grounds, within, within.over(released, table, cells))
             parts = [
                 VarianceParts(direct, part.other + remainder) for (direct, remainder), part in zip(both, parts, strict=True)
             ]
@@ -116,12 +118,32 @@ def predict_errors(
 class Within(NamedTuple):
     """How an outcome's figures vary over samples, by a model that knows it.
 
-    `direct` has draws of unprotected sums by table's cells. `noised` has E(w|x) and E(wy|x) of every crosstab row under
-    other noise, (draw, row) each.
+    `direct` has draws of E(w|x) and E(wy|x) in unprotected samples by stratum, (draw, row of the stratum) each; or, where
+    rows are more than cells, `sums` has their sums over the cells of every table. `noised` has the expectations of every
+    crosstab row under other noise, (draw, row) each.
     """
 
-    direct: dict[CellsKey, CellSums]
+    direct: list[Expected]
+    sums: dict[CellsKey, CellSums]
     noised: Expected
+
+    def over(self, released: ReleasedObject, table: Table, cells: Cells) -> CellSums:
+        """Draws of unprotected sums over a table's cells."""
+        if self.sums:
+            return self.sums[cells_key(cells)]
+        parts = (_over(released, table, stratum, expected) for stratum, expected in enumerate(self.direct))
+        return reduce(_plus, parts)
+
+
+def _over(released: ReleasedObject, table: Table, stratum: int, expected: Expected) -> CellSums:
+    """Sums of a stratum's expectations over a table's cells."""
+    rows = released.crosstab.rows_of(stratum)
+    membership, n = released.rows_of_cells(table)[:, rows.start : rows.stop], released.crosstab.count[rows].astype(float)
+    return CellSums(*((membership @ (n * values).T).T for values in expected))
+
+
+def _plus(one: CellSums, other: CellSums) -> CellSums:
+    return CellSums(*map(np.add, one, other))
 
 
 def within_cells(released: ReleasedObject) -> dict[str, Within]:
@@ -129,8 +151,8 @@ def within_cells(released: ReleasedObject) -> dict[str, Within]:
     crosstab, outcomes = released.crosstab, released.job.outcomes
     if released.job.rake or not isinstance(released.model(0), LearnsFromRecords):
         return {}
-    tables = {cells_key(cells): (cells, released.rows_of_cells(table)) for table, cells in _tables(released)}
-    within = {name: Within({}, (np.empty((FEW, len(crosstab))), np.empty((FEW, len(crosstab))))) for name in outcomes}
+    within = {name: Within([], {}, (np.empty((FEW, len(crosstab))), np.empty((FEW, len(crosstab))))) for name in outcomes}
+    tables = {} if has_few_rows(released) else {cells_key(released.cells(table)): table for table in released.job.tables}
     for stratum, label in enumerate(crosstab.stratum_labels):
         model, rows = released.model(stratum), crosstab.rows_of(stratum)
         assert isinstance(model, LearnsFromRecords)
@@ -142,21 +164,16 @@ def within_cells(released: ReleasedObject) -> dict[str, Within]:
             for total, part in zip(within[name].noised, expected_of(model, noised, j), strict=True):
                 total[:, rows] = part
             expected = expected_of(model, direct, j)
-            for of_table, (_, inside) in tables.items():
-                membership = inside[:, rows.start : rows.stop]
-                sums = CellSums(*((membership @ (n * values).T).T for values in expected))
-                before = within[name].direct.get(of_table)
-                within[name].direct[of_table] = sums if before is None else CellSums(*map(np.add, before, sums))
+            if not tables:
+                within[name].direct.append(expected)
+            for of_table, table in tables.items():
+                sums, before = _over(released, table, stratum, expected), within[name].sums.get(of_table)
+                within[name].sums[of_table] = sums if before is None else _plus(before, sums)
     return within
 
 
-def _tables(released: ReleasedObject) -> Iterator[tuple[Table, Cells]]:
-    for table in released.job.tables:
-        yield table, released.cells(table)
-
-
 def _direct_variances(
-    released: ReleasedObject, cells: Cells, grounds: Grounds, within: Within
+    released: ReleasedObject, cells: Cells, grounds: Grounds, within: Within, sums: CellSums
 ) -> list[tuple[Floats, Floats]]:
     """Variances of direct counts, means and totals over samples, and of what estimates leave of them, (cell,) each.
 
@@ -169,7 +186,7 @@ def _direct_variances(
     effects = plain_effects(released.design_effects, cells, released.job.outcomes[grounds.outcome])
     composed = composition(released, cells, grounds.expected)
     followed = grounds.spread.figures(cells, released.crosstab.count.astype(float))[0]
-    direct = ratios(*within.direct[cells_key(cells)])
+    direct = ratios(*sums)
     noised = [composition(released, cells, [pair]) for pair in zip(*within.noised, strict=True)]
     numbers = counts_and_means(
         PsuSums(*[released.crosstab.count.astype(float)] * 5), released.crosstab, cells, released.stage

@@ -5,16 +5,18 @@ Figures are only rounded; margins of error follow from published standard errors
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import scipy
 from numpy.typing import NDArray
 
@@ -107,14 +109,14 @@ def _origins(spec: Table, first: pd.DataFrame, statistic: Statistic) -> list[int
     return [number[(*label[:place], str(statistic.level), *label[place + 1 :])] for label in labels]
 
 
-def with_withheld(job: Job, tables: Mapping[str, pa.Table], statement: dict[str, Any]) -> dict[str, Any]:
+def with_withheld(tables: WrittenTables, statement: dict[str, Any]) -> dict[str, Any]:
     """The statement with the rule, numbers of withheld figures, and a caution for every table with some.
 
     A figure with two estimates counts once.
     """
-    cautions, counted = [*map(Caution.stated, statement["cautions"])], dict[str, dict[str, int]]()
-    for spec in job.tables:
-        if BECAUSE not in (table := tables[spec.name]).column_names:
+    job, cautions, counted = tables.job, [*map(Caution.stated, statement["cautions"])], dict[str, dict[str, int]]()
+    for spec in job.tables if job.withhold_above is not None else ():
+        if BECAUSE not in (table := tables.rows(spec)).column_names:
             continue
         rows = table.to_pandas().drop_duplicates([*spec.by, "statistic", "variable"])
         withheld = rows[rows[BECAUSE].notna()]
@@ -343,6 +345,13 @@ class PrintedTable:
         return bool((self.flags != "").any())
 
     @property
+    def without_figures(self) -> PrintedTable:
+        """What names the table, and its notes: for a list of many tables."""
+        nothing, flags = np.empty((0, 0)), np.empty((0, 0), dtype=np.str_)
+        light = replace(self, rows=(), columns=(), decimals=None, errors=None, sample=None, flags=flags)
+        return replace(light, values=nothing, margins=nothing, lower=nothing, upper=nothing)
+
+    @property
     def beside(self) -> tuple[str, Floats]:
         """The errors printed beside figures, with their head."""
         return (MARGIN, self.margins) if self.errors is None else (ERROR, self.errors)
@@ -410,6 +419,37 @@ def printed_table(job: Job, spec: Table, table: pa.Table, crosstab: Crosstab | N
     )
 
 
+@dataclass(frozen=True)
+class WrittenTables(Sequence[tuple[PrintedTable, pa.Table]]):
+    """Published tables in a folder, in the job's order: as printed, and in long form with a row for each cell, statistic
+    and estimator. Each is read when it is asked for, so memory holds one of them, however many there are.
+    """
+
+    job: Job
+    folder: Path
+    crosstab: Crosstab
+
+    def __len__(self) -> int:
+        return len(self.job.tables)
+
+    @overload
+    def __getitem__(self, number: int) -> tuple[PrintedTable, pa.Table]: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[tuple[PrintedTable, pa.Table]]: ...
+
+    def __getitem__(self, number: int | slice) -> Any:
+        if isinstance(number, slice):
+            return [self[k] for k in range(len(self))[number]]
+        spec = self.job.tables[number]
+        rows = self.rows(spec)
+        return printed_table(self.job, spec, rows, self.crosstab), rows
+
+    def rows(self, table: Table) -> pa.Table:
+        """A table in long form."""
+        return pq.read_table(self.folder / f"{table.name}.parquet")
+
+
 def in_large_units(table: PrintedTable) -> PrintedTable:
     """The table in a reader's units, which no file of data has.
 
@@ -430,10 +470,19 @@ def in_large_units(table: PrintedTable) -> PrintedTable:
 
 def shown_rows(table: pa.Table, estimator: str) -> pa.Table:
     """Rows of one estimator; the other estimator fills in statistics that it lacks."""
-    statistic = list(zip(table["statistic"].to_pylist(), table["variable"].to_pylist(), strict=True))
-    used = table["estimator"].to_pylist()
-    having = {figure for figure, how in zip(statistic, used, strict=True) if how == estimator}
-    return table.filter([how == estimator or figure not in having for figure, how in zip(statistic, used, strict=True)])
+    statistic, variable = (_codes(table[name]) for name in ("statistic", "variable"))
+    figure, used = statistic * (1 + variable.max(initial=0)) + variable, _is(table["estimator"], estimator)
+    return table.filter(pa.array(used | ~np.isin(figure, np.unique(figure[used]))))
+
+
+def _codes(column: pa.ChunkedArray) -> Ints:
+    """Numbers of the column's distinct texts, (row,)."""
+    coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    return np.asarray(coded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _is(column: pa.ChunkedArray, text: str) -> NDArray[np.bool_]:
+    return np.asarray(pc.equal(column, text).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _estimator(text: Presentation, table: pa.Table) -> str:
@@ -512,7 +561,7 @@ def figure_text(value: float, decimals: int, thousands: str = "") -> str:
 
 
 def _used(rows: pa.Table, shown: str) -> str:
-    return shown if set(rows["estimator"].to_pylist()) <= {shown} else "both"
+    return shown if _is(rows["estimator"], shown).all() else "both"
 
 
 def _notes(job: Job, spec: Table, shown: str, values: Floats, margins: Floats, *, withheld: bool) -> tuple[str, ...]:

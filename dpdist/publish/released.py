@@ -366,17 +366,20 @@ def write_released(folder: Path, released: ReleasedObject) -> None:
 
 
 def _write_set(path: Path, facts: Mapping[str, Any], strata: Mapping[str, Mapping[str, Any]]) -> None:
-    """Writes facts and "strata" as `write_json` would, stratum by stratum."""
+    """Writes facts and "strata" as `write_json` would, stratum by stratum and number by number."""
+    encoder = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False)
 
-    def indented(value: object, depth: str) -> str:
-        return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).replace("\n", f"\n{depth}")
+    def indented(value: object, depth: str) -> Iterator[str]:
+        return (text.replace("\n", f"\n{depth}") for text in encoder.iterencode(value))
 
     with replaced(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write("{\n" + "".join(f"  {json.dumps(name)}: {indented(value, '  ')},\n" for name, value in facts.items()))
+        file.write("{\n")
+        for name, value in facts.items():
+            file.writelines((f"  {json.dumps(name)}: ", *indented(value, "  "), ",\n"))
         file.write('  "strata": {')
         for number, (label, theta) in enumerate(strata.items()):
-            name = json.dumps(label, ensure_ascii=False)
-            file.write(f"{',' if number else ''}\n    {name}: {indented(theta, '    ')}")
+            file.write(f"{',' if number else ''}\n    {json.dumps(label, ensure_ascii=False)}: ")
+            file.writelines(indented(theta, "    "))
         file.write("\n  }\n}\n")
 
 

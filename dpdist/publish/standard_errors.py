@@ -145,11 +145,14 @@ def has_laws(released: ReleasedObject) -> bool:
 
 
 def _needs_rows(released: ReleasedObject) -> bool:
-    # Draws of the rows of one batch may be less than those of all tables' cells.
+    return (len(batches_of(released.crosstab)) == 1 and has_few_rows(released)) or _beyond_plain(released)
+
+
+def has_few_rows(released: ReleasedObject) -> bool:
+    """True if draws of the crosstab's rows are fewer than those of all tables' cells."""
     crosstab, tables = released.crosstab, released.job.tables
     cells = sum(prod(len(crosstab.levels[name]) + table.margins for name in table.by) for table in tables)
-    few = len(batches_of(crosstab)) == 1 and len(crosstab) < cells
-    return few or _beyond_plain(released)
+    return len(crosstab) < cells
 
 
 def _beyond_plain(released: ReleasedObject) -> bool:

@@ -72,20 +72,37 @@ def table(
     """
     cells = released.cells(spec)
     intervals_of_statistics = _intervals_of(released, spec, cells, grounds, material)
-    columns: dict[str, list[object]] = {name: [] for name in spec.by}
-    figures: dict[str, list[object]] = {name: [] for name in (*COLUMNS, *NUMBERS, "suppressed")}
-    for cell, label in enumerate(cells.labels):
-        for statistic, intervals in zip(spec.statistics, intervals_of_statistics, strict=True):
-            for estimator, interval in intervals.items():
-                row = _row(interval, cell)
-                for name, level in zip(spec.by, label, strict=True):
-                    columns[name].append(level)
-                values = (statistic.label, statistic.about, estimator, *row, row[0] is None)
-                for name, value in zip(figures, values, strict=True):
-                    figures[name].append(value)
-    text = [(name, pa.string()) for name in (*spec.by, *COLUMNS)]
-    number = [(name, pa.float64()) for name in NUMBERS]
-    return pa.table(columns | figures, schema=pa.schema([*text, *number, ("suppressed", pa.bool_())]))
+    shown = [
+        (statistic, estimator, interval)
+        for statistic, intervals in zip(spec.statistics, intervals_of_statistics, strict=True)
+        for estimator, interval in intervals.items()
+    ]
+    cell = pa.array(np.repeat(np.arange(len(cells)), len(shown)))
+    labels = zip(*cells.labels, strict=True) if spec.by else ()
+    columns = {name: pa.array(levels, pa.string()).take(cell) for name, levels in zip(spec.by, labels, strict=True)}
+    of_row = [[statistic.label, statistic.about, estimator] for statistic, estimator, _ in shown]
+    columns |= {
+        name: pa.array(list(texts) * len(cells), pa.string())
+        for name, texts in zip(COLUMNS, zip(*of_row, strict=True), strict=True)
+    }
+    return pa.table(columns | _numbers([interval for *_, interval in shown]))
+
+
+def _numbers(intervals: Sequence[Interval]) -> dict[str, pa.Array]:
+    """Estimates, standard errors, df and limits of every cell under each interval in turn, (cell × interval,).
+
+    Without an estimate only limits remain; without a standard error only the estimate.
+    """
+    value, error, df, lower, upper = (np.stack(parts, axis=1).ravel() for parts in zip(*intervals, strict=True))
+    estimated = np.isfinite(value)
+    with_error = estimated & np.isfinite(error)
+    limited = with_error | (~estimated & np.isfinite(lower) & np.isfinite(upper))
+    figures, known = (value, error, df, lower, upper), (estimated, with_error, with_error, limited, limited)
+    numbers = {
+        name: pa.array(values, pa.float64(), mask=~there)
+        for name, values, there in zip(NUMBERS, figures, known, strict=True)
+    }
+    return numbers | {"suppressed": pa.array(~estimated)}
 
 
 def _intervals_of(
@@ -120,17 +137,6 @@ def _intervals_of(
             assert material is not None
             columns.append(further_intervals(material, cells, statistic))
     return columns
-
-
-def _row(interval: Interval, cell: int) -> list[float | None]:
-    """Estimate, standard error, df and limits.
-    Without an estimate only limits remain; without a standard error only the estimate.
-    """
-    value, error, df, lower, upper = (float(values[cell]) for values in interval)
-    if not np.isfinite(value):
-        limits = (lower, upper) if np.isfinite([lower, upper]).all() else (None, None)
-        return [None, None, None, *limits]
-    return [value, error, df, lower, upper] if np.isfinite(error) else [value, None, None, None, None]
 
 
 def from_parameters(

@@ -20,7 +20,7 @@ from dpdist.publish.printed_tables import (
     figure_text,
     in_large_units,
 )
-from dpdist.publish.writers.page import shown_tables
+from dpdist.publish.writers.page import shown_table
 
 BILLIONS, MILLIONS = LARGE_UNITS
 COUNT = parse_job(JOB).tables[0].statistics[0]
@@ -47,7 +47,7 @@ def table_of(values: list[float], margins: list[float]) -> PrintedTable:
 
 def read(values: list[float], margins: list[float]) -> list[tuple[str, str]]:
     """Figures and margins as the page prints them."""
-    (shown,) = shown_tables([table_of(values, margins)], 100)
+    shown = shown_table(table_of(values, margins))
     return [(cell.text, cell.margin) for row in shown.rows for cell in row.cells]
 
 

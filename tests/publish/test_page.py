@@ -27,7 +27,7 @@ from dpdist.job.loading import parse_job
 from dpdist.publish.printed_tables import FEW_TABLES, PrintedTable, TableColumn, printed_table
 from dpdist.publish.writers.csv_tables import write_wide
 from dpdist.publish.writers.dotplot import chart
-from dpdist.publish.writers.page import shown_tables, write_page
+from dpdist.publish.writers.page import shown_table, write_page
 from dpdist.publish.writers.workbook import write_workbook
 
 LEVELS = ["<script>alert(1)</script>", "قانون"]
@@ -323,10 +323,10 @@ def test_figures_with_large_errors_are_marked_though_the_job_states_no_rules() -
     made = PrintedTable(
         "t", "t", ("region",), (("a",), ("b",)), None, (column,), values, margins, *limits, none, "records", ()
     )
-    (shown,) = shown_tables([made], 10)
+    shown = shown_table(made)
     assert [row.cells[0].flag for row in shown.rows] == ["caution", ""]
     assert shown.doubtful == "1 figure is marked caution: the standard error is above 30 % of the figure."
-    (ruled,) = shown_tables([replace(made, flags=np.array([["reliable"], ["reliable"]]))], 10)
+    ruled = shown_table(replace(made, flags=np.array([["reliable"], ["reliable"]])))
     assert [row.cells[0].flag for row in ruled.rows] == ["", ""]
     assert ruled.doubtful == ""
 

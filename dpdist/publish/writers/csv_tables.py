@@ -7,7 +7,6 @@ import io
 import re
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from dpdist.core.files import write_text
@@ -26,13 +25,13 @@ def plain(text: str) -> str:
 
 def for_spreadsheets(table: pa.Table) -> pa.Table:
     """The table with an apostrophe before each text that a spreadsheet would run as a formula; signed numbers stay."""
-    columns = [
-        pa.array([text and plain(text) for text in column.to_pylist()], pa.string())
-        if pa.types.is_string(column.type)
-        else column
-        for column in table.columns
-    ]
+    columns = [_plain(column) if pa.types.is_string(column.type) else column for column in table.columns]
     return pa.table(columns, names=[plain(name) for name in table.column_names])
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    coded = column.combine_chunks().dictionary_encode()
+    return pa.array([plain(text) for text in coded.dictionary.to_pylist()], pa.string()).take(coded.indices)
 
 
 def write_wide(path: Path, table: PrintedTable) -> None:
@@ -43,15 +42,16 @@ def write_wide(path: Path, table: PrintedTable) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(plain, (*table.stub, *wide_heads(table))))
-    for i, row in enumerate(table.rows):
-        writer.writerow([*map(plain, row), *(_cell(column, i) for column in table.printed)])
+    columns = (_texts(column) for column in table.printed)
+    for row, *figures in zip(table.rows, *columns, strict=True):
+        writer.writerow([*map(plain, row), *figures])
     write_text(path, text.getvalue())
 
 
-def _cell(printed: PrintedColumn, row: int) -> str:
+def _texts(printed: PrintedColumn) -> list[str]:
+    """A printed column as texts, (row,)."""
     if printed.kind == FLAG:
-        return str(printed.values[row])
-    value = float(printed.values[row])
-    if not printed.kind and np.isnan(value):
-        return NO_ESTIMATE
-    return figure_text(value, 0 if printed.kind == SAMPLE else printed.column.decimals)
+        return list(map(str, printed.values))
+    decimals = 0 if printed.kind == SAMPLE else printed.column.decimals
+    missing = "" if printed.kind else NO_ESTIMATE
+    return [figure_text(value, decimals) or missing for value in printed.values.tolist()]

@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
@@ -70,17 +71,14 @@ def names_of(job: Job) -> Names:
     return Names(job.synthetic_sets, extension, job.outcomes[0], job.survey.weight, group, short)
 
 
-def check_of(tables: Sequence[tuple[PrintedTable, pa.Table]], outcome: str) -> Check | None:
-    """The published mean of the outcome over all records, where a table has it."""
-    for printed, table in tables:
-        if printed.universe:
-            continue
-        for row in table.to_pylist():
-            everybody = all(row[name] == TOTAL for name in table.column_names[: table.column_names.index("statistic")])
-            wanted = (row["statistic"], row["variable"], row["estimator"]) == ("mean", outcome, "records")
-            if everybody and wanted and row["estimate"] is not None:
-                return Check(printed.name, "mean", row["estimate"])
-    return None
+def check_of(printed: PrintedTable, table: pa.Table, outcome: str) -> Check | None:
+    """The published mean of the outcome over all records, if the table has it."""
+    if printed.universe:
+        return None
+    wanted: dict[str, str | bool] = dict.fromkeys(table.column_names[: table.column_names.index("statistic")], TOTAL)
+    wanted |= {"statistic": "mean", "variable": outcome, "estimator": "records", "suppressed": False}
+    rows = table.filter(reduce(pc.and_kleene, (pc.equal(table[name], value) for name, value in wanted.items())))
+    return Check(printed.name, "mean", rows["estimate"][0].as_py()) if len(rows) else None
 
 
 def examples(job: Job, check: Check | None) -> Iterator[Example]:
@@ -231,7 +229,11 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
     templates = environment("dpdist.publish.writers")
     text, names = job.presentation, names_of(job)
     records = (path.parent / "synthetic").exists()
-    check = check_of(tables, names.outcome) if records else None
+    check, listed = None, list[Shown]()
+    for form, rows in tables:
+        if records and check is None:
+            check = check_of(form, rows, names.outcome)
+        listed.append(for_download(form))
     many = len(tables) > FEW_TABLES
     limits, heaviest = (MOST_FIGURES_OF_MANY, HEAVIEST_OF_MANY) if many else (MOST_FIGURES, HEAVIEST)
     facts = {
@@ -250,20 +252,26 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
         "files": list(_files(path.parent, job, tables=not many)),
         "many": many,
         "of_table": {
-            form.name: [
+            one.printed.name: [
                 caution
                 for caution in statement.get("cautions", [])
-                if caution.startswith((f"{form.name}, ", f"{form.name}: "))
+                if caution.startswith((f"{one.printed.name}, ", f"{one.printed.name}: "))
             ]
-            for form, _ in tables
+            for one in listed
             if len(tables) > 1
         },
     }
-    template, forms = templates.get_template("release.html"), [printed for printed, _ in tables]
-    if many:
-        forms, facts["shared"] = _without_shared_notes(forms)
+    template, every = templates.get_template("release.html"), [one.printed.notes for one in listed]
+    shared = [note for note in next(iter(every), ()) if many and all(note in notes for notes in every)]
+
+    def shown(number: int, fits: bool) -> Shown:
+        one = shown_table(tables[number][0], drawn=not many) if fits else listed[number]
+        rest = tuple(note for note in every[number] if note not in shared)
+        return one._replace(printed=replace(one.printed, notes=rest))
+
     for most in limits:
-        html = template.render(**facts, tables=list(shown_tables(forms, most, drawn=not many)))
+        fitting = enumerate(in_room([one.figures for one in listed], most))
+        html = template.render(**facts, shared=shared, tables=[shown(*one) for one in fitting])
         if len(html.encode()) < heaviest:
             break
     write_text(path, html)
@@ -286,26 +294,30 @@ def _closed(text: str) -> str:
     return text + ("" if text.endswith((".", "?", "!")) else ".")
 
 
-def _without_shared_notes(tables: Sequence[PrintedTable]) -> tuple[list[PrintedTable], list[str]]:
-    """The tables without notes that all of them share, and these notes."""
-    shared = [note for note in tables[0].notes if all(note in table.notes for table in tables)]
-    rest = [replace(table, notes=tuple(note for note in table.notes if note not in shared)) for table in tables]
-    return rest, shared
+def in_room(figures: Sequence[int], room: int) -> list[bool]:
+    """Whether tables of so many figures are shown: in order, those for which the limit has enough left."""
+    fits = list[bool]()
+    for size in figures:
+        fits.append(size <= room)
+        room -= size * fits[-1]
+    return fits
 
 
-def shown_tables(tables: Sequence[PrintedTable], room: int, *, drawn: bool = True, judged: bool = True) -> Iterator[Shown]:
-    """Tables in order. A table with more figures than the limit has left is shown without rows.
+def for_download(table: PrintedTable) -> Shown:
+    """A table without rows."""
+    return Shown(table.without_figures, [], [], [], [], table.values.size, "")
 
-    Figures with large errors are marked, unless `judged` is false.
-    """
-    for table in map(in_large_units, tables):
-        rows = list(_rows(table, judged)) if (size := table.values.size) <= room else []
-        room -= size if rows else 0
-        columns = _columns(table)
-        names = [printed.column.group for printed in columns]
-        groups = [(name, names.count(name)) for name in dict.fromkeys(names)]
-        heads, drawings = [printed.head for printed in columns], list(plots(table)) if rows and drawn else []
-        yield Shown(table, heads, rows, groups, drawings, size, _doubtful(table) if rows and judged else "")
+
+def shown_table(table: PrintedTable, *, drawn: bool = True, judged: bool = True) -> Shown:
+    """A table with rows, and plots if they are `drawn`. Figures with large errors are marked, unless `judged` is false."""
+    table = in_large_units(table)
+    columns = _columns(table)
+    names = [printed.column.group for printed in columns]
+    groups = [(name, names.count(name)) for name in dict.fromkeys(names)]
+    heads, drawings = [printed.head for printed in columns], list(plots(table)) if drawn else []
+    return Shown(
+        *(table, heads, list(_rows(table, judged)), groups, drawings, table.values.size), _doubtful(table) if judged else ""
+    )
 
 
 def _columns(table: PrintedTable) -> list[PrintedColumn]:

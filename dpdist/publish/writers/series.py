@@ -34,7 +34,14 @@ from dpdist.publish.printed_tables import (
 from dpdist.publish.series import Series
 from dpdist.publish.swapping import aside, recover, swap_in
 from dpdist.publish.writers.csv_tables import for_spreadsheets
-from dpdist.publish.writers.page import HEAVIEST_OF_MANY, MOST_FIGURES_OF_MANY, environment, shown_tables
+from dpdist.publish.writers.page import (
+    HEAVIEST_OF_MANY,
+    MOST_FIGURES_OF_MANY,
+    environment,
+    for_download,
+    in_room,
+    shown_table,
+)
 from dpdist.publish.writers.workbook import write_workbook
 
 CONTENTS = "series.json"
@@ -271,7 +278,9 @@ def _write_page(path: Path, series: Series, text: Presentation, tables: Sequence
     }
     template = environment("dpdist.publish.writers").get_template("series.html")
     for most in MOST_FIGURES_OF_MANY:
-        html = template.render(**facts, tables=list(shown_tables(tables, most, drawn=False, judged=False)))
+        fitting = zip(tables, in_room([table.values.size for table in tables], most), strict=True)
+        shown = [shown_table(table, drawn=False, judged=False) if fits else for_download(table) for table, fits in fitting]
+        html = template.render(**facts, tables=shown)
         if len(html.encode()) < HEAVIEST_OF_MANY:
             break
     write_text(path, html)

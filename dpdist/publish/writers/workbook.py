@@ -6,7 +6,7 @@ The same release always gives the same bytes.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -27,6 +27,10 @@ CREATED = datetime(2000, 1, 1)
 """Fixed value for the time of writing, so that the same release gives the same bytes."""
 MOST_ROWS, MOST_COLUMNS = 2**20 - 100, 2**14
 """Largest number of rows and of columns of a table on one sheet; lines above and below it still fit."""
+MOST_CELLS = 750_000
+"""Largest number of cells of all tables' sheets together, as many as Eurostat lets a reader take in one workbook: programs
+open more slowly than a reader waits.
+"""
 WIDEST = 44
 """Largest width of a column of labels, in characters."""
 FIGURE, TEXT = 13, 90
@@ -73,18 +77,25 @@ class Styles:
         return self.numbers[decimals, grey]
 
 
-def write_workbook(path: Path, job: Job, tables: Sequence[PrintedTable], statement: Mapping[str, Any]) -> None:
-    """Writes the workbook. Texts are never read as formulas or links."""
+def write_workbook(path: Path, job: Job, tables: Iterable[PrintedTable], statement: Mapping[str, Any]) -> None:
+    """Writes the workbook; tables for which it has no room are named, with their files.
+
+    Texts are never read as formulas or links.
+    """
     import xlsxwriter
 
     book = xlsxwriter.Workbook(str(path), {"strings_to_formulas": False, "strings_to_urls": False, "in_memory": True})
     book.set_properties({"title": _title(job), "author": job.presentation.responsible or "", "created": CREATED})
     styles = Styles(book, job.presentation.language.split("-")[0].lower() in RIGHT_TO_LEFT)
     cover = book.add_worksheet("Cover")
+    titles, room = list[tuple[str, str]](), MOST_CELLS
     for number, table in enumerate(tables, start=1):
-        _sheet(book.add_worksheet(f"Table {number}"), styles, job, number, table)
+        fits = (cells := len(table.rows) * (len(table.stub) + len(table.printed))) <= room
+        room -= cells if fits else 0
+        _sheet(book.add_worksheet(f"Table {number}"), styles, job, number, table, fits)
+        titles.append((table.title, table.listed))
     _statement(book.add_worksheet("Privacy"), styles, statement)
-    _cover(cover, styles, job, tables, statement)
+    _cover(cover, styles, job, titles, statement)
     book.close()
 
 
@@ -102,7 +113,7 @@ def about(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _cover(
-    sheet: Worksheet, styles: Styles, job: Job, tables: Sequence[PrintedTable], statement: Mapping[str, Any]
+    sheet: Worksheet, styles: Styles, job: Job, tables: Sequence[tuple[str, str]], statement: Mapping[str, Any]
 ) -> None:
     sheet.set_column(0, 0, 20)
     sheet.set_column(1, 1, TEXT)
@@ -114,7 +125,7 @@ def _cover(
         row += 1
     row += 1
     sheet.write_string(row, 0, "Tables", styles.bold)
-    titles = {f"Table {k}": table.listed if len(tables) > FEW_TABLES else table.title for k, table in enumerate(tables, 1)}
+    titles = {f"Table {k}": names[len(tables) > FEW_TABLES] for k, names in enumerate(tables, 1)}
     for i, (name, text) in enumerate((titles | {"Privacy": "What is protected, and what is not"}).items(), start=row + 1):
         sheet.write_url(i, 0, f"internal:'{name}'!A1", styles.link, name)  # a link does not wrap everywhere
         _wrapped(sheet, styles, i, text)
@@ -143,7 +154,7 @@ def _for_print(sheet: Worksheet, landscape: bool = True) -> None:
     sheet.set_footer("&L&A&R&P / &N")
 
 
-def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: PrintedTable) -> None:
+def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: PrintedTable, fits: bool) -> None:
     sheet.write_string(0, 0, f"Table {number}. {table.title}", styles.caption)
     universe = job.presentation.universe
     sheet.write_string(1, 0, ", ".join(filter(None, (job.dataset, job.period, universe))), styles.note)
@@ -153,6 +164,9 @@ def _sheet(sheet: Worksheet, styles: Styles, job: Job, number: int, table: Print
     stub, width = len(table.stub), len(table.printed)
     if len(table.rows) > MOST_ROWS or stub + width > MOST_COLUMNS:
         sheet.write_string(3, 0, f"A sheet cannot hold this table: it is in tables/{table.name}.csv.")
+        return
+    if not fits:
+        sheet.write_string(3, 0, f"The workbook has no room for this table: it is in tables/{table.name}.csv.")
         return
     top = 5 if table.across else 4
     _heads(sheet, styles, table, top - 1)
