@@ -427,7 +427,8 @@ class WrittenTables(Sequence[tuple[PrintedTable, pa.Table]]):
 
     job: Job
     folder: Path
-    crosstab: Crosstab
+    crosstab: Crosstab | None
+    """It has the numbers of sample records, which are printed if the job says so."""
 
     def __len__(self) -> int:
         return len(self.job.tables)

@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 import time
+import tracemalloc
 import zipfile
 from dataclasses import replace
 from html import unescape
@@ -18,13 +19,16 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from small_release import JOB, survey
 
 import dpdist
 from dpdist.job import Job, Statistic
 from dpdist.job.loading import parse_job
-from dpdist.publish.printed_tables import FEW_TABLES, PrintedTable, TableColumn, printed_table
+from dpdist.publish.printed_tables import FEW_TABLES, PrintedTable, TableColumn, WrittenTables, printed_table
+from dpdist.publish.writers import page as page_writer
+from dpdist.publish.writers import workbook
 from dpdist.publish.writers.csv_tables import write_wide
 from dpdist.publish.writers.dotplot import chart
 from dpdist.publish.writers.page import shown_table, write_page
@@ -198,16 +202,18 @@ def table_of(levels: list[str]) -> tuple[Job, PrintedTable, pa.Table]:
     return job, printed_table(job, said, table), table
 
 
+STATEMENT = {
+    "guarantee_in_words": "words",
+    "privacy_unit_in_words": "words",
+    "not_protected": [],
+    "trust_model": "words",
+}
+
+
 def page_of_a_table(tmp_path: Path, levels: list[str]) -> tuple[int, str]:
     """Figures of such a table, and the page that it has."""
     job, form, table = table_of(levels)
-    statement = {
-        "guarantee_in_words": "words",
-        "privacy_unit_in_words": "words",
-        "not_protected": [],
-        "trust_model": "words",
-    }
-    write_page(tmp_path / "index.html", job, [(form, table)], statement)
+    write_page(tmp_path / "index.html", job, [(form, table)], STATEMENT)
     return len(table), (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
@@ -304,6 +310,44 @@ def test_the_sheet_of_a_language_that_is_written_from_the_right_begins_there(pub
     job, form, _ = table_of(["a", "b"])
     write_workbook(tmp_path / "tables.xlsx", job, [form], {"guarantee_in_words": "words"})
     assert aligned(tmp_path / "tables.xlsx", texts) == [None] * 5, "control"
+
+
+def test_a_workbook_names_the_files_of_tables_for_which_it_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two equal tables and a small one, which fits after one that does not. Control: room for all."""
+    job, form, _ = table_of(["a", "b"])
+    cells = len(form.rows) * (len(form.stub) + len(form.printed))
+    small = replace(form, rows=form.rows[:1], values=form.values[:1], margins=form.margins[:1])
+    for most, fit in ((4 * cells, [True, True, True]), (2 * cells - 1, [True, False, True])):
+        monkeypatch.setattr(workbook, "MOST_CELLS", most)
+        write_workbook(tmp_path / "tables.xlsx", job, [form, form, small], {"guarantee_in_words": "words"})
+        with zipfile.ZipFile(tmp_path / "tables.xlsx") as book:
+            sheets = [book.read(f"xl/worksheets/sheet{k}.xml").decode() for k in (2, 3, 4)]
+            texts = book.read("xl/sharedStrings.xml").decode()
+        assert [sheet.count("<v>") > 4 for sheet in sheets] == fit
+        assert (f"no room for this table: it is in tables/{form.name}.csv" in texts) == (not all(fit))
+
+
+def test_memory_of_a_page_does_not_grow_with_the_number_of_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 24 and of 72 tables of 1,922 figures, of which the page shows one. Control: all tables in memory at once."""
+    job, _, table = table_of([f"level {k}" for k in range(30)])
+    monkeypatch.setattr(page_writer, "MOST_FIGURES_OF_MANY", (2_000,))
+    peaks = dict[tuple[int, bool], int]()
+    for number, at_once in ((24, False), (72, False), (72, True)):
+        tables = tuple(job.tables[0].model_copy(update={"name": f"t{k}"}) for k in range(number))
+        many = job.model_copy(update={"tables": tables})
+        for one in tables:
+            pq.write_table(table, tmp_path / f"{one.name}.parquet")
+        written = WrittenTables(many, tmp_path, None)
+        tracemalloc.start()
+        write_page(tmp_path / "index.html", many, list(written) if at_once else written, STATEMENT)
+        peaks[number, at_once] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peaks[72, False] < 1.3 * peaks[24, False]
+    assert peaks[72, True] > 2.0 * peaks[24, False]
 
 
 def test_a_page_stays_light_where_labels_are_long(tmp_path: Path) -> None:
