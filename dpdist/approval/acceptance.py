@@ -141,13 +141,12 @@ def _beyond(result: GateResult) -> str:
 
 
 IN_WORDS = (
-    "Before anything was published, these gates were measured under noise with a part of ε, and all of them were met. The "
-    "gates' answer is inside ε; runs in other workspaces, and a later decision to withhold, are not. Here `measured` is "
-    "the noisy value. For the largest and the median it is the error as a share of the published figure, for coverage "
-    "the distance, in half widths of the published interval, that the wanted share of direct figures does not exceed. A "
-    "cell without a published figure, or with one of 0, counts as an error beyond every limit; `without_figure` "
-    "says how many of the `figures` these are. Gates were measured on `tables`: any other table, also one added later, "
-    "was not gated."
+    "Before publication, these gates were measured with noise, at the cost of a part of ε, and all were met. ε covers the "
+    "gates' answer, but neither runs in other workspaces nor a later decision to withhold. `measured` is the noisy value. "
+    "For the largest and the median error it is a share of the published figure. For coverage it is a distance in half "
+    "widths of the published interval: the required share of direct figures lies no farther away. A cell whose published "
+    "figure is missing or 0 counts as an error beyond every limit; `without_figure` says how many of the `figures` these "
+    "are. Gates were measured on `tables` only; no other table, including those added later, was gated."
 )
 
 

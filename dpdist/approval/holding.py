@@ -82,14 +82,14 @@ def _held(workspace: str | Path, reason: str, key: str | None = None) -> Iterato
     """
     with Workspace.opened(workspace) as space:
         if not reason.strip() or len(reason) > LONGEST or control(reason):
-            fault = "no reason, or none of a line"
-            raise WorkspaceError(space.place, fault, f"say why, in one line of at most {LONGEST} characters", 2)
+            fault = "the reason is missing, or is not a single line"
+            raise WorkspaceError(space.place, fault, f"give the reason in one line of at most {LONGEST} characters", 2)
         if not space.store.take(space.held / MANIFEST) and (key is None or _published(space) != key):
-            remedy = "name the workspace of a run that ended in hold, and that nobody has approved yet"
-            raise WorkspaceError(space.place, "nothing is held in it", remedy, 2)
+            remedy = "name the workspace of a held run that nobody has approved yet"
+            raise WorkspaceError(space.place, "it holds no release for approval", remedy, 2)
         if space.replayed:
-            fault = "it repeats another run's draws, which are not for publication"
-            raise WorkspaceError(space.place, fault, "approve the run that it repeats", 2)
+            fault = "it repeats another run's draws and is not for publication"
+            raise WorkspaceError(space.place, fault, "approve the original run", 2)
         with space.publishing(replacing=True), publishing(space.held):
             folder = space.public if key is not None and _published(space) == key else space.held
             refuse_unverified(folder)
@@ -192,12 +192,12 @@ def _refuse_other(space: Workspace, decision: dict[str, Any]) -> None:
     manifest_path = space.held / MANIFEST
     if "signature" not in decision and "key" not in decision:
         if decision.get("manifest") != sha256(manifest_path):
-            raise space.damaged(space.decisions, "is damaged: its checksum is not of the release")
+            raise space.damaged(space.decisions, "is damaged: its checksum does not match the release")
         return
     try:
         PublicKey.parse(decision["key"]).check(manifest_path.read_bytes(), decision["signature"])
     except (SignatureError, KeyError, ValueError):
-        raise space.damaged(space.decisions, "is damaged: its signature is not of the release") from None
+        raise space.damaged(space.decisions, "is damaged: its signature does not match the release") from None
 
 
 def _move_to_public(space: Workspace, signature: str | None, shown: bool = False) -> None:
@@ -231,7 +231,7 @@ def _refuse_unlisted(space: Workspace, key: str) -> None:
     listed = job.approvers
     if key == UNSIGNED:
         if job.approval is not None:
-            fault = "its job says `approval: required`, and there is no key to approve with"
+            fault = "its job says `approval: required`, which needs a key"
             raise WorkspaceError(space.place, fault, "approve it with --key FILE, or refuse it with --refuse", 2)
         return
     if listed and key not in listed:

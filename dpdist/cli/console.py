@@ -87,7 +87,7 @@ def _reporting_errors(act: Callable[[], None], show_values: bool, afterwards: st
     except KeyboardInterrupt:
         raise _interrupted(afterwards) from None
     except MemoryError:
-        err.print(f"Out of memory\n    remedy:  free some, or take a larger machine{afterwards}")
+        err.print(f"Out of memory\n    remedy:  free memory, or use a larger machine{afterwards}")
         raise CommandFailed(1) from None
     except OSError as error:
         where = error.filename or "workspace"

@@ -24,15 +24,15 @@ from dpdist.storage.objects import is_url
 from dpdist.storage.workspace import Workspace, confidential_log
 
 LEGEND = (
-    "Errors are distances from the direct estimate, which is made from the whole confidential file. They are in its "
-    "standard errors (SE) under the survey's design. The direct estimate itself is about 1 SE from the truth. 'over 2': "
-    "share of cells more than 2 SE off. 'SE': one standard error. 'covered': whether the published 90 % interval covers "
-    "the direct estimate."
+    "Errors are distances from the direct estimate, which uses the whole confidential file. They are stated in standard "
+    "errors (SE) of the direct estimate under the survey's design. The direct estimate itself is about 1 SE from the "
+    "truth. 'over 2': share of cells more than 2 SE off. 'SE': one standard error. 'covered': whether the published 90 % "
+    "interval covers the direct estimate."
 )
 AT_GIVEN_SIZES = (
     "Without design strata, the number of sample records in a cell varies from sample to sample. The SE of a count "
-    "includes this variation. Released counts lack it, because they use this sample's numbers. Column "
-    f"'{GIVEN}' therefore has errors of counts in SEs that hold these numbers fixed: the median and the largest."
+    f"includes this variation. Released counts lack it, because they use this sample's numbers. Column '{GIVEN}' "
+    "therefore states errors of counts in SEs for which these numbers are fixed: the median and the largest."
 )
 
 
@@ -129,8 +129,8 @@ def evaluated(workspace: str | Path) -> Iterator[Evaluation]:
 def page_to_open(workspace: str | Path) -> Path:
     """Writes the report page again and returns its path. Raises `WorkspaceError` for an object store, which has no page."""
     if is_url(workspace):
-        remedy = "copy the workspace to a folder, or take --confidential for the evaluation as text"
-        raise WorkspaceError(str(workspace), "no page is written in an object store", remedy, exit_code=2)
+        remedy = "copy the workspace to a folder, or use --confidential for a text version"
+        raise WorkspaceError(str(workspace), "pages are not written to an object store", remedy, exit_code=2)
     with evaluated(workspace) as evaluation:
         evaluation.write_page()
     return Workspace.of_place(workspace).report

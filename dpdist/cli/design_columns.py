@@ -126,7 +126,7 @@ def chosen_design(names: Sequence[str], options: Options, asks: bool, job: Path)
 def _method(options: Options, asks: bool, job: Path) -> tuple[str | None, float | None]:
     kind, fay = options.kind if options.kind is not None or options.fay is None else FAY, options.fay
     if kind is not None and kind not in KINDS:
-        remedy = suggestion(kind, KINDS, "take one of these")
+        remedy = suggestion(kind, KINDS, "use one of these")
         raise JobError(str(job), [Problem("--replicate-kind", f"'{kind:.80}' is not known", ", ".join(KINDS), remedy)])
     if kind == FAY and fay is None and asks:
         fay = float(typer.prompt("Fay's k, the factor on weights of the half that a replicate leaves out", default=0.5))

@@ -32,10 +32,14 @@ def diff(
     a: Place,
     b: Place,
     beyond: Annotated[
-        float, typer.Option("--beyond", min=0.0, help="Standard errors of a difference beyond which a figure has moved.")
+        float,
+        typer.Option(
+            "--beyond", min=0.0, help=("A figure has moved if it differs by more than this many standard errors.")
+        ),
     ] = BEYOND,
     to: Annotated[
-        Path | None, typer.Option("--out", help="Folder for differences between two periods with standard errors, as CSV.")
+        Path | None,
+        typer.Option("--out", help=("Folder for CSV files of differences between two periods, with standard errors.")),
     ] = None,
     as_json: JsonAnswer = False,
 ) -> None:

@@ -16,7 +16,7 @@ from dpdist.job.yaml_lines import flow
 from dpdist.survey.domains import FEW_RECORDS, ColumnDomain
 
 CONFIRM = "# TODO confirm: seen in the confidential file"
-PREDICTED = "# `dpdist plan` predicts the errors of every table, at this ε and at others; it costs nothing"
+PREDICTED = "# `dpdist plan` predicts the errors of all tables, at this ε and others, at no cost"
 PUBLIC_WEIGHTS = (
     "# Is the weight of every design stratum public? Then design_weights: {{by: {}, path: FILE.csv}} spends no ε on it"
 )
@@ -28,7 +28,7 @@ KEPT_OUTCOME = (
 SHARE = "; the mean is the share of {}: exchange 0 and 1 for that of {}"
 ONE_VALUE = "the public file has one value, which tells no bounds"
 FEW = f"# fewer than {FEW_RECORDS} public records: name the level to merge each with, when files are read"
-ACCOUNT = "# the ledger's account: keep this name in every period, because another name opens another account"
+ACCOUNT = "# the ledger's account: keep this name in every period, because a new name opens a new account"
 MOST_CELLS_OF_A_COLUMN = 30
 """Largest number of levels of a column that is proposed for the released table."""
 LONG_RANGE = 6
@@ -45,7 +45,7 @@ PERIOD = re.compile(
 )
 """What a file's name says of its period, wave or version. A dataset's name has none of it."""
 PROPOSED = {
-    "tables": "one strict table or many, as differences from what a public file or noisy histograms predict",
+    "tables": "strict tables, measured as differences from what a public file or noisy histograms predict",
     "marginals": "strict tables and records of a yes-or-no outcome, without a reference",
     "sanitized_statistics": "strict tables and records of a lognormal outcome, under an earlier public file",
     "weighted": "tables and records of a lognormal outcome; asymptotic, no guarantee for every file",
@@ -104,9 +104,9 @@ class Draft:
         """Returns the text of the job file."""
         parts = (self._head(), self._columns(), self._design(), self._cost(), self._publication(), self._tables())
         lines = [line for part in parts for line in part]
-        begun = "# Begun by `dpdist init`."
+        begun = "# Written by `dpdist init`."
         if any("# TODO" in line for line in lines):
-            begun += " Lines marked TODO are yours; `dpdist validate` names those that are left."
+            begun += " Complete the lines marked TODO; `dpdist validate` lists those that remain."
         return "\n".join([begun, *lines]) + "\n"
 
     def _head(self) -> Iterator[str]:
@@ -185,9 +185,9 @@ class Draft:
         else:
             yield "# survey: {weight: …}  # no weight: every record counts as one"
         if self.counts_codes and self.by:
-            yield f"strata: {flow(list(self.by))}  # counted apart"
+            yield f"strata: {flow(list(self.by))}  # counted separately"
         elif self.spec.weighs and self.by:
-            yield f"strata: {flow([self.by[0]])}  # fitted apart"
+            yield f"strata: {flow([self.by[0]])}  # fitted separately"
         yield f"outcome: {flow(self.outcome)}" if self.outcome else "# TODO fill: outcome: …, the sensitive number"
         if self.spec.statistics is None:
             predictors = list(self.by[1:]) if self.spec.weighs else []
@@ -205,7 +205,7 @@ class Draft:
             ready = self._stated(replace(design, kind=FAY, fay=0.5))
             kinds = f"{', '.join(KINDS)}; fay: 0.5 is for kind fay alone"
             columns = design.replicates.in_words
-            yield f"# TODO fill: the method of {columns} as kind, and take this for the line above: {kinds}"
+            yield f"# TODO fill: state the method of {columns} as kind, and replace the line above by this one: {kinds}"
             yield f"# survey: {flow(ready)}"
         elif design.clustered and "design_effect" not in survey:
             yield "# Published errors know no clusters: state survey.design_effect, a public figure, where you have one"

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 WEIGHT = re.compile(r"(^|_)(weight|wgt|wt)s?(_|$)", re.IGNORECASE)
-DATASET = "The survey's short name, the same in every period (the account that the ledger charges)"
+DATASET = "The survey's short name, the same in every period (a ledger charges the account of this name)"
 CODEBOOK = "CSV of column, level or low and high, label; or a SAS, Stata or SPSS file with labels."
 
 
 def init(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The confidential file: names and types alone are read.")
+        Path | None, typer.Argument(metavar="FILE", help="The confidential file; only names and types are read.")
     ] = None,
     to: Annotated[Path, typer.Option("--out", "-o", help="Job file to write, which must not exist.")] = Path("job.yaml"),
     public: Annotated[Path | None, typer.Option("--public", help="Public file that gives levels and bounds.")] = None,
@@ -44,7 +44,7 @@ def init(
     ] = None,
     of: Annotated[str | None, typer.Option("--reference-period", help="Its period; unset: a year in its name.")] = None,
     provenance: Annotated[
-        str | None, typer.Option("--provenance", help="Source of the reference; why it is public.")
+        str | None, typer.Option("--provenance", help="Source of the reference, and why it is public.")
     ] = None,
     outcome: Annotated[str | None, typer.Option("--outcome", help="Sensitive numeric column.")] = None,
     weight: Annotated[str | None, typer.Option("--weight", help="Sampling weight, or none.")] = None,
@@ -67,19 +67,19 @@ def init(
     design_weights: Annotated[
         Path | None, typer.Option("--design-weights", help="Public CSV file of weights by stratum.")
     ] = None,
-    mechanism: Annotated[str | None, typer.Option("--mechanism", help="Unset: chosen by what you have and want.")] = None,
+    mechanism: Annotated[str | None, typer.Option("--mechanism", help="Unset: chosen from your answers.")] = None,
     records: Annotated[
-        bool | None, typer.Option("--records/--tables-only", help="With synthetic records, or without.")
+        bool | None, typer.Option("--records/--tables-only", help="With or without synthetic records.")
     ] = None,
     period: Annotated[str | None, typer.Option("--period", help="Period; unset: a year in FILE's name.")] = None,
     dataset: Annotated[
         str | None,
         typer.Option("--dataset", help="Survey's short name; unset: from FILE's name."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take what is proposed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; accept all proposals.")] = False,
     confidential: Annotated[
         bool,
-        typer.Option("--i-know-this-reads-confidential-data", help="Propose from FILE's values, too; confirm each."),
+        typer.Option("--i-know-this-reads-confidential-data", help="Also propose from FILE's values; confirm each."),
     ] = False,
 ) -> None:
     """Write a commented job for a file. Levels and bounds come from public sources; open decisions are marked TODO."""
@@ -159,15 +159,18 @@ def public_weights(
     from dpdist.job import SPECS, those
 
     if answer is not None and not (design.strata and weight):
-        fault, remedy = "weights of design strata, and no strata or no weight", "name --design-strata and --weight, too"
+        fault, remedy = (
+            ("weights of design strata without strata, or without a weight"),
+            "name --design-strata and --weight, too",
+        )
         raise JobError(str(to), [Problem("--design-weights", fault, "strata with a weight", remedy)])
     if answer is not None and not SPECS[mechanism].public_weights:
         fault, allowed = f"'{mechanism}' does not use public weights", ", ".join(those(lambda spec: spec.public_weights))
         raise JobError(
-            str(to), [Problem("--design-weights", fault, f"--mechanism {allowed}", "take one of these, or leave it out")]
+            str(to), [Problem("--design-weights", fault, f"--mechanism {allowed}", "use one of these, or leave it out")]
         )
     if answer is None and asks and design.strata and weight and SPECS[mechanism].public_weights:
-        question = "A public CSV file of each design stratum's weight (its path, or none)"
+        question = "A public CSV file with the weight of each design stratum (its path, or none)"
         typed = str(typer.prompt(question, default=NONE))
         answer = None if typed == NONE else Path(typed)
     draft = _from(to, answer, {})
@@ -177,7 +180,10 @@ def public_weights(
 def _tables(table: list[str] | None, by: list[str] | None, to: Path) -> tuple[tuple[str, ...], ...]:
     """Returns the columns of every table of `--table`. Raises `JobError` beside `--by`."""
     if table and by:
-        fault, remedy = "columns of one table, and several tables", "name one table by --by, or name every table by --table"
+        fault, remedy = (
+            ("both the columns of one table and several tables"),
+            "name one table by --by, or all tables by --table",
+        )
         raise JobError(str(to), [Problem("--table", fault, "--by or --table", remedy)])
     return tuple(tuple(name.strip() for name in option.split(",") if name.strip()) for option in table or ())
 
@@ -198,7 +204,7 @@ def _of_reference(path: Path | None, period: str | None, provenance: str | None,
     if asks:
         period = str(typer.prompt(f"The period that {path.name} is of", default=period))
         provenance = provenance or str(
-            typer.prompt("Where it is from, and why it is public", default="", show_default=False)
+            typer.prompt("Where it comes from, and why it is public", default="", show_default=False)
         )
     return {name: text for name, text in (("period", period), ("provenance", provenance)) if text}
 
@@ -233,14 +239,14 @@ def _noted(draft: Draft) -> Iterator[str]:
     if draft.design.names:
         yield f"the design: {draft.design.in_words}; --design-strata, --psu and --replicate-weights name others, or none"
     if draft.proposed and draft.by:
-        yield f"the table is by {', '.join(draft.by)}, the first categories that do not say the same: --by names others"
+        yield f"the table is by {', '.join(draft.by)}, the first categories that are not redundant; --by names others"
     if draft.reference is not None and draft.spec.needs_reference and draft.spec.donates:
         yield f"{draft.reference['path']} is the reference. {DONATED.text} --reference none leaves it out"
 
 
 def _records(answer: bool | None, mechanism: str | None, asks: bool) -> bool:
     if answer is None and asks and mechanism is None:
-        return typer.confirm("Synthetic records too, and not tables alone?", default=False)
+        return typer.confirm("Synthetic records, too, and not just tables?", default=False)
     return bool(answer)
 
 
@@ -256,7 +262,7 @@ def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) ->
             continue
         if path.samefile(file) or (path.is_file() and file.is_file() and sha256(path) == sha256(file)):
             fault, remedy = f"'{path}' is the confidential file itself", "name an earlier file, or another, that is public"
-            raise JobError(str(to), [Problem("--public", fault, "a file whose values everybody may know", remedy)])
+            raise JobError(str(to), [Problem("--public", fault, "a file whose values anybody may know", remedy)])
 
 
 def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | None) -> dict[str, str]:
@@ -319,7 +325,7 @@ def _mechanism(answer: str | None, records: bool, reference: Path | None, outcom
     from dpdist.cli.draft import PROPOSED
 
     if answer is not None and answer not in PROPOSED:
-        remedy = suggestion(answer, PROPOSED, "take one of these; write other jobs by hand")
+        remedy = suggestion(answer, PROPOSED, "use one of these; write other jobs by hand")
         allowed = ", ".join(PROPOSED)
         raise JobError(str(to), [Problem("--mechanism", f"init writes no job with '{answer:.80}'", allowed, remedy)])
     if records:
@@ -370,7 +376,7 @@ def show(
 
 def explain(
     code: Annotated[
-        str | None, typer.Argument(metavar="CODE", help="The code in brackets behind a caution; without one: list all.")
+        str | None, typer.Argument(metavar="CODE", help="The code in brackets after a caution; without it, all are listed.")
     ] = None,
 ) -> None:
     """Say what a caution means and what to do about it."""
@@ -382,7 +388,7 @@ def explain(
                 out.print(f"{name}: {kind.shown[0]}", markup=False)
             return
         if code not in KINDS:
-            remedy = suggestion(code, KINDS, "take a code as it stands behind a caution")
+            remedy = suggestion(code, KINDS, "use a code in brackets after a caution")
             raise JobError("explain", [Problem("CODE", f"no caution has the code '{code:.80}'", ", ".join(KINDS), remedy)])
         kind = KINDS[code]
         stage = "before a run" if kind.stage == "plan" else "before a run and with the release"

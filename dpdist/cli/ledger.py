@@ -25,7 +25,7 @@ Place = Annotated[
     str, typer.Option("--ledger", envvar="DPDIST_LEDGER", help="A file, sqlite:///FILE or postgresql://USER@HOST/DATABASE.")
 ]
 Dataset = Annotated[str | None, typer.Option("--dataset", help="The dataset whose limits are stated.")]
-ClassName = Annotated[str, typer.Option("--class", help="strict, zCDP or asymptotic: these are never added.")]
+ClassName = Annotated[str, typer.Option("--class", help="strict, zCDP or asymptotic; classes are never added up.")]
 Workspaces = Annotated[
     list[str] | None, typer.Argument(metavar="[WORKSPACE]...", help="Runs whose receipts the ledger must have.")
 ]
@@ -40,7 +40,7 @@ def init(
     per_period: Annotated[str | None, typer.Option("--per-period", help="Of one period.")] = None,
     window: Annotated[str | None, typer.Option("--window", help="Over consecutive periods: PERIODS:BUDGET.")] = None,
     delta: Annotated[
-        str | None, typer.Option("--delta", help="δ of strict releases in all; of zCDP, the δ that ε is stated at.")
+        str | None, typer.Option("--delta", help="Total δ of strict releases; for zCDP, the δ at which ε is stated.")
     ] = None,
 ) -> None:
     """Create a ledger if there is none; with --dataset, state the dataset's limits in place of earlier ones."""
@@ -93,7 +93,7 @@ def check(ledger: Place, workspaces: Workspaces = None, as_json: JsonAnswer = Fa
             for line in wrong:
                 out.print(line, markup=False)
         else:
-            out.print(f"{len(book.entries())} entries, each whole and in its place: {book.name}", markup=False)
+            out.print(f"{len(book.entries())} entries, all intact and in order: {book.name}", markup=False)
         if wrong:
             raise typer.Exit(1)
 
@@ -139,9 +139,9 @@ def _limits(
     from dpdist.ledger.accounts import CLASSES
 
     if cls not in CLASSES:
-        raise JobError("ledger", [Problem("--class", f"'{cls}' is not known", ", ".join(CLASSES), "take one of these")])
+        raise JobError("ledger", [Problem("--class", f"'{cls}' is not known", ", ".join(CLASSES), "use one of these")])
     if dataset is None and (total or per_period or window or delta):
-        raise JobError("ledger", [Problem("--dataset", "limits of no dataset", "a dataset's name", "add --dataset")])
+        raise JobError("ledger", [Problem("--dataset", "limits without a dataset", "a dataset's name", "add --dataset")])
     stated: dict[str, object] = {"total": total, "per_period": per_period, "delta": delta}
     if window is not None:
         periods, _, budget = window.partition(":")

@@ -86,16 +86,16 @@ def plan(
     settings: Settings = None,
     error: Annotated[
         float | None,
-        typer.Option("--for-error", help="Tell the smallest ε at which median errors are at most this, in direct SE."),
+        typer.Option("--for-error", help="State the smallest ε at which median errors are at most this many direct SE."),
     ] = None,
-    table: Annotated[str | None, typer.Option("--table", help="With --for-error: of this table alone.")] = None,
+    table: Annotated[str | None, typer.Option("--table", help="With --for-error: for this table only.")] = None,
     public: Annotated[
         Path | None, typer.Option("--public", help="Public file on which errors are predicted, without a reference.")
     ] = None,
     others: Annotated[
         bool,
         typer.Option(
-            "--alternatives", help="Also tell what another objective, and tables left out or coarsened, change in errors."
+            "--alternatives", help="Also show how another objective, and tables left out or coarsened, would change errors."
         ),
     ] = False,
     opened: Annotated[
@@ -119,9 +119,7 @@ def plan(
             raise JobError(job, [problem])
         if error is not None and opened:
             remedy = "leave one of them out"
-            raise JobError(
-                job, [Problem("--open", "with --for-error there is one figure, and no page", "one of both", remedy)]
-            )
+            raise JobError(job, [Problem("--open", "--for-error gives one figure, not a page", "one of both", remedy)])
         with listening(quiet=False, as_json=as_json, answers=True) as listener:
             checked = validate_job(read_job(job, settings, input), input, listener)
             if error is not None:
@@ -155,7 +153,7 @@ def run(
         typer.Option(
             "--workspace",
             "-w",
-            help="Folder, or s3://bucket/prefix, for everything the run leaves; {{period}} in it is the job's.",
+            help="Folder, or s3://bucket/prefix, for everything that the run writes; {{period}} in it is the job's.",
         ),
     ],
     input: InputFile = None,
@@ -216,7 +214,9 @@ def run(
 
 def publish(
     workspace: WorkspaceFolder,
-    job: Annotated[str | None, typer.Option("--job", help="A job file whose labels and tables are taken.")] = None,
+    job: Annotated[
+        str | None, typer.Option("--job", help=("A job file whose labels and tables replace the release's."))
+    ] = None,
     settings: Settings = None,
     quiet: QuietButLedger = False,
     as_json: Json = False,
@@ -227,7 +227,7 @@ def publish(
 
     def act() -> None:
         if job is None and settings:
-            problem = Problem("--set", "keys of a job, and no job", "--set beside --job", "name the job by --job")
+            problem = Problem("--set", "--set without a job", "--set beside --job", "name the job by --job")
             raise JobError("of publish", [problem])
         with listening(quiet, as_json) as listener:
             restated = load_job(job, settings) if job is not None else None
@@ -255,7 +255,7 @@ def _last_line(workspace: str, held: bool, custodian_reads: bool) -> None:
             out.print(evaluation.verdict_line(), markup=False)
 
     if held:
-        approve = f"look at it with `dpdist report {workspace} --confidential`, and publish it with"
+        approve = f"read it with `dpdist report {workspace} --confidential`, and publish with"
         command = f"`dpdist approve {workspace} --reason '…'`"
         out.print(f"Held, because the confidential verdict says 'do not publish': {approve} {command}", markup=False)
         return

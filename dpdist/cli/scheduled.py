@@ -17,15 +17,15 @@ Scheduled = Annotated[
     typer.Option(
         "--scheduled",
         envvar="DPDIST_SCHEDULED",
-        help="Time of the schedule that starts the run, or the name of a CronJob's Job. A release made before that day "
-        "is no success: exit code 5.",
+        help="Time of the schedule that starts the run, or the name of a CronJob's Job. If the newest release is older "
+        "than that day, the exit code is 5.",
     ),
 ]
 Period = Annotated[
     str | None,
     typer.Option(
         "--period",
-        help="year, quarter or month: the job's period is the last one that ended before --scheduled, or now.",
+        help="year, quarter or month: the job's period is the last to end before --scheduled, or before now.",
     ),
 ]
 _MONTHS = {"year": 12, "quarter": 3, "month": 1}

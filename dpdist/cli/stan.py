@@ -28,7 +28,7 @@ Programs = Annotated[
     typer.Argument(metavar="[PROGRAM]...", help="Stan files or names of shipped programs; all shipped ones."),
 ]
 Toolchain = Annotated[str, typer.Option("--toolchain", help="auto, cmdstan or embedded.")]
-Check = Annotated[bool, typer.Option("--check", help="Also compile a small program and draw from it.")]
+Check = Annotated[bool, typer.Option("--check", help="Also compile a small program and sample from it.")]
 
 _SMALL = "parameters { real x; } model { target += std_normal_lpdf(x); }\n"
 

@@ -29,27 +29,29 @@ def audit(
         str | None, typer.Argument(help="The folder of a run, or its URL (s3://bucket/prefix); unset: with --black-box.")
     ] = None,
     records: Annotated[
-        int, typer.Option("--records", min=1, help="How many records of each stratum are left out, one at a time.")
+        int, typer.Option("--records", min=1, help="How many records of each stratum to leave out, one at a time.")
     ] = 8,
     all_rules: Annotated[bool, typer.Option("--all-rules", help="Every weight rule, not only the release's own.")] = False,
     draws: Annotated[
         int | None,
-        typer.Option("--draws", min=100, help="Draw so many releases with and without a record; tell them apart."),
+        typer.Option(
+            "--draws", min=100, help=("Draw this many releases with and without a record, and try to tell them apart.")
+        ),
     ] = None,
     holdout: Annotated[
         Path | None,
-        typer.Option("--holdout", help="File of people who were not in the input: attack the synthetic records with it."),
+        typer.Option("--holdout", help="File of people who were not in the input, used to attack the synthetic records."),
     ] = None,
     black_box: Annotated[
         str | None,
         typer.Option(
-            "--black-box", metavar="JOB", help="A job, in place of a run: it releases both --neighbours many times."
+            "--black-box", metavar="JOB", help="A job, in place of a run: both --neighbours are released many times."
         ),
     ] = None,
     neighbours: Annotated[
-        tuple[Path, Path] | None, typer.Option("--neighbours", help="The two files of --black-box; one record differs.")
+        tuple[Path, Path] | None, typer.Option("--neighbours", help="The two files for --black-box; one record differs.")
     ] = None,
-    runs: Annotated[int, typer.Option("--runs", min=20, help="Releases of each file of --black-box.")] = 400,
+    runs: Annotated[int, typer.Option("--runs", min=20, help="Releases of each file for --black-box.")] = 400,
     confidential: Annotated[
         bool, typer.Option("--confidential", help="Show the result, for the custodian's eyes only.")
     ] = False,
@@ -145,7 +147,7 @@ def calibrate(
     def act() -> None:
         if measure not in get_args(Measure):
             allowed = ", ".join(get_args(Measure))
-            raise JobError(job, [Problem("--measure", f"'{measure}' is not known", allowed, "take one of these")])
+            raise JobError(job, [Problem("--measure", f"'{measure}' is not known", allowed, "use one of these")])
         with listening(quiet, as_json) as listener:
             from dpdist.job.loading import load_job
             from dpdist.quality.calibrate import calibrate as calibrate_job
@@ -170,9 +172,7 @@ def study(
     file: StudyFile,
     out_folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for results and page.")],
     replicates: Replicates = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Folder of the public files that a study of files reads.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Folder of the public files that the study reads.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:

@@ -18,7 +18,9 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A public folder, or
 
 def verify(
     folder: Folder,
-    key: Annotated[str | None, typer.Option("--key", help="Public key, or its file: who must have signed it.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help=("Public key, or its file, of the person who must have signed."))
+    ] = None,
     as_json: JsonAnswer = False,
 ) -> None:
     """List files of a release that were changed, added or lost. Exit code 0: complete; 1: not.
@@ -88,7 +90,7 @@ def sign(
 
 
 def keygen(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Of the secret key; FILE.pub holds the public one.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File for the secret key; FILE.pub gets the public one.")],
 ) -> None:
     """Make a pair of keys in minisign's format. Guard the secret key: only its file's mode protects it."""
     from dpdist.core.minisign import SecretKey
@@ -106,14 +108,14 @@ def keygen(
 
 
 def approve(
-    workspace: Annotated[str, typer.Argument(metavar="DIR", help="The workspace of a run that ended in hold.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why, in a line; kept in the confidential folder.")],
+    workspace: Annotated[str, typer.Argument(metavar="DIR", help="The workspace of a held run.")],
+    reason: Annotated[str, typer.Option("--reason", help="The reason, in one line; kept in the confidential folder.")],
     key: Annotated[
         Path | None,
-        typer.Option("--key", help="Secret key of whoever approves; it signs the release. `approval: required` needs one."),
+        typer.Option("--key", help="The approver's secret key, which signs the release; `approval: required` needs one."),
     ] = None,
     no: Annotated[
-        bool, typer.Option("--refuse", help="Refuse it instead: it stays held until somebody approves it.")
+        bool, typer.Option("--refuse", help="Refuse instead: the release stays held until somebody approves it.")
     ] = False,
 ) -> None:
     """Publish a held release, or refuse it, with a reason. Spends no budget, and a refusal gives none back."""
@@ -125,7 +127,7 @@ def approve(
 
     def act() -> None:
         if no and key is not None:
-            fault = "a key to refuse with"
+            fault = "--refuse together with --key"
             raise JobError("of approve", [Problem("--key", fault, "--key FILE, or --refuse", "give one of the two")])
         if no:
             refuse_release(workspace, reason)

@@ -45,7 +45,7 @@ KINDS: Mapping[str, CautionKind] = {
     "small_reference_cells": CautionKind(
         "plan",
         "Cells with fewer than {least} reference records borrow part of their distributions from similar cells: {cells}.",
-        "Merge these cells, or take a larger reference.",
+        "Merge these cells, or use a larger reference.",
     ),
     "design_left_out": CautionKind(
         "release",
@@ -61,7 +61,7 @@ KINDS: Mapping[str, CautionKind] = {
         "plan",
         "The reference is of {earlier}, {years} years from {period}: the distributions of weights and outcomes may have "
         "changed since, which dpdist rehearse cannot see.",
-        "Take a newer reference, or noisy histograms of the current file, which cost part of ε.",
+        "Use a newer reference, or noisy histograms of the current file, which cost part of ε.",
     ),
     "reference_published": CautionKind(
         "plan",
@@ -72,7 +72,7 @@ KINDS: Mapping[str, CautionKind] = {
         "plan",
         "The reference has {records} records. Clipping limits follow from its tails, which fewer than {least} records do "
         "not show.",
-        "Take a larger file.",
+        "Use a larger file.",
     ),
     "reference_unit": CautionKind(
         "plan",
@@ -82,7 +82,7 @@ KINDS: Mapping[str, CautionKind] = {
     "priority_without_effect": CautionKind(
         "plan",
         "'{mechanism}' measures all tables alike, so priority and error of {tables} have no effect.",
-        "Remove these keys, or take the mechanism tables.",
+        "Remove these keys, or use the mechanism tables.",
     ),
     "low_public_totals": CautionKind(
         "plan",
@@ -99,19 +99,19 @@ KINDS: Mapping[str, CautionKind] = {
     "weak_guarantee": CautionKind(
         "plan",
         "ε = {epsilon} is a weak guarantee: whoever knows all other records can be nearly certain of one.",
-        "Take a smaller epsilon.",
+        "Use a smaller epsilon.",
     ),
     "large_delta": CautionKind(
         "release",
         "δ = {delta} is not below 1/n = 1/{records}. Publishing one whole record at random would have such a δ.",
-        "Take a δ far below 1/n.",
+        "Use a δ far below 1/n.",
     ),
     "law_not_judged": CautionKind("release", "Fit of the {law} law to the reference: {figures}."),
     "law_misfits": CautionKind(
         "release",
         "The {law} law does not fit the reference: {figures}. Figures will be off accordingly, and no standard error "
         "includes it.",
-        "Take the mechanism tables, or a family that fits.",
+        "Use the mechanism tables, or a family that fits.",
     ),
     "reused_psu_codes": CautionKind(
         "plan",
@@ -175,7 +175,7 @@ KINDS: Mapping[str, CautionKind] = {
         "release",
         "Cells have moved away from the reference ({cells}; `drift` in statement.json names them), and no standard error "
         "includes a change in the shape of a distribution.",
-        "Take a newer reference next time, or noisy histograms.",
+        "Use a newer reference next time, or noisy histograms.",
     ),
     "of_mechanism": CautionKind(
         "release", "{text}", about="Stated by the mechanism or the weight rule; its page says more."

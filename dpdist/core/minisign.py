@@ -61,7 +61,7 @@ class PublicKey:
         lines = [line for line in text.splitlines() if line.strip()]
         raw = _decode(lines[-1].strip() if lines else "", 42)
         if raw is None or raw[:2] != PLAIN:
-            raise SignatureError("no public key of minisign's", "give the file that `dpdist keygen` or minisign wrote")
+            raise SignatureError("not a minisign public key", "give the .pub file that `dpdist keygen` or minisign wrote")
         return cls(raw[2:10], raw[10:])
 
     @classmethod
@@ -74,14 +74,14 @@ class PublicKey:
         try:
             return cls.parse(path.read_text(encoding="utf-8") if path.is_file() else name)
         except (OSError, ValueError, SignatureError):
-            raise SignatureError(f"{name}: no public key", "give the file of one") from None
+            raise SignatureError(f"{name} is not a public key", "give the file of a public key") from None
 
     def check(self, data: bytes, signature: str) -> str:
         """Returns the signed comment. Raises `SignatureError` unless the signature is of `data` and by this key."""
         raw, comment, global_signature = _parse(signature)
         if raw[2:10] != self.number:
             fault = f"signed by another key, {raw[2:10][::-1].hex().upper()}, and not by {self.name}"
-            raise SignatureError(fault, "take the key of whoever should have signed")
+            raise SignatureError(fault, "use the public key of the person who should have signed")
         signed = data if raw[:2] == PLAIN else _digest(data)
         try:
             public = Ed25519PublicKey.from_public_bytes(self.key)
@@ -89,7 +89,7 @@ class PublicKey:
             public.verify(global_signature, raw[10:] + comment.encode())
         except (InvalidSignature, ValueError):
             raise SignatureError(
-                "the signature is not of this file", "do not trust the folder: ask who signed it"
+                "the signature belongs to another file", "do not trust the folder: ask who signed it"
             ) from None
         return comment
 
@@ -126,9 +126,11 @@ class SecretKey:
             raise SignatureError(f"{path}: cannot be read ({type(error).__name__})", "check the path") from None
         raw = _decode(lines[1].strip() if len(lines) > 1 else "", 158)
         if raw is None or raw[:2] != PLAIN:
-            raise SignatureError(f"{path}: no secret key of minisign's", "make one: dpdist keygen FILE")
+            raise SignatureError(f"{path} is not a minisign secret key", "make one: dpdist keygen FILE")
         if raw[2:4] != _NO_PASSWORD:
-            raise SignatureError(f"{path}: a key with a password", "sign with minisign, or take it off: minisign -C -W")
+            raise SignatureError(
+                f"{path} is protected by a password", ("sign with minisign, or remove the password: minisign -C -W")
+            )
         return cls(raw[54:62], raw[62:94])
 
     def sign(self, data: bytes, comment: str) -> str:
@@ -167,7 +169,7 @@ def _parse(signature: str) -> tuple[bytes, str, bytes]:
         raw, global_signature = _decode(lines[1], 74), _decode(lines[3], 64)
         if raw is not None and global_signature is not None and raw[:2] in (PLAIN, HASHED):
             return raw, lines[2].removeprefix(_TRUSTED), global_signature
-    raise SignatureError("no signature of minisign's", "sign the folder again, or restore it from a copy")
+    raise SignatureError("not a minisign signature", "sign the folder again, or restore it from a copy")
 
 
 def _decode(text: str, size: int) -> bytes | None:

@@ -46,11 +46,13 @@ class Simulate(Frozen):
     sd: float = Field(default=0.4, gt=0, description="sd of log outcome within a group")
     noise_sd: float = Field(default=0.4, ge=0, description="sd of log inclusion probability given the outcome")
     noise: Literal["normal", "lognormal"] = Field(
-        default="normal", description="law of the noise in the log inclusion probability"
+        default="normal", description="distribution of the noise in the log inclusion probability"
     )
     law: Literal["lognormal", "top_coded"] = Field(
         default="lognormal",
-        description="law of salary within a group; top_coded: left-skewed logarithms, whole thousands, at most 150,000",
+        description=(
+            "distribution of salaries within a group; top_coded: left-skewed logarithms, whole thousands, at most 150,000"
+        ),
     )
     growth: float = Field(default=0.0, gt=-1, description="growth of salaries since 2017, as a share")
     gap: float = Field(default=1.0, ge=0, description="factor on every field's log salary gap between the sexes")
@@ -65,9 +67,11 @@ class Simulate(Frozen):
 class TextFile(Frozen):
     """How a CSV file is written. `encoding` also replaces a wrong encoding in SAS, Stata and SPSS files."""
 
-    encoding: str | None = Field(default=None, description="encoding of a text file, if not UTF-8: latin-1, cp1252, utf-16")
+    encoding: str | None = Field(
+        default=None, description=("encoding of a text file that is not UTF-8: latin-1, cp1252, utf-16")
+    )
     separator: Literal[",", ";", "\t", "|"] | None = Field(
-        default=None, description="field separator of a CSV file, if not a comma"
+        default=None, description="field separator of a CSV file that does not use commas"
     )
 
     @field_validator("encoding")
@@ -143,9 +147,9 @@ class Column(Frozen):
     @model_validator(mode="after")
     def _domain(self) -> Self:
         if (self.levels is None) == (self.bounds is None):
-            raise ValueError("give levels (a category) or bounds (a number), one of them")
+            raise ValueError("give either levels (a category) or bounds (a number)")
         if self.levels is not None and (not self.levels or len(set(map(str, self.levels))) != len(self.levels)):
-            raise ValueError("levels must be a list of different values")
+            raise ValueError("levels must be a list of distinct values")
         if self.levels is not None and len(set(map(type, self.levels))) > 1:
             raise ValueError("levels must be of one type: quote them all")
         if self.levels is not None and TOTAL in map(str, self.levels):
@@ -160,14 +164,14 @@ class Column(Frozen):
             and len(self.whole_levels) < len(self.levels) - self.with_missing
         ):
             raise ValueError(
-                "outside: clip is of levels that are whole numbers, or of bounds: list every level, or leave it out"
+                "outside: clip is for levels that are whole numbers, or for bounds; list every level, or leave it out"
             )
         if self.codes is not None and self.levels is not None:
             raise ValueError("codes are for columns with bounds; remove them from a column with levels")
         if self.codes is not None:
             object.__setattr__(self, "outside", "error")  # codes lie within the bounds: nothing can be clipped
         if self.missing == "category" and self.levels is None:
-            raise ValueError("missing: category is of a column with levels")
+            raise ValueError("missing: category is for a column with levels")
         if self.missing == "category" and self.levels is not None and NOT_REPORTED not in self.levels:
             texts = (str(level).lower() if isinstance(level, bool) else str(level) for level in self.levels)
             object.__setattr__(self, "levels", (*texts, NOT_REPORTED))
@@ -216,7 +220,7 @@ def _by_text(merges: Any) -> Any:
     if not isinstance(merges, dict):
         return merges
     if any(not isinstance(source, str | int) for source in merges):
-        raise ValueError("levels, each with the level that it becomes, as in {Alaska Native: Other}: quote the levels")
+        raise ValueError("levels and what each becomes, as in {Alaska Native: Other}: quote the levels")
     return {level_text(source): target for source, target in merges.items()}
 
 
@@ -332,7 +336,7 @@ def read_weights(path: Path, by: Sequence[str]) -> dict[str, str]:
         for number, row in enumerate(rows, start=2):
             label = label_of([row[name] for name in by])
             if label in weights:
-                raise ValueError(f"line {number} has '{label:.80}' for the second time")
+                raise ValueError(f"line {number} has '{label:.80}' a second time")
             weights[label] = row[COLUMN]
     return weights
 
@@ -424,7 +428,7 @@ Effect = Annotated[float, BeforeValidator(_number), AfterValidator(_in_range)]
 class DesignEffect(Frozen):
     """A public design effect, with the figures to which it applies. An omitted setting restricts nothing."""
 
-    effect: Effect = Field(description="the variance under the design over that of the same records without clusters")
+    effect: Effect = Field(description="variance under the design divided by that of the same records without clusters")
     statistics: tuple[StatisticName, ...] = Field(default=(), description="statistics to which it applies; unset: all")
     outcome: ColumnName | None = Field(default=None, description="outcome to which it applies; unset: any")
     by: tuple[ColumnName, ...] | None = Field(
@@ -472,8 +476,8 @@ class Survey(Frozen):
     weights_constant_in: tuple[ColumnName, ...] = Field(
         default=(),
         exclude_if=lambda columns: not columns,
-        description="columns in each combination of which all records have one weight, as is public; "
-        "synthetic records of `tables` keep it so",
+        description="columns of which every combination publicly has one weight for all its records; synthetic records of "
+        "`tables` keep it so",
     )
     design_weights: DesignWeights | None = Field(
         default=None,
@@ -483,12 +487,12 @@ class Survey(Frozen):
     )
     psu: str | None = Field(default=None, description="column of the primary sampling unit; unset: each record is its own")
     fpc: Annotated[tuple[str, ...], BeforeValidator(_stages), Field(max_length=2)] = Field(
-        default=(), description="columns with population sizes: units of the design stratum, then records of the PSU"
+        default=(), description="columns with population sizes: the design stratum's units, then the PSU's records"
     )
     lonely_psu: Lonely = Field(
         default="error",
-        description="a design stratum with one PSU: refuse it, add no variance, take that of the others, or "
-        "take deviations from the grand mean",
+        description="a design stratum with one PSU: refuse it, add no variance, use the average of the others, or use "
+        "deviations from the grand mean",
     )
     replicate_weights: ReplicateWeights | None = Field(
         default=None, description="columns of replicate weights, in place of psu and fpc"

@@ -113,7 +113,7 @@ def job_of(job: JobLike) -> Job:
     if isinstance(job, Job):
         if isinstance(job.mechanism, Former):
             raise JobError(
-                "job", [Problem("mechanism.name", NO_MORE.format(job.mechanism.name), PRESENT, f"take {PRESENT}")]
+                "job", [Problem("mechanism.name", NO_MORE.format(job.mechanism.name), PRESENT, f"use {PRESENT}")]
             )
         return job
     if isinstance(job, Mapping):
@@ -311,12 +311,12 @@ def _base_file(
 ) -> tuple[Path, tuple[Path, ...]]:
     allowed = "the path of another job file, as in base.yaml"
     if not isinstance(name, str) or not name:
-        raise _refusal(source, ("extends",), "no path of one file", allowed, "name the file", origin)
+        raise _refusal(source, ("extends",), "not the path of one file", allowed, "name the file", origin)
     path = folder / name
     chain = (*above, Path(os.path.abspath(source)), Path(os.path.abspath(path)))
     if len({file.resolve() for file in chain}) < len(chain):
-        fault = f"'{name}' extends this file, or is this file"
-        raise _refusal(source, ("extends",), fault, allowed, "take one extends: of the circle out", origin)
+        fault = f"'{name}' extends this file, or is this file itself"
+        raise _refusal(source, ("extends",), fault, allowed, "remove one extends from the circle", origin)
     if len(chain) > MOST_BASES + 1:
         fault = f"more than {MOST_BASES} files extend each other"
         raise _refusal(source, ("extends",), fault, f"at most {MOST_BASES}", "write some of them as one file", origin)
@@ -370,7 +370,7 @@ def _setting(setting: str, source: str) -> tuple[Where, Any]:
     name, equals, text = setting.partition("=")
     where: Where = tuple(name.strip().split("."))
     if not equals or "" in where:
-        fault, allowed = f"'{setting:.80}' is no key with a value", "key.path=value, as in period=2015"
+        fault, allowed = f"'{setting:.80}' is not a key with a value", "key.path=value, as in period=2015"
         raise _refusal(source, (SET,), fault, allowed, "write the key, = and the value")
     if where[0] == "extends":
         raise _refusal(source, ("extends",), "it cannot be set", "other keys", "name the base in a file", (SET,))
@@ -417,7 +417,7 @@ def _with_program(job: SourcedKeys) -> Keys:
     origin, allowed = place(where, job.lines), "the path of a Stan program (.stan) within the job file's folder"
     try:
         if path.suffix != ".stan" or not path.resolve().is_relative_to(job.folder.resolve()):
-            fault = f"'{name}' is no Stan program within the job file's folder"
+            fault = f"'{name}' is not a Stan program within the job file's folder"
             raise _refusal(job.source, where, fault, allowed, "put the program beside the job", origin)
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -435,7 +435,7 @@ def _with_signer(job: SourcedKeys) -> Keys:
     try:
         return job.keys | {"reference": reference | {"key": PublicKey.named(name, job.folder).line}}
     except SignatureError:
-        where, fault = ("reference", "key"), f"'{name:.80}' is no public key, and no file of one"
+        where, fault = ("reference", "key"), f"'{name:.80}' is neither a public key nor the file of one"
         remedy = "name the .pub file that `dpdist keygen` wrote, or give its second line"
         raise _refusal(job.source, where, fault, PATTERNS[MINISIGN], remedy, place(where, job.lines)) from None
 
@@ -447,7 +447,7 @@ def _with_recode(job: SourcedKeys) -> Keys:
             if texts and source not in texts and target is not None:  # codes of missing values need not be listed
                 otherwise = f"add it to columns.{name}.levels: these are the levels of the file, before recode"
                 where, remedy = ("recode", name, source), suggestion(source, texts, otherwise)
-                fault = f"'{source:.80}' is no level of '{name}'"
+                fault = f"'{source:.80}' is not a level of '{name}'"
                 raise _refusal(job.source, where, fault, ", ".join(texts[:8]), remedy, place(where, job.lines))
     return left_over(job.keys)
 
@@ -464,7 +464,7 @@ def _with_weights(job: SourcedKeys) -> Keys:
     allowed = f"a CSV file, in UTF-8, of the columns under `by` and a column {COLUMN}"
     try:
         if name is not None and weights is not None:
-            raise ValueError("it stands beside weights")
+            raise ValueError("path and weights are both given")
         listed: Keys = read_weights(job.folder / name, by) if name is not None else content["weights"]
         weights = recoded_weights(listed, by, recode)
     except (OSError, ValueError, TypeError) as error:
@@ -482,7 +482,7 @@ def _with_calibration(job: SourcedKeys) -> Keys:
     if named is None or not isinstance(mechanism, dict):
         return keys
     if not isinstance(named, dict) or set(named) != {"path"} or not isinstance(path := named["path"], str):
-        where, fault = ("calibration",), "no path, or more than a path"
+        where, fault = ("calibration",), "the path is missing, or other keys stand beside it"
         allowed = "{path: …}, a file that `dpdist calibrate` wrote"
         raise _refusal(job.source, where, fault, allowed, "name the file", place(where, lines))
     calibration = load_calibration(job.folder / path)
@@ -490,8 +490,8 @@ def _with_calibration(job: SourcedKeys) -> Keys:
     constants = [name for name in mechanism if name not in ("name", "weights", "fallback")]
     constants += [f"weights.{name}" for name in (weights if isinstance(weights, dict) else {}) if name != "rule"]
     if constants:
-        where, fault = ("mechanism",), f"it states {', '.join(constants)} beside a calibration"
-        allowed = "name, weight rule and fallback; constants are the calibration's"
+        where, fault = ("mechanism",), f"it states {', '.join(constants)} as well as a calibration"
+        allowed = "name, weight rule and fallback; the calibration states the constants"
         raise _refusal(job.source, where, fault, allowed, "leave it out", place(where, lines))
     rule = weights.get("rule") if isinstance(weights, dict) else weights
     tuned = calibration.mechanism

@@ -150,7 +150,7 @@ class MechanismSpec(Frozen):
     )
     fallback: Fallback = Field(
         default="refuse",
-        description="if a stratum cannot be released: refuse the run, pool all strata, or take a proper prior",
+        description="if a stratum cannot be released: refuse the run, pool all strata, or use a proper prior",
     )
 
     package: ClassVar[str]
@@ -338,13 +338,13 @@ class MechanismSpec(Frozen):
         adjusted = weights.reweight is not None or (weights.scale, weights.shift) != (1.0, 0.0)
         if weights.rule == "none" and adjusted:
             fault = "'none' leaves every weight at 1"
-            yield Contradiction(("mechanism", "weights"), fault, "take no reweight, scale or shift")
+            yield Contradiction(("mechanism", "weights"), fault, "use no reweight, scale or shift")
 
     def _against_dependence(self, job: JobView) -> Iterator[Contradiction]:
         """Yields settings that would make a strict guarantee depend on the records."""
         if self.fallback != "refuse":
             fault = f"'{self.name}' is strict, and whether a fallback is taken depends on the records"
-            yield Contradiction(("mechanism", "fallback"), fault, "take refuse")
+            yield Contradiction(("mechanism", "fallback"), fault, "use refuse")
         for rule in job.outcome_dependent_rules if len(declared(job)) == len(job.outcomes) else ():
             fault = f"'{self.name}' is strict, and the number of records left after '{rule}' is not public"
             remedy_text = (
@@ -381,7 +381,7 @@ class FixedWeights(MechanismSpec):
         else:
             fault = f"'{self.name}' weights by a rule with a constant c"
             others = ", ".join(sorted(name for name, rule in WEIGHT_RULES.every().items() if "c" in rule.constants))
-            yield Contradiction(("mechanism", "weights"), fault, f"take one of {others}")
+            yield Contradiction(("mechanism", "weights"), fault, f"use one of {others}")
 
 
 class ClampedSpec(MechanismSpec):
@@ -396,15 +396,15 @@ class ClampedSpec(MechanismSpec):
         yield from super().contradictions(job)
         if samplers_of(job.family) == ("exact",):
             fault = f"'{self.name}' clamps the likelihood, and '{job.family}' has a closed form alone"
-            yield Contradiction(("mechanism", "name"), fault, "take weighted, weighted_e or unweighted")
+            yield Contradiction(("mechanism", "name"), fault, "use weighted, weighted_e or unweighted")
             return
         if job.sampler.name == "exact":
             others = " or ".join(sampler for sampler in samplers_of(job.family) if sampler != "exact")
             fault = f"'{self.name}' clamps the likelihood, and no closed form is left"
-            yield Contradiction(("sampler", "name"), fault, f"take {others}")
+            yield Contradiction(("sampler", "name"), fault, f"use {others}")
         if job.family == "lognormal" and job.likelihood.prior.name == "improper":
             fault = f"'{self.name}' clamps the likelihood, and under an improper prior no posterior is left"
-            yield Contradiction(("model", "prior"), fault, "take model.prior: {name: proper}")
+            yield Contradiction(("model", "prior"), fault, "use model.prior: {name: proper}")
 
 
 class Noisy(MechanismSpec):
@@ -426,10 +426,10 @@ class Noisy(MechanismSpec):
             yield Contradiction(("record", "log_lik"), f"'{self.name}' has no posterior", "write never or auto")
         if job.epsilon_per_set < LEAST_BUDGET:
             fault = f"{job.synthetic_sets} sets leave less than 1e-6 for each"
-            yield Contradiction(("synthetic_sets",), f"{fault}, and {TOO_LITTLE}", "take fewer sets, or a larger epsilon")
+            yield Contradiction(("synthetic_sets",), f"{fault}, and {TOO_LITTLE}", "use fewer sets, or a larger epsilon")
         elif job.epsilon_per_set / job.most_records < LEAST_BUDGET:
             fault = f"{job.most_records} records of a unit leave less than 1e-6 for each"
-            yield Contradiction(("privacy_unit", "most"), f"{fault}, and {TOO_LITTLE}", "take fewer, or a larger epsilon")
+            yield Contradiction(("privacy_unit", "most"), f"{fault}, and {TOO_LITTLE}", "use fewer, or a larger epsilon")
 
     def _against_bounds(self, job: JobView) -> Iterator[Contradiction]:
         """Requires clipping at public bounds, because records decide whether a value lies outside."""
@@ -456,5 +456,5 @@ def against_secret_counts(job: JobView) -> Iterator[Contradiction]:
         if public:
             fault = "public weights make a count from a number of records, and these are secret and estimated"
         remedy = "leave them out, which measures weights" if public else "name a weight column"
-        remedy += ", or take adjacency: substitution or zero_out without exchange: anywhere"
+        remedy += ", or use adjacency: substitution or zero_out without exchange: anywhere"
         yield Contradiction(("survey", "design_weights" if public else "weight"), fault, remedy)

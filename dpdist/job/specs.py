@@ -30,7 +30,7 @@ REMOVED = "weight_regularisation"
 NAMES = (*ALIASES, REMOVED)
 STATISTICS = ("reference_cells", "package", "cell_sums", "regularised_cells")
 """Names of their statistics, which earliest jobs state as `model.family`."""
-NO_MORE = "'{}' is no mechanism since dpdist 0.3"
+NO_MORE = "'{}' was removed in dpdist 0.3"
 DROPPED = {
     ("mechanism", "strategy"): "what is published is measured",
     ("mechanism", "shrinkage"): "the posterior shrinks as far as noise asks",
@@ -86,7 +86,7 @@ def in_present_form(keys: Keys, lines: Lines, source: str) -> tuple[Keys, Cautio
                     "mechanism.name",
                     fault,
                     f"{PRESENT}, or another mechanism",
-                    f"take {PRESENT}",
+                    f"use {PRESENT}",
                     places=place(where, lines),
                 )
             ],

@@ -69,7 +69,7 @@ def _problem(error: ErrorDetails, lines: Lines, schema: type[BaseModel]) -> Prob
         kind, key = facts["kind"], (*path, _TAG) if facts["kind"] == "mechanism" else path
         allowed, remedy = (
             f"a {kind} of dpdist, or of a plug-in that can be used",
-            f"mend the plug-in, or take another {kind}",
+            f"mend the plug-in, or use another {kind}",
         )
         return Problem(dotted(key), facts["reason"], allowed, remedy, 1, place(key, lines))
     if error["type"] == "union_tag_invalid":
@@ -102,7 +102,7 @@ def _unknown(loc: Where, path: Where, origin: tuple[str, ...], schema: type[Base
     keys, key = ", ".join(sorted(_known_keys(loc[:-1], schema))), str(path[-1])
     members = _members(_annotation(loc[:-2], schema)) if len(loc) > 1 else {}
     if others := _having(key, members):
-        remedy = f"leave it out, or take {others}"
+        remedy = f"leave it out, or use {others}"
         return Problem(dotted(path), f"'{loc[-2]}' has no {key}", keys, remedy, 1, origin)
     remedy = f"did you mean '{near}'?" if (near := _nearest(loc, schema)) else "delete the key"
     elsewhere = {name for member in members.values() for name in member.model_fields}

@@ -25,22 +25,25 @@ from dpdist.privacy.guarantees import (
 from dpdist.sampling.samplers import VARIATION
 
 PUBLIC_X = (
-    "Predictors, strata, design strata and table columns are public, as are the numbers of sample records in their "
-    "combinations."
+    "Predictors, strata, design strata and table columns are public. So is the number of sample records in every "
+    "combination of them."
 )
 WEIGHTS_ARE_ATTRIBUTES = (
     "A sampling weight is treated as an attribute of its own record. If weights were calibrated or adjusted for "
     "nonresponse with the same sample, one person also affects the weights of others, which the guarantee does not cover."
 )
 WEIGHTS_ARE_PUBLIC = (
-    "The weights by {} are public, as the job declares. Weights of records are read only by the check before a run. The "
+    "The job declares that weights by {} are public. Only the check before a run reads the weights of records. The "
     "guarantee does not cover what weights reveal."
 )
 MISFIT = (
     "The model assumes a {} distribution within cells. Where a file departs from it, tables and synthetic records can be "
     "off by many standard errors. Standard errors do not include this bias."
 )
-MOVES_COST = "A change of cells is not covered: public counts would show it. The noisy sums alone would cost {}."
+MOVES_COST = (
+    "The guarantee does not cover a record that moves to another cell: public counts would show the move. Through the "
+    "noisy sums alone, it would cost {}."
+)
 MOVES_TWICE = MOVES_COST.format("up to twice the ε stated")
 MOVES_EXCHANGED = MOVES_COST.format("no more than an exchange at the same x")
 MOVES_OF_TWO = {
@@ -50,38 +53,41 @@ MOVES_OF_TWO = {
 }
 """Texts by adjacency, for mechanisms in which a move to another cell costs as much as switching off two records."""
 MOVES_UNKNOWN = (
-    "A change of cells is not covered: public counts would show it, and limits depend on them, so there is no bound for "
-    "the noisy sums either."
+    "The guarantee does not cover a record that moves to another cell. Public counts would show the move, and because "
+    "clipping limits depend on these counts, nothing bounds what the noisy sums would show."
 )
 USERS_PART = (
-    "The user's program is assumed to have the target log prior + Σ alpha·log_lik with a proper prior, which does not use "
-    "y, w or alpha, nor do transformed data in it.",
-    "In the user's program, a record's log_lik is assumed to depend on that record and the parameters only, and a Python "
-    "log_lik to be the same density.",
+    "The user's program is assumed to define its target as log prior + Σ alpha·log_lik, with a proper prior. Neither the "
+    "prior nor transformed data may use y, w or alpha.",
+    "In the user's program, a record's log_lik is assumed to depend on that record and the parameters only. A log_lik in "
+    "Python is assumed to be the same density.",
     "The rounding error of the user's log_lik is assumed, not known.",
 )
 USERS_CLAMP = (
-    "The user's program is assumed to weight a record by exp(clamp(alpha(log_lik − reference), ±clamp)). This was checked "
-    "on the reference's records at some parameters, if the job has a reference."
+    "The user's program is assumed to weight a record by exp(clamp(alpha(log_lik − reference), ±clamp)). If the job has a "
+    "reference, this was checked on its records at some parameter values."
 )
 NO_AMPLIFICATION = "The guarantee does not rely on sampling (no amplification by subsampling)."
-GATES = "; ε = {epsilon} of it for the gates that decided on publication"
+GATES = "; ε = {epsilon} of the total goes to the gates that decide on publication"
 CHAINS = (
-    "The guarantee requires exact draws. These are draws of Markov chains, at an unknown total variation distance γ from "
-    "the clamped posterior, and (ε, (1 + e^ε)γ)-private at best."
+    "The guarantee requires exact draws. These draws come from Markov chains, whose total variation distance γ from the "
+    "clamped posterior is unknown. They are (ε, (1 + e^ε)γ)-private at best."
 )
 REJECTION = (
-    "The guarantee requires exact draws. These come from rejection sampling, which is exact except where the density "
-    f"exceeds its proposal: by a total variation distance γ of at most {VARIATION:g} in trials, not proven for every "
-    "file. At that γ, {}."
+    "The guarantee requires exact draws. These draws come from rejection sampling, which is exact except where the "
+    "density exceeds its proposal. In trials the total variation distance γ from the exact law was at most "
+    f"{VARIATION:g}, which is not proven for every file. At that γ, {{}}."
 )
 REFERENCE = "The job declares the reference file public. People in it are not protected."
 NOT_REFUSED = (
-    "The reference, or the file with which its chain began, passed a check that it does not contain the current "
-    "file's records. The outcome of this check depends on the records, and ε does not cover it."
+    "A check found no record of the current file in the reference, or in the file with which its chain began. The outcome "
+    "of this check depends on the records, and ε does not cover it."
 )
 PROVENANCE = "Source of the reference, as stated by the job: {}"
-CALIBRATED = "The mechanism's constants were tuned on period {}, which the job declares public, and fixed since."
+CALIBRATED = (
+    "The mechanism's constants were tuned on the file of period {}, which the job declares public, and have been fixed "
+    "since."
+)
 SECRET_SIZES = (
     "The tables' columns, their levels and the fact that the file is not empty are public. The numbers of records, in "
     "total and by cell, are not public: published numbers follow from the noisy sums."
@@ -91,15 +97,15 @@ NOISY_FRAME = (
     "records by combination are not public: tables, synthetic records and standard errors use noisy numbers, drawn once "
     "before anything else was computed (see protected_predictors)."
 )
-OF_FRAME = "; ε = {epsilon} of it for noisy sample counts by {columns}"
+OF_FRAME = "; ε = {epsilon} of the total goes to noisy sample counts by {columns}"
 CHAINED = (
     "The reference is an earlier release. This release costs its own ε, whatever the earlier release showed. A person in "
     "several periods' files loses at most the sum of those releases' losses: of ε, or of ρ under zCDP (adaptive "
     "composition; the chain is listed under reference)."
 )
 UNITS = (
-    "The stated {symbol} is for one {column}, of which at most {most} records are used. Each record gets {share} of "
-    "it. The sensitivities below are for one record: {most} records move sums by at most {most} times as much."
+    "The stated {symbol} applies to one {column}, of whose records at most {most} are used. Each record gets {share} of "
+    "it. The sensitivities below are those of one record; {most} records change a sum by at most {most} times as much."
 )
 THIRD_PARTY = {
     "mechanism": (
@@ -115,17 +121,17 @@ THIRD_PARTY = {
         "draws and their rounding errors, from which bounds on losses are computed."
     ),
     "statistic": (
-        "The statistic '{name}' comes from a third party ({distribution} {version}). Its authors state its sums. It is "
-        "computed from what is released, and costs nothing."
+        "The statistic '{name}' comes from a third party ({distribution} {version}). Its authors define the sums that it "
+        "needs. It is computed from released figures and costs no budget."
     ),
 }
 """What a promise takes from authors of third-party parts, by kind of part."""
 TRUNCATED = (
     "If a {column} has more than {most} records, only the first {most} in the file are used. Standard errors do not "
-    "include a bias from leaving out the others."
+    "include the bias that leaving out the others can cause."
 )
-PARALLEL = "; parallel over strata of public membership"
-ACROSS_STRATA = "; a record is in one stratum, and an exchange with another stratum affects two, at ε/2 each"
+PARALLEL = "; parallel over strata, whose membership is public"
+ACROSS_STRATA = "; a record lies in one stratum, and an exchange across strata affects two, at ε/2 each"
 
 
 class Repetition(NamedTuple):
@@ -146,7 +152,7 @@ def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeti
     """
     parts = repeated or Repetition(job.synthetic_sets, "synthetic sets")
     public = tuple(
-        f"The number of records left by a rule that depends on the outcome is public: {r}."
+        f"The job takes as public how many records remain after a rule that depends on the outcome: {r}."
         for r in job.outcome_dependent_rules
     )
     several = f"sequential over {parts.number} {parts.name}"

@@ -102,7 +102,7 @@ def refuse_misfit(job: Job, fit: GoodnessOfFit) -> None:
     if least is None or (fit.score is not None and fit.score >= least):
         return
     fault = f"the {fit.law} law on the reference: {fit.in_words()}"
-    remedy = "take tables, or a family that fits; or lower fit.refuse_below"
+    remedy = "use tables, or a family that fits; or lower fit.refuse_below"
     raise JobError(job.dataset, [Problem("fit.refuse_below", fault, f"at least {least:g} for every statistic", remedy)])
 
 

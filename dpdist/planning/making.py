@@ -141,7 +141,7 @@ def _check_calibration(job: Job, source: Source) -> None:
 def _check_memory(job: Job, layout: Layout) -> None:
     remedy = "fit finer strata, take fewer draws, or record: {log_lik: never}"
     if 2 * layout.sums > layout.largest_task_bytes - layout.process:
-        remedy = "merge levels, leave columns out, or take a smaller degree: all tables that are compared are held"
+        remedy = "merge levels, leave columns out, or use a smaller degree: all tables that are compared are kept in memory"
     _refuse_beyond(job, "the largest stratum's task", layout.largest_task_bytes, remedy)
 
 
@@ -174,10 +174,10 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
         what = "cells" if job.mechanism.by_cell else "predictors"
         if n <= p + least:
             fault, allowed = f"{n} records, too few for p = {p} {what}", f"n > p + {least} = {p + least}"
-            problems.append(Problem(f"stratum {label}", fault, allowed, "pool strata, or take a larger reference"))
+            problems.append(Problem(f"stratum {label}", fault, allowed, "pool strata, or use a larger reference"))
         elif job.mechanism.sets_are_free and label in reference.census.constant:
             fault, allowed = "outcome or weight is the same for all records", f"{' and '.join(job.components)} that vary"
-            problems.append(Problem(f"stratum {label}", fault, allowed, "pool strata, or take another reference"))
+            problems.append(Problem(f"stratum {label}", fault, allowed, "pool strata, or use another reference"))
     if family_facts(job).on_reference:
         problems += [_constant(job, label) for label in crosstab.stratum_labels if label in reference.census.constant]
     if problems:
@@ -247,14 +247,14 @@ def _population_problems(job: Job, census: Census, size: Floats, labels: list[st
 def _constant(job: Job, label: str) -> Problem:
     """The problem of a stratum in which an outcome or weight is constant, so that a score model cannot be fitted."""
     allowed = f"{' and '.join(job.components)} that vary"
-    remedy = "pool strata (strata: []), or take a mechanism that needs no variation, as tables"
+    remedy = "pool strata (strata: []), or use a mechanism that needs no variation, as tables"
     return Problem(f"stratum {label}", "outcome or weight is the same for all records", allowed, remedy)
 
 
 def _fit_problems(job: Job, census: Census) -> list[Problem]:
     """Lists strata that are too small, or too constant, for the model to be fitted under an improper prior."""
     crosstab, problems = census.crosstab, []
-    remedy = "pool strata (strata: []), drop predictors, or take model.prior: {name: proper}"
+    remedy = "pool strata (strata: []), drop predictors, or use model.prior: {name: proper}"
     for stratum, label in enumerate(crosstab.stratum_labels):
         n = int(crosstab.stratum_count[stratum])
         model = builder_of(job).build(job, crosstab, crosstab.rows_of(stratum))

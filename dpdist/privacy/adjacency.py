@@ -17,14 +17,14 @@ from dpdist.job import Column, Job, family_facts
 TRUST_MODEL = (
     "This is the central model: the custodian, who holds the file, and all machines and people involved in the run are "
     "trusted with the records. The guarantee concerns those who see only the public folder. ε does not cover run times, "
-    "refusals and messages. Nor does it cover the custodian's choice to publish, withhold or repeat a release after seeing "
-    "the confidential evaluation, which can itself reveal something about records. Only gates cover such a choice: they "
-    "are measured under noise, with a part of ε."
+    "refusals and messages. Nor does it cover the custodian's choice to publish, withhold or repeat a release after "
+    "seeing the confidential evaluation, which can itself reveal something about records. Only a choice made by gates is "
+    "covered: gates are measured with noise, at the cost of a part of ε."
 )
 IN_WORDS = {
     "zero_out": (
-        "Neighbouring files differ in one record: one file uses its {values}, and the other does not, as if not "
-        "reported. The record is in both files, and its other columns are the same."
+        "Neighbouring files differ in one record: one file uses the record's {values}; the other does not, as if they had "
+        "not been reported. The record is in both files, and its other columns are the same."
     ),
     "substitution": (
         "Neighbouring files differ in the {values} of one record, which may take any values. Its other columns, and "
@@ -41,23 +41,25 @@ IN_WORDS = {
 }
 OF_UNITS = {
     "zero_out": (
-        "Neighbouring files differ in the records of one {unit}, at most {most}: one file uses their {values}, and "
-        "the other does not, as if not reported. The records are in both files, and their other columns are the same."
+        "Neighbouring files differ in the records of one {unit} (at most {most}): one file uses the records' {values}; "
+        "the other does not, as if they had not been reported. The records are in both files, and their other columns are "
+        "the same."
     ),
     "substitution": (
-        "Neighbouring files differ in the {values} of one {unit}'s records, at most {most}, which may take any "
+        "Neighbouring files differ in the {values} of the records of one {unit} (at most {most}), which may take any "
         "values. Their other columns, and so their table cells, are the same."
     ),
     "anywhere": (
-        "Neighbouring files have the same number of records and differ in those of one {unit}, at most {most}, in any of "
+        "Neighbouring files have the same number of records and differ in those of one {unit} (at most {most}), in any of "
         "their columns. Adding or removing a {unit} costs half of ε."
     ),
     "exchanged": (
-        "Neighbouring files have the same number of records and differ in those of one {unit}{same}, at most {most}, in "
+        "Neighbouring files have the same number of records and differ in those of one {unit}{same} (at most {most}), in "
         "any of their other columns."
     ),
     "add_remove": (
-        "Neighbouring files differ by the presence of one {unit}'s records, at most {most}, whatever their columns hold."
+        "Neighbouring files differ by the presence of the records of one {unit} (at most {most}), whatever their "
+        "columns contain."
     ),
 }
 """The same texts for a privacy unit: all records with one value of a column."""
@@ -104,7 +106,7 @@ def protected(job: Job) -> list[str]:
         return [*job.protected_components, *job.protected_columns, sizes]
     columns = job.cell_columns if not job.noisy_crosstab else job.protected_columns
     presence = f"whether {'a record is' if job.privacy_unit is None else whom(job) + ' are'} in the file"
-    return [*job.protected_components, *columns, presence, "the number of records, in all and in every cell"]
+    return [*job.protected_components, *columns, presence, "the number of records, in total and in every cell"]
 
 
 def not_protected(job: Job, reference: bool) -> list[str]:
@@ -116,7 +118,7 @@ def not_protected(job: Job, reference: bool) -> list[str]:
         return ["that the file is not empty", *people]
     public = [job.survey.weight] if job.survey.weight is not None and job.survey.design_weights is not None else []
     columns = dict.fromkeys([*job.categories, *(keep.column for keep in job.universe), *public])
-    units = [] if job.privacy_unit is None else [f"which records are of one {job.privacy_unit.column}"]
+    units = [] if job.privacy_unit is None else [f"which records belong to the same {job.privacy_unit.column}"]
     return [*columns, COUNTS, *_drawn(job), *units, PRESENCE, RESPONSE, *people]
 
 
@@ -155,7 +157,7 @@ def unit(job: Job) -> str:
     """Sentences on the unit whose loss is bounded, and on how loss grows with several records of a person."""
     if (declared := job.privacy_unit) is not None:
         refuses = declared.beyond == "refuse"
-        beyond = "A file with more is refused." if refuses else "If there are more, the first in the file are used."
+        beyond = "A file with more records is refused." if refuses else "If there are more, the first in the file are used."
         return (
             f"The unit of privacy is one {declared.column}: all records with the same value of that column, at most "
             f"{declared.most}. {beyond}"
@@ -165,8 +167,8 @@ def unit(job: Job) -> str:
 
 
 REFUSED = (
-    "A file outside this domain is refused before any budget is spent. That a file is accepted depends on its records, and "
-    "ε does not cover it."
+    "A file outside this domain is refused before any budget is spent. Whether a file is accepted depends on its records, "
+    "and ε does not cover that."
 )
 
 
@@ -182,7 +184,7 @@ def _categories(job: Job) -> str:
     dropping = [name for name in job.categories if job.columns[name].missing == "drop"]
     dropped = f" (records without {', '.join(dropping)} are dropped)" if dropping else ""
     moved = [name for name in job.categories if job.columns[name].outside == "clip"]
-    nearest = f" (whole numbers that are no level of {', '.join(moved)} count in the nearest one)" if moved else ""
+    nearest = f" (whole numbers that are not a level of {', '.join(moved)} count as the nearest level)" if moved else ""
     return f"{', '.join(job.categories)}: a declared level in every record{dropped}{nearest}"
 
 
@@ -192,7 +194,7 @@ def _outcome(job: Job, name: str, column: Column) -> str:
     rules.append("finite")
     if column.outside == "clip":
         if np.isfinite(support.low):
-            rules.append(f"not below {support.low:g}, though values outside the bounds are clipped")
+            rules.append(f"not below {support.low:g} (values outside the bounds are clipped)")
         if np.isfinite(support.high):
             rules.append(f"not above {support.high:g}")
         if column.codes is not None:
@@ -200,7 +202,7 @@ def _outcome(job: Job, name: str, column: Column) -> str:
     else:
         low, high = column.bounds or (support.low, support.high)
         rules.append(f"within [{low:,.10g}, {high:,.10g}]")
-        rules.append(f"{support.text} for this model" if np.isfinite(support.low) else "")
+        rules.append(f"{support.text}, as this model requires" if np.isfinite(support.low) else "")
     rules.append("zeros are dropped" if column.zeros == "drop" else "")
     rules.append("a whole number" if column.whole or support.whole else "")
     return f"{name}: {', '.join(filter(None, rules))}"
@@ -214,7 +216,7 @@ def _weight(job: Job) -> str:
     if column is None or column.bounds is None:
         bounds = "from 1e-15 to 1e15"
     elif column.outside == "clip":
-        bounds = "though values outside the bounds are clipped"
+        bounds = "with values outside the bounds clipped"
     else:
         bounds = f"within [{column.bounds[0]:,.10g}, {column.bounds[1]:,.10g}]"
     from_zero = column is not None and column.bounds is not None and column.bounds[0] == 0.0
@@ -225,7 +227,7 @@ def _weight(job: Job) -> str:
 def _unit(job: Job) -> Iterator[str]:
     if (unit := job.privacy_unit) is not None:
         most = f", and at most {unit.most} records of one {unit.column}" if unit.beyond == "refuse" else ""
-        yield f"{unit.column}: not missing, each identifier in one spelling{most}"
+        yield f"{unit.column}: not missing, every identifier always spelled alike{most}"
 
 
 def _design(job: Job) -> Iterator[str]:
@@ -234,11 +236,11 @@ def _design(job: Job) -> Iterator[str]:
         yield f"{survey.psu}: not missing"
     if survey.lonely_psu == "error" and survey.replicate_weights is None and not job.sizes_secret:
         before = ", before the universe and the rules" if job.is_domain else ""
-        yield f"two {'PSUs' if survey.psu is not None else 'records'} or more in every design stratum{before}"
+        yield f"two or more {'PSUs' if survey.psu is not None else 'records'} in every design stratum{before}"
     if survey.fpc:
         yield (
-            f"{', '.join(survey.fpc)}: finite, at least 1, no smaller than the sample, one size in every stratum (of "
-            "records: in every PSU), and two records or more of a PSU that has more"
+            f"{', '.join(survey.fpc)}: finite, at least 1 and at least the size of the sample; the same for a whole "
+            "stratum (numbers of records: for a whole PSU); two or more records from a PSU that has more than one"
         )
     if survey.replicate_weights is not None:
         yield "replicate weights: not missing, finite"
@@ -246,5 +248,5 @@ def _design(job: Job) -> Iterator[str]:
 
 def _fit(job: Job) -> Iterator[str]:
     if not job.mechanism.adds_noise:
-        what = " and ".join(job.components)
-        yield f"unless the prior is proper: in every stratum more records than predictors, and variation of {what}"
+        what = listed(job.components)
+        yield f"more records than predictors, and some variation of {what}, in every stratum, unless the prior is proper"

@@ -17,10 +17,10 @@ NONE = (
     "states. It is for comparison with protected releases, not for publication."
 )
 CONCENTRATED = (
-    "{change} changes the probability of any published result by a factor of at most {factor} (ε = {epsilon} for the whole "
-    "release), plus at most δ = {delta}. The release satisfies ρ-zero-concentrated differential "
-    "privacy (zCDP) with ρ = {rho}, for every file in the domain. It has no finite ε at δ = 0. Losses of several releases "
-    "add up in ρ, or as (ε, δ) where a release states only ε."
+    "{change} changes the probability of any published result by a factor of at most {factor} (ε = {epsilon} for the "
+    "whole release), plus at most δ = {delta}. The release satisfies ρ-zero-concentrated differential privacy (zCDP) with "
+    "ρ = {rho}, for every file in the domain. The release has no finite ε at δ = 0. Losses of several releases add up in "
+    "ρ, or as (ε, δ) where a release states only ε."
 )
 STRICT = (
     "{change} changes the probability of any published result by a factor of at most {factor} (e^ε with ε = {epsilon}, for "
@@ -33,9 +33,9 @@ ASYMPTOTIC = (
     "one. Privacy weights were chosen until a bound estimated from this file and posterior draws met the target. A "
     "record's true loss can exceed it."
 )
-SAME_X = "For a change of these values to any others, ε = {epsilon}."
-REMOVED_AND_ADDED = "For an exchange of {whom} for any other, which is one removal and one addition, ε = {epsilon}."
-MOVES = "A change of table columns is not covered: the published counts would show it."
+SAME_X = "If other values replace these, ε = {epsilon}."
+REMOVED_AND_ADDED = "Exchanging {whom} for any other, which is one removal and one addition, has ε = {epsilon}."
+MOVES = "The guarantee does not cover a change of table columns, which the published counts would show."
 
 
 def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def headline(promise: Mapping[str, Any]) -> dict[str, str]:
         cost = f"ρ = {promise['rho']}, ε = {promise['epsilon']} at δ = {promise['delta']}"
     neighbours = promise["adjacency"] + (", anywhere" if promise.get("exchange") == "anywhere" else "")
     if promise["guarantee"] == "asymptotic":
-        target = f"{cost}, {neighbours} (a target on this file, not a proven limit)"
+        target = f"{cost}, {neighbours} (a target for this file, not a proven limit)"
         return {"guarantee": "asymptotic: not a differential-privacy guarantee for every file", "aimed at": target}
     times, but = factor(Fraction(promise["epsilon"])), ""
     if "rho" in promise:
@@ -195,7 +195,7 @@ ADVISORIES = (
         "0.1.0",
         _light_weights,
         "the claim of this release does not hold if its file had a weight below the weight's lower public bound. Noisy "
-        "sums were then drawn from a range that follows from the records, and no ε bounds what they tell. The publisher "
+        "sums were then drawn from a range that follows from the records, and no ε bounds what they reveal. The publisher "
         "knows whether the file had such weights, and can release it again with a later version, at a new cost",
     ),
     Advisory(

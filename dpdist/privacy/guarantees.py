@@ -39,9 +39,9 @@ class _Composable:
 
     def _alike(self, other: object) -> Self:
         if type(other) is not type(self):
-            raise TypeError(f"a guarantee of class {type(self).__name__} has no sum with {type(other).__name__}")
+            raise TypeError(f"guarantees of class {type(self).__name__} and {type(other).__name__} cannot be added")
         if other.adjacency != self.adjacency:
-            raise ValueError(f"{self.adjacency} and {other.adjacency} are different neighbours: state both under one")
+            raise ValueError(f"{self.adjacency} and {other.adjacency} are different adjacencies: state both under one")
         return other
 
     @property
@@ -134,7 +134,7 @@ class Concentrated(_Composable):
     def _with(self, other: object, combine: Callable[..., Fraction]) -> Self:
         alike = self._alike(other)
         if alike.delta != self.delta:
-            raise ValueError(f"ε is told at δ = {self.delta} and δ = {alike.delta}: tell both at one")
+            raise ValueError(f"ε is stated at δ = {self.delta} and δ = {alike.delta}: state both at the same δ")
         rho = combine(self.rho, alike.rho)
         return self._converted(rho, combine(self.substitution_rho, alike.substitution_rho) / rho)
 

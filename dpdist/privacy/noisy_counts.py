@@ -183,7 +183,7 @@ def _from_tree(job: Job, crosstab: Crosstab, values: Ints) -> Ints:
 
 
 REMEDIES = (
-    "take coarser levels or fewer columns; protect the counts (budget.adjacency: add_remove{}); or state public_frame: "
+    "use coarser levels or fewer columns; protect the counts (budget.adjacency: add_remove{}); or state public_frame: "
     '{{accepted: "why they may be published"}}'
 )
 CROSSED = (
@@ -214,7 +214,7 @@ def small_counts(job: Job, counts: SmallCounts | None) -> str:
     if job.privacy_unit is None:
         below, of = f"below {job.least_count}", "one record"
     else:
-        below, of = f"of fewer than {job.least_count} units ({job.privacy_unit.column})", "one"
+        below, of = f"of fewer than {job.least_count} units (column {job.privacy_unit.column})", "one"
     return f"{counts.few:,} of {counts.every:,} published sample counts are {below}, {counts.single:,} of them of {of}"
 
 
@@ -264,7 +264,7 @@ def accepted(job: Job, crosstab: Crosstab) -> dict[str, Any]:
     elif not small.few and job.privacy_unit is None:
         return {}
     if job.privacy_unit is not None:
-        may = f"Published sample counts may be below {least} units ({job.privacy_unit.column})"
+        may = f"Published sample counts may be of fewer than {least} units (column {job.privacy_unit.column})"
         return {"public_frame": {"in_words": f"{may}. They are {why}.", **stated}}
     shown = small_counts(job, small) or f"none of {small.every:,} published sample counts is below {least}"
     figures = {"counts": small.every, "below": small.few, "of_one_record": small.single}

@@ -12,44 +12,50 @@ from dpdist.models.protocol import Expectation, Recentred, Resampled
 from dpdist.publish.released import ReleasedObject
 
 SEARCH_AGAIN = (
-    "Estimator `parameters`: composition of the sample over x, sampling error of the weighted fit (at least the "
-    "unweighted fit's), the draws' spread over m, and the squared bias of the privacy weights. These weights trim tails: "
-    "under the lognormal model counts are too low and means too high, by some per cent. The estimates are not corrected "
-    "for it. All but the first come from re-running the weight search on a synthetic sample, from a law that undoes the "
-    "trimming to first order."
+    "Estimator `parameters`: the variance has four parts. These are the composition of the sample over x, the sampling "
+    "error of the weighted fit (at least that of the unweighted fit), the spread of the draws divided by m, and the "
+    "squared bias of the privacy weights. Privacy weights trim tails: under the lognormal model, counts are too low and "
+    "means too high by a few per cent, and estimates are not corrected for this. All parts but the first come from "
+    "repeating the weight search on a synthetic sample, whose law undoes the trimming to first order."
 )
 SYNTHESIS_ADDED = (
-    "Estimator `records`: the variance of `parameters`, plus that of the synthetic records given x, divided by m. An "
-    "analysis of the synthetic sets alone has T = B/m + W, without the bias and, with one set, without the spread between "
-    "sets."
+    "Estimator `records`: the variance of `parameters`, plus the variance of the synthetic records given x, divided by m. "
+    "An analysis of the synthetic sets alone uses T = B/m + W, which leaves out the bias and, with one set, the spread "
+    "between sets."
 )
 BETWEEN_AND_WITHIN = (
-    "Estimator `records`: T = B/m + W over m sets, W by linearisation with design strata, records as units. It does "
-    "not include the bias of the privacy weights, which trim tails."
+    "Estimator `records`: T = B/m + W over m sets. W follows from linearisation, with records as units within design "
+    "strata. T does not include the bias of the privacy weights, which trim tails."
 )
 ONE_SET = "With one synthetic set, T = W leaves out the spread between sets and is too small."
 SKEWED = (
-    "Intervals of means and totals are symmetric. Those of counts are symmetric on the log scale, or, where errors are "
-    "larger than the count, on the natural scale from 0."
+    "Intervals of means and totals are symmetric. Intervals of counts are symmetric on the log scale. Where the error "
+    "exceeds the count, they are symmetric on the natural scale and cut off at 0."
 )
 WITHIN_BOUNDS = (
-    "Intervals of means end at the outcome's public bounds. Those of counts, and of totals of non-negative outcomes, end "
-    "at 0."
+    "Intervals of means stay within the outcome's public bounds. Intervals of counts, and of totals of non-negative "
+    "outcomes, do not go below 0."
 )
-SEARCH_STANDS_IN = "Privacy weights were fixed on the reference: a search on a synthetic sample stands in for them here."
+SEARCH_STANDS_IN = (
+    "Privacy weights were fixed on the reference. In these errors, a search on a synthetic sample stands in for them."
+)
 BORROWED = (
-    "These errors include the reference's own sampling error, as far as the fit does not replace the reference's "
-    "distributions. The effect of privacy weights on the fit is corrected on the reference. The errors include no bias of "
-    "privacy weights, and no change of shape since the reference that the model does not follow."
+    "These errors include the reference's own sampling error, except where the fit replaces the reference's "
+    "distributions. The effect of privacy weights on the fit is corrected on the reference. The errors include neither "
+    "the bias of privacy weights nor changes of shape since the reference that the model cannot follow."
 )
 BETWEEN_SETS = (
-    "Estimator `parameters`: composition of the sample over x, and (1 + 1/m) times the variance between the m released "
-    "draws. A released draw's spread is no less than its fit's sampling error; with one set there is none. It does "
-    "not include the bias of the privacy weights, which trim tails; in large strata this bias is the larger error."
+    "Estimator `parameters`: the composition of the sample over x, and (1 + 1/m) times the variance between the m "
+    "released draws. Released draws spread at least as widely as the fit's sampling error; with one set, there is no "
+    "variance between draws. The variance does not include the bias of the privacy weights, which trim tails; in large "
+    "strata this bias is the larger error."
 )
 
 FURTHER = [
-    "Ratios, proportions, shares and differences: the same components of their linearised forms, with covariances.",
+    (
+        "Ratios, proportions, shares and differences: the same components, applied to their linearised forms, with "
+        "covariances."
+    ),
     "Quantiles: Woodruff intervals, from the share of weight below them. Where distributions come from a reference, "
     "its sampling error at a known mean is included; a later change of shape is not.",
 ]
@@ -83,7 +89,7 @@ def standard_errors(released: ReleasedObject) -> list[str]:
     if family_facts(job).on_reference:
         texts.append(BORROWED)
     if job.mechanism.clamps:
-        texts.append("Standard errors do not include the bias of the clamp, which may exceed all of this.")
+        texts.append("Standard errors do not include the bias of the clamp, which may be larger than they are.")
     if job.likelihood.synthesis == "fbp" and not simulated:
         texts.append("Estimator `records` under fbp: at least the error of `parameters`; its weights do not vary given x.")
     if job.likelihood.synthetic_weights == "expected" and not simulated:
@@ -92,7 +98,8 @@ def standard_errors(released: ReleasedObject) -> list[str]:
         )
     if job.rake:
         texts.append(
-            "Raked estimates have the errors of their residuals from a regression on the margins; a raked total has none."
+            "Raked estimates have the errors of their residuals from a regression on the margins; a raked total has "
+            "no error."
         )
     texts += FURTHER if any(not statistic.plain for table in job.tables for statistic in table.statistics) else []
     return [*texts, *_design(released), *([ONE_SET] if job.synthetic_sets == 1 and not (simulated or drawn) else [])]

@@ -489,7 +489,7 @@ def _refuse_without_errors(release: Release, name: str, rows: pd.DataFrame) -> N
         where = f"table '{name}' of {release.statement['period']}"
         fault = f"{where} has no standard errors of {missing[0]}: '{mechanism}' gives none"
         able = ", ".join(other for other in those(lambda spec: not spec.whole_tables) if other != mechanism)
-        raise AnalysisError(fault, f"figures with standard errors, as of {able}", "take a mechanism that gives them")
+        raise AnalysisError(fault, f"figures with standard errors, as of {able}", "use a mechanism that gives them")
 
 
 def _without_errors(rows: pd.DataFrame) -> Iterator[str]:

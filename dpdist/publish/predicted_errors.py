@@ -52,8 +52,9 @@ CLEAR, FEW = 10.0, 4
 MOST = 99.0
 """Ratio that also stands for all larger ones."""
 IN_WORDS = (
-    f"These published figures have a predicted error of more than {FAR:g} direct standard errors (ratio given), and so may "
-    f"be more than {FAR_NAMED:g} direct standard errors off. The prediction uses this release only, margins included."
+    f"These published figures have a predicted error of more than {FAR:g} direct standard errors (the ratio is given), so "
+    f"they may be more than {FAR_NAMED:g} direct standard errors off. The prediction uses this release only; margins are "
+    "included."
 )
 
 Ratios = Mapping[str, Mapping[str, Mapping[tuple[str, ...], float]]]

@@ -29,10 +29,10 @@ BECAUSE = "withheld_because"
 """Column of a published table that says why a figure is withheld. A table without such figures lacks it."""
 REASON = "the standard error is larger than {}"
 IN_WORDS = (
-    "Figures are withheld whose standard error is larger than {}. The rule, `withhold_above` of the job, was "
-    "fixed before records were read. The size is the larger of the figure's own and the table's median of that statistic; "
-    "a share's is its complement's, if that is larger. A difference is withheld with one of its figures. Limits stay. "
-    "This rule protects nobody: it spares readers figures that say nothing."
+    "A figure is withheld if its standard error is larger than {}. This rule, the job's `withhold_above`, was fixed "
+    "before records were read. The figure stands for its own size or the table's median of that statistic, whichever is "
+    "larger; for a share, also for its complement. A difference is withheld if either of its figures is. Confidence "
+    "limits are published all the same. The rule protects nobody: it spares readers figures that tell them nothing."
 )
 NOTE = "Figures are withheld whose standard error is larger than {}."
 
@@ -179,11 +179,11 @@ def in_words(rules: Quality) -> list[str]:
     if rules.cv is not None:
         low, high = (f"{100 * limit:g} %" for limit in (rules.cv.caution, rules.cv.unreliable))
         notes.append(
-            f"A figure is flagged caution where its coefficient of variation is above {low}, unreliable above {high}."
+            f"A figure is flagged caution if its coefficient of variation is above {low}, unreliable above {high}."
         )
     for name, limits in rules.margin.items():
         notes.append(
-            f"A {name} is flagged caution where its margin of error is above {limits.caution:,.10g}, unreliable above "
+            f"A {name} is flagged caution if its margin of error is above {limits.caution:,.10g}, unreliable above "
             f"{limits.unreliable:,.10g}."
         )
     if rules.minimum is not None:
@@ -211,14 +211,14 @@ MARGIN, ERROR, FLAG, SAMPLE = "±", "SE", "flag", "n"
 ERRORS = "SE is the standard error of the figure before it."
 SAMPLES = "n is the unweighted number of sample records."
 MARGINS = (
-    "± is the margin of error: half of a symmetric 90 % interval. The limits in the long file follow the law of a figure, "
-    "which is not symmetric for counts."
+    "± is the margin of error: half the width of a symmetric 90 % interval. The limits in the long file follow the "
+    "figure's own distribution, which is not symmetric for counts."
 )
-WITHOUT = f"{NO_ESTIMATE} stands where there is no estimate, or none is printed."
+WITHOUT = f"{NO_ESTIMATE} means that there is no estimate, or that it is not printed."
 ESTIMATORS = {
-    "parameters": "Estimates are those from the released parameters.",
-    "records": "Estimates are those from the synthetic records.",
-    "both": "Estimates are those from the released parameters, where these tell them, and else from the synthetic records.",
+    "parameters": "Estimates come from the released parameters.",
+    "records": "Estimates come from the synthetic records.",
+    "both": "Estimates come from the released parameters where these give them, and otherwise from the synthetic records.",
 }
 
 

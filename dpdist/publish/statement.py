@@ -23,8 +23,8 @@ from dpdist.publish.predicted_errors import Ratios, cautions, entry
 from dpdist.publish.released import DISTRIBUTIONS, ReleasedObject
 
 WEIGHTS = (
-    "Small-area borrowing: cells with few reference records take part of their distributions from other cells. The weight "
-    "of a cell's own records is smaller where these are fewer, and where they are more like the others."
+    "Small-area borrowing: cells with few reference records take part of their distributions from other cells. A cell's "
+    "own records get less weight the fewer they are, and the more they resemble the others."
 )
 
 
@@ -69,9 +69,9 @@ ADDS_UP = (
 COUNTED = "A ledger keeps the total for this dataset."
 NOT_COUNTED = "No ledger keeps the total for this release."
 NOISY_COUNTS = (
-    "Sample counts by {columns} have {law} of the scales listed, and were then adjusted to agree with each other as whole "
-    "numbers of at least 0. Tables and synthetic records use these counts. A combination with few records may show none, "
-    "and an empty one may show some."
+    "Sample counts by {columns} have {law} with the scales listed. They were then adjusted to be non-negative whole "
+    "numbers that agree with each other. Tables and synthetic records use these counts. A combination with few records "
+    "may show none, and an empty one may show some."
 )
 NOISE_IN_ERRORS = (
     " Standard errors include the noise of these counts, by simulation: estimates were computed again from counts with new "
@@ -79,7 +79,7 @@ NOISE_IN_ERRORS = (
 )
 COMBINING = "T = B/m + W"
 """The rule by which estimates of several sets are combined (docs/methods.md, §6)."""
-CONTRADICTED = "other files are refused, so the guarantee is among files for which this holds"
+CONTRADICTED = "other files are refused, so the guarantee compares only files for which this holds"
 VERBATIM = "most weights and outcomes of the reference's records, unchanged, by cell"
 
 
@@ -254,20 +254,20 @@ def _public(released: ReleasedObject) -> list[str]:
             also = ", with noisy histograms of this release" if binned else ""
             what = f"an earlier release (checksum of its manifest under reference){also}"
         elif binned:
-            what = "points made of noisy histograms. The noisy counts themselves are not published"
+            what = "points that follow from noisy histograms, whose counts are not published"
             if released.points is None:
                 what = "noisy histograms of the current file (released/set-1.json)"
         facts.append(f"the reference, {what}")
     if released.facts:
-        what = VERBATIM if _on_a_file(released) else "points of the earlier release, as they were"
+        what = VERBATIM if _on_a_file(released) else "points of the earlier release, unchanged"
         facts.append(f"released/{DISTRIBUTIONS}: {what}")
     if any(map(len, released.donors.values())):
         copied = f", with its {', '.join(job.microdata.columns)}" if job.microdata.columns else ""
         facts.append(f"released/{DONORS}: {VERBATIM}{copied}")
     if released.history:
         before = max(map(len, released.history.values())) - 1
-        earlier = "" if before == 0 else f", and of {before} earlier {'one' if before == 1 else 'ones'}"
-        facts.append(f"released/{HISTORY}: noisy totals of measured cells, of this release{earlier}")
+        earlier = "" if before == 0 else f" and in {before} earlier release{'s' * (before > 1)}"
+        facts.append(f"released/{HISTORY}: noisy totals of measured cells in this release{earlier}")
     facts += [f"the recode of {name} when a file is read: {merges_in_words(merges)}" for name, merges in job.recode.items()]
     facts += [
         f"the universe: {keep.column} is {'one of ' * (len(keep.keep) > 1)}{', '.join(map(str, keep.keep))}"
@@ -277,19 +277,19 @@ def _public(released: ReleasedObject) -> list[str]:
         f"the universe of {table.name}: {job.presentation.within(table.universe)}" for table in job.tables if table.universe
     ]
     if (public := job.survey.design_weights) is not None:
-        facts.append(f"the weights of records by {', '.join(public.by)}, which the job lists: {CONTRADICTED}")
+        facts.append(f"the weights by {', '.join(public.by)}, which the job lists: {CONTRADICTED}")
     elif alike := job.survey.weights_constant_in:
-        facts.append(f"that records of one combination of {', '.join(alike)} have one weight: {CONTRADICTED}")
+        facts.append(f"that all records with the same {', '.join(alike)} have the same weight: {CONTRADICTED}")
     facts += [f"the job states: {sentence}" for sentence in job.assumed_public]
     return facts + [
-        f"assumed public, although it depends on the outcome: the number of records left by a rule ({rule})"
+        f"assumed public, although it depends on the outcome: how many records remain after a rule ({rule})"
         for rule in job.outcome_dependent_rules
     ]
 
 
 def _drawn(job: Job) -> str:
-    by = f"by {', '.join(job.survey.design_strata)}" if job.survey.design_strata else "in all"
-    few = f"; 1 to {job.least_count - 1} excluded records count as {job.least_count}" if job.least_count > 1 else ""
+    by = f"by {', '.join(job.survey.design_strata)}" if job.survey.design_strata else "in total"
+    few = f"; 1 to {job.least_count - 1} excluded records are shown as {job.least_count}" if job.least_count > 1 else ""
     return f"the number of sampled records {by}, before the universe and rules{few} (released/frame.parquet)"
 
 
@@ -302,13 +302,14 @@ def _post_processing(released: ReleasedObject) -> list[str]:
         low, high = column.bounds or (0.0, 0.0)
         steps.append(
             f"Values of synthetic {name} beyond the public bounds [{low:,.10g}, {high:,.10g}] are set to the nearest "
-            "bound, also in the means of the model."
+            "bound; the model's means allow for this."
         )
     steps += words.post_processing(released)
     if family_facts(job).on_reference:
         steps.append(
-            "Scores are turned into weights and outcomes by the reference's distributions, so no value is drawn beyond the "
-            "reference's range. Means from parameters use its means of weight and outcome in narrow bins of scores."
+            "The reference's distributions convert scores into weights and outcomes, so no drawn value lies beyond the "
+            "reference's range. Means from parameters use the reference's mean weight and mean outcome in narrow bins of "
+            "scores."
         )
     if family_facts(job).on_reference and (borrowed := borrowing(released)):
         steps.append(f"{borrowed['in_words']} The entry `borrowing` names these cells.")
@@ -319,5 +320,5 @@ def _post_processing(released: ReleasedObject) -> list[str]:
         steps.append("Synthetic weights are E(w|y*, x) under the released parameters, not drawn.")
     if job.rake:
         by = "; ".join(", ".join(margin.by) or "all records" for margin in job.rake)
-        steps.append(f"Weights are raked to the public totals by {by} that the job states; tables from parameters too.")
+        steps.append(f"Weights, and tables from parameters, are raked to the public totals by {by} that the job states.")
     return steps

@@ -229,7 +229,7 @@ def calibrate(
     if not least < REFUSED:
         fault = "no constants bring every stratum of the reference under the target"
         allowed = f"a bound of at most {target_of(with_headroom(job)):g}"
-        remedy = "raise the budget, pool strata, or take another mechanism or weight rule"
+        remedy = "raise the budget, pool strata, or use another mechanism or weight rule"
         raise JobError(job.dataset, [Problem("mechanism", fault, allowed, remedy)])
     facts = {"sha256": source.fingerprint(), "content": content(job, source), "records": int(crosstab.count.sum())}
     provenance = job.reference.provenance if job.reference is not None else None
@@ -277,7 +277,7 @@ def stratum(job: Job, crosstab: Crosstab, records: Records, number: int, sampler
     if min(len(ran), len(earlier)) <= model.identified + 1:
         fault, allowed = f"{len(members)} records, too few for p = {model.identified} predictors", "more, in either half"
         problem = Problem(
-            f"stratum {crosstab.stratum_labels[number]}", fault, allowed, "pool strata, or take a larger reference"
+            f"stratum {crosstab.stratum_labels[number]}", fault, allowed, "pool strata, or use a larger reference"
         )
         raise DataError("reference", [problem])
     return Stratum(crosstab.stratum_labels[number], completed(model, sampler), ran, earlier)

@@ -121,7 +121,7 @@ def learn_or_refuse(fit: Fit, strata: Iterable[int], workers: Executor, listener
 def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
     reference, labels = fit.job.reference, fit.crosstab.stratum_labels
     allowed = "a reference that the mechanism can be fixed on"
-    remedy = "raise the budget, pool strata, plan another drift, or take another reference"
+    remedy = "raise the budget, pool strata, plan another drift, or use another reference"
     if fit.job.carries:
         remedy = "a stratum that one period lacks has no totals afterwards: begin again with a public file, or pool strata"
     problems = [

@@ -581,5 +581,5 @@ def _remedies(fit: Fit) -> str:
         ways.append("drop predictors")
     if fallback_taken != "proper_prior" and fit.model(0).improper:
         fallback = "" if job.strict else "mechanism.fallback: proper_prior or "
-        ways.append(f"take a proper prior ({fallback}model.prior: {{name: proper}})")
+        ways.append(f"use a proper prior ({fallback}model.prior: {{name: proper}})")
     return ", ".join([*ways, "or raise the budget"]) if ways else "raise the budget"

@@ -19,19 +19,18 @@ from dpdist.sampling.samplers import VARIATION, ExactSampler, GridSampler, Poste
 from dpdist.sampling.toolchain import check_program, executable, find_toolchain
 
 CAVEAT = (
-    "Draws are those of Markov chains, within an unknown total variation γ of the posterior. With that a draw is "
+    "Draws come from Markov chains, whose total variation distance γ from the posterior is unknown. A draw is therefore "
     "(ε, (1 + e^ε)γ)-private at best."
 )
 GRID_CAVEAT = (
     "Draws come from an interpolant on a grid that follows the posterior. From five records on, their total variation "
-    "distance from the posterior is at most the γ stated above; with fewer it is at most "
-    f"{FEW_RECORDS_ERROR:g}. With that a draw is "
-    "(ε, (1 + e^ε)γ)-private at best."
+    f"distance from the posterior is at most the γ stated above; with fewer it is at most {FEW_RECORDS_ERROR:g}. A draw "
+    "is therefore (ε, (1 + e^ε)γ)-private at best."
 )
 NOISE_LAWS: dict[NoiseName, str] = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
 RETRIES = (
     "A fit whose Stan run fails{} is repeated with another seed, up to {} attempts in all. This number was fixed before "
-    "the run. What was released is conditional on an attempt that passed."
+    "the run. The release is conditional on an attempt that passed."
 )
 
 

@@ -112,7 +112,7 @@ def _adopt(space: Workspace, identity: Identity, source: RunKey | None, date: st
     space.refuse_damaged([IDENTITY], RESTORE)
     key = space.read_key()
     if source is not None and source.key != key:
-        fault, remedy = "it was begun under another key", "take an empty workspace"
+        fault, remedy = "it was begun under another key", "use an empty workspace"
         raise WorkspaceError(space.place, fault, remedy, exit_code=2)
     _mark_begun(space)
     return key
@@ -126,7 +126,7 @@ def _mark_begun(space: Workspace) -> None:
 
 def _begin(space: Workspace, identity: Identity, source: RunKey | None, date: str | None) -> Key:
     if source is None and space.replayed:
-        fault, remedy = "a study or a replay began here and did not get far", "take an empty folder, or empty this one"
+        fault, remedy = "a study or a replay began here and did not get far", "use an empty folder, or empty this one"
         raise WorkspaceError(space.place, fault, remedy, exit_code=2)
     drawn = Key.from_os() if source is None else source.key
     if source is not None:

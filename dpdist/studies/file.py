@@ -87,7 +87,7 @@ def parse_study(text: str, source: str = "study") -> Study:
     """
     keys, lines = mapping(text, source, StudyError, NOT_A_MAPPING)
     if (name := keys.get("kind", DEFAULT)) not in KINDS:
-        remedy = suggestion(name, KINDS, "take one of them")
+        remedy = suggestion(name, KINDS, "use one of them")
         problem = Problem("kind", f"no kind of study '{name}'", ", ".join(KINDS), remedy, 1, (lines[("kind",)],))
         raise StudyError(source, [problem])
     kind = KINDS[name]

@@ -477,7 +477,7 @@ LARGER = (
 NOISY = "Most cells are too noisy: raise the budget (`dpdist plan --for-error 0.5` says to what), or publish fewer figures"
 SHIFTED = "Figures are off to one side: clipping or borrowed shapes bias them. Raise the budget, or merge small cells"
 MISSED = (
-    "Intervals miss the truth more often than direct ones do: quote them with care, merge small cells, or take another "
+    "Intervals miss the truth more often than direct ones do: quote them with care, merge small cells, or use another "
     "mechanism"
 )
 

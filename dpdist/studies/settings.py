@@ -254,5 +254,5 @@ def known_or_refused(where: str, names: Sequence[str] | None, allowed: Sequence[
     """Raises `ValueError` for the first unknown name, with the nearest allowed one."""
     for name in names or ():
         if name not in allowed:
-            near = suggestion(name, allowed, "take one of these")
+            near = suggestion(name, allowed, "use one of these")
             raise ValueError(f"{where} names '{name}', which is none of {', '.join(allowed)}: {near}")

@@ -299,7 +299,7 @@ def _one_weight(job: Job, source: Source, crosstab: Crosstab, tally: pd.DataFram
         beyond = np.maximum(tally["w_high"].to_numpy() - weight, weight - tally["w_low"].to_numpy())
         if (beyond > SAME_WEIGHT * weight).any():
             fault = "records have other weights than survey.design_weights declares"
-            remedy = "take the weights from the survey's design documents, or leave survey.design_weights out"
+            remedy = "use the weights from the survey's design documents, or leave survey.design_weights out"
             raise DataError(source.name, [Problem(str(job.survey.weight), fault, "the declared weights", remedy)])
     extent = _added(tally.groupby([crosstab.codes[name] for name in columns]))
     if (extent["w_high"] - extent["w_low"] > SAME_WEIGHT * extent["w_high"].abs()).any():

@@ -478,7 +478,7 @@ def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
     outside = ~support.inside(values) & np.isfinite(values)
     zero, negative = outside & (values == 0), outside & (values < 0)
     b.wrong(negative, name, "negative values", allowed, "correct the file")
-    able = f"restrict the universe, or take a family that has them: {families_for([0.0])}"
+    able = f"restrict the universe, or use a family that has them: {families_for([0.0])}"
     b.wrong(zero, name, "zeros", allowed, able if job.strict else f"state columns.{name}.zeros: drop, or {able}")
     b.wrong(
         outside & ~zero & ~negative,

@@ -342,7 +342,7 @@ def strata_of(
         fault = (
             f"{len(lacking)} of {len(every)} combinations of {', '.join(by)} have no weight, the first '{lacking[0]:.80}'"
         )
-        remedy = "give their weights, or take one column that numbers the strata"
+        remedy = "give their weights, or use one column that numbers the strata"
         raise DataError(str(path), [Problem("weight", fault, "a weight for every combination", remedy)])
     return strata
 

@@ -93,10 +93,12 @@ def open_reference(job: Job, source: Source, crosstab: Crosstab, tick: Tick = la
 def _about_a_reference(problem: Problem) -> Problem:
     """The problem, with a remedy that suits a reference."""
     if problem.fault == MISSING_VALUES:
-        return replace(problem, remedy=f"leave these records out of the reference, which is public; else {problem.remedy}")
+        return replace(
+            problem, remedy=(f"leave these records out of the reference, which is public; otherwise {problem.remedy}")
+        )
     if not problem.fault.startswith(MISSING):
         return problem
-    remedy = f"{problem.remedy}; the job reads this column of the reference, too: take one that has it"
+    remedy = f"{problem.remedy}; the job reads this column of the reference, too: use a reference that has it"
     return replace(problem, remedy=remedy)
 
 
@@ -134,7 +136,7 @@ def _opened(job: Job, source: Source, crosstab: Crosstab, tick: Tick) -> Referen
         names = " and ".join(job.reference_columns) or "file"
         allowed = f"a record for every combination of {names} that the current file has"
         fewer = "leave a predictor out" if job.likelihood_predictors else "leave a column out of the tables"
-        remedy = f"merge levels, {fewer}, or take a reference that has them"
+        remedy = f"merge levels, {fewer}, or use a reference that has them"
         places = tuple(missing[:SHOWN])
         raise DataError(reference.name, [Problem("reference", "no record of", allowed, remedy, len(missing), places)])
     return ReferenceFile(reference, census, digest, row, tuple(doubts), tuple(factors))
@@ -162,7 +164,9 @@ def _units(job: Job, source: Source) -> tuple[list[Problem], list[Caution]]:
             largest = max(largest, float(np.abs(values).max(initial=0.0)))
         what = "weights" if name == job.survey.weight else "outcomes"
         if outside > NEARLY_ALL * records:
-            remedy = f"correct columns.{name}.bounds, their unit first; or bring the reference to the unit of the file"
+            remedy = (
+                f"check the unit of columns.{name}.bounds, then the bounds; or convert the reference to the file's unit"
+            )
             fault = f"nearly all of the reference's {what} lie outside"
             problems.append(Problem(f"columns.{name}.bounds", fault, f"[{low:g}, {high:g}]", remedy))
         elif 0.0 < largest < FAR_BELOW * max(-low, high):

@@ -279,7 +279,7 @@ def _refuse_unsigned(folder: Path, signer: str) -> None:
 
     key = PublicKey.parse(signer)
     if (wrong := unsigned(folder, key)) is not None:
-        remedy = "take the release as its agency published it, with its signature, or name the key that signed it"
+        remedy = "use the release as its agency published it, with its signature, or name the key that signed it"
         raise DamagedFile(SIGNATURE, wrong, f"a signature of the release by {key.name}, which reference.key names", remedy)
 
 
@@ -462,7 +462,7 @@ def open_release(job: Job, source: Source, crosstab: Crosstab) -> ReferenceRelea
     if missing := sorted(first.keys() - set(labels)):
         places = tuple(", ".join(f"{n} = {v}" for n, v in zip(job.cell_columns, c, strict=True)) for c in missing[:SHOWN])
         allowed = "every cell that the current file has"
-        remedy = "merge levels in both jobs, or take a file as reference once more"
+        remedy = "merge levels in both jobs, or use a file as reference once more"
         raise DataError(
             str(carried.folder), [Problem("reference.release", "no such cell", allowed, remedy, len(missing), places)]
         )
@@ -590,7 +590,7 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
     periods = [link.period for link in earlier.links]
     if job.period in periods:
         fault = f"its chain has a release of period {job.period}, the job's own"
-        yield Problem(where, fault, "releases of earlier periods", "take the last release before this period")
+        yield Problem(where, fault, "releases of earlier periods", "use the last release before this period")
     if _is_root(job, source, earlier):
         fault = "its chain begins at the current file, as a file that was declared public"
         yield Problem(

@@ -144,7 +144,7 @@ def _other_levels(column: Column, kind: pa.DataType) -> str:
     if pa.types.is_boolean(kind):
         return "write the levels as true and false, without quotes, or change the column"
     if isinstance(level, bool):
-        return "quote the levels in the job, where they are texts as Yes and No, or change the column"
+        return "if levels such as Yes and No are texts, quote them in the job; otherwise change the column"
     if is_number(kind):
         return "list the column's numbers as levels, without quotes, or store the column as text"
     return "change the levels, or store the column as text"

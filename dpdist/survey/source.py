@@ -221,7 +221,7 @@ class ParquetFolder(OneFile):
             if field.name in path_keys:
                 continue
             if field.name not in file.columns:
-                remedy = "add the column to the file, or take the file out of the folder"
+                remedy = "add the column to the file, or remove the file from the folder"
                 raise unreadable(self.name, f"{where} has no column '{field.name}', and other files have", remedy)
             kind = plain_type(file.schema.field(field.name).type)
             if _common(field.type, kind) is None:

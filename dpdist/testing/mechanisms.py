@@ -177,18 +177,18 @@ def _of_figures(name: str, figures: Figures, drawn: dict[float, set[tuple[str, F
         values = np.asarray(figures.values)[:, column]
         for value in values[np.isfinite(values)].tolist() if scale is not None else ():
             if value not in drawn:
-                yield f"{name}: measurements.parquet lists '{statistic}', and not as a query answered it"
+                yield f"{name}: measurements.parquet lists '{statistic}', but not as a query answered it"
             elif not any(scale_drawn == scale and figures.law.endswith(LAWS[law]) for law, scale_drawn in drawn[value]):
                 had = " or ".join(sorted(f"{LAWS[law]} of scale {scale_drawn}" for law, scale_drawn in drawn[value]))
                 stated = f"{figures.law} of scale {scale} on '{statistic}'"
-                yield f"{name}: measurements.parquet states {stated}, and the noise was {had}"
+                yield f"{name}: measurements.parquet states {stated}, but the noise was {had}"
 
 
 def _described(name: str, case: CapturedStratum, theta: Draws, scales: set[Fraction]) -> Iterator[str]:
     described = str(case.model.describe(theta).get("noise", ""))
     for text in _SCALE.findall(described):
         if Fraction(text) not in scales:
-            yield f"{name}: the released object says '{described}', and no noise of the scale {text} was asked for"
+            yield f"{name}: the released object says '{described}', but no noise of the scale {text} was asked for"
 
 
 def _assumed(
@@ -199,7 +199,7 @@ def _assumed(
             epsilon = case.job.epsilon_per_set * Fraction(stated.groupdict().get("part") or 1)
             wanted = {Fraction(stated["d"]) * Fraction(unit) / epsilon for unit in units}
             if not wanted & scales:
-                yield f"{name}: the statement says '{stated[0]}', and no noise of that scale was asked for"
+                yield f"{name}: the statement says '{stated[0]}', but no noise of that scale was asked for"
 
 
 FIELDS, SEXES = ("arts", "law"), ("f", "m")
@@ -393,8 +393,8 @@ def problems_of_noise(name: str, statement: Mapping[str, Any], laws: Collection[
     text, drawn = json.dumps(statement["assumptions"]), set(laws)
     named = {law for law, word in WORDS.items() if f"discrete {word} noise" in text}
     owed = set() if statement["guarantee"] == "none" else drawn
-    lines = [f"{name}: {WORDS[law]} noise is drawn, and the statement does not name it" for law in sorted(owed - named)]
-    return lines + [f"{name}: the statement names {WORDS[law]} noise, and none is drawn" for law in sorted(named - drawn)]
+    lines = [f"{name}: {WORDS[law]} noise is drawn, but the statement does not name it" for law in sorted(owed - named)]
+    return lines + [f"{name}: the statement names {WORDS[law]} noise, but none is drawn" for law in sorted(named - drawn)]
 
 
 SEES_RECORDS = ("confidential", "engine", "runtime", "sampling", "storage", "survey", "mechanisms.stratum_sums")
@@ -490,7 +490,8 @@ def problems_of_halves(name: str, package: str) -> list[str]:
         for imported in _imported(file.read_text(encoding="utf-8"), module):
             if any(imported == part or imported.startswith(f"{part}.") for part in barred):
                 lines.append(
-                    f"{name}: {module} imports {imported}, and the public half sees no records: move that part to query.py"
+                    f"{name}: {module} imports {imported}, and the public half must not see records: move that part "
+                    "to query.py"
                 )
             elif imported.startswith(f"{package}."):
                 modules.append(imported)

@@ -155,7 +155,7 @@ def _of_search(weights: Weights, file: File, target: float) -> Iterator[str]:
     if not fits[-1].database_bound <= target:
         yield f"its search ends with a bound over the target {target:g}: go on to smaller weights, or raise NotReached"
     if file.unweighted.any() and not fits[-1].alpha.any():
-        yield "all its weights are 0, and nothing of the file is left: scan c from a larger value"
+        yield "all its weights are 0, so no record counts: scan c from a larger value"
     yield from _of_steps(weights, file, fits)
     again = _fits(search(weights, target), file)
     if not np.array_equal([fit.alpha for fit in again], [fit.alpha for fit in fits]):

@@ -98,7 +98,7 @@ def test_levels_without_a_record_and_a_weak_guarantee_are_remarked(tmp_path: Pat
     text = JOB.replace("[f, m]", "[f, m, x]").replace('"3.6"', '"1000"')
     assert told(text, survey(tmp_path, 48)) == [
         "ε = 1000 is a weak guarantee: whoever knows all other records can be nearly certain of one. "
-        "Take a smaller epsilon.",
+        "Use a smaller epsilon.",
         "'sex' has 1 of 3 levels without a record: x. Check their spelling. Cells of such levels are published as empty, "
         "or from noise alone.",
     ]

@@ -102,7 +102,7 @@ def test_a_job_names_what_predicts_its_errors(files: Path) -> None:
     Path("book.csv").write_text("column,level,low,high\nsex,No,,\nsex,Yes,,\nincome,,0,500000\n", encoding="utf-8")
     said = ("--codebook", "book.csv", "--outcome", "income", "--by", "sex", "--weight", "none", "--out")
     assert command("init", "people-2024.parquet", *said, "job.yaml")[0] == 0
-    assert "# `dpdist plan` predicts the errors of every table" in Path("job.yaml").read_text(encoding="utf-8")
+    assert "# `dpdist plan` predicts the errors of all tables" in Path("job.yaml").read_text(encoding="utf-8")
     assert command("init", "people-2024.parquet", "--mechanism", "weighted", *said, "other.yaml")[0] == 0
     assert "predicts the errors" not in Path("other.yaml").read_text(encoding="utf-8")
 
@@ -554,7 +554,7 @@ WRONG = {
     "an unknown weight": (("people-2024.csv", "--weight", "wieght"), "did you mean 'weight'?"),
     "an unknown category": (("people-2024.csv", "--by", "regoin"), "did you mean 'region'?"),
     "an unknown category of a table": (("people-2024.csv", "--table", "sex,regoin"), "did you mean 'region'?"),
-    "one table beside several": (("people-2024.csv", "--by", "sex", "--table", "region"), "name every table by --table"),
+    "one table beside several": (("people-2024.csv", "--by", "sex", "--table", "region"), "all tables by --table"),
     "an unknown mechanism": (("people-2024.csv", "--mechanism", "table"), "did you mean 'tables'?"),
     "a codebook that is not there": (("people-2024.csv", "--codebook", "none.csv"), "cannot be read (FileNotFoundError)"),
     "a record in place of a header": (("headless.csv",), "numbers stand in the first line: it is a record (line 1)"),
@@ -665,7 +665,7 @@ def test_public_weights_of_design_strata_are_asked_for_and_taken(files: Path, mo
     assert "Is the weight of every design stratum public?" in Path("without.yaml").read_text(encoding="utf-8")
     none = (*options[:-2], "none", "--out")
     code, text = command("init", *none, "c.yaml", "--design-weights", "weights.csv")
-    assert (code, "weights of design strata, and no strata or no weight" in text) == (2, True), text
+    assert (code, "weights of design strata without strata, or without a weight" in text) == (2, True), text
     monkeypatch.setattr("sys.stdin", StringIO("weights.csv\n"))
     strata = DesignColumns(("region",))
     assert public_weights(None, strata, "weight", "tables", Path("job.yaml"), asks=True) == "weights.csv"

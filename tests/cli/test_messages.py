@@ -143,7 +143,7 @@ def test_a_reference_without_the_outcome_is_what_the_message_is_about() -> None:
     survey(1).drop(columns="miles_2002").to_parquet("earlier.parquet")
     error = refused(survey(2))
     assert str(error).startswith("reference earlier.parquet: 1 problem\n  miles_2002: missing column")
-    assert "take one that has it" in only(error.problems).remedy
+    assert "use a reference that has it" in only(error.problems).remedy
     survey(1).to_parquet("earlier.parquet")
     assert str(refused(survey(2).drop(columns="miles_2002"))).startswith("data the table in memory: 1 problem")
 

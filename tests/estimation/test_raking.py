@@ -162,7 +162,7 @@ def refusal(rake: str, **edits: str) -> str:
 
 def test_totals_that_do_not_match_the_domain_are_refused() -> None:
     said = refusal(BY_FIELD.replace("health", "healt"))
-    assert "'healt' is no combination of levels of field" in said
+    assert "'healt' is not a combination of levels of field" in said
     assert "did you mean 'health'?" in said
     said = refusal(BY_FIELD.replace("      health: 3500.0\n", ""))
     assert "1 of 8 combinations have no total, the first 'health'" in said

@@ -86,9 +86,9 @@ def test_histograms_beside_a_release_have_no_effect_under_a_former_name() -> Non
 
 
 def test_the_removed_mechanism_is_refused_with_its_successor() -> None:
-    with pytest.raises(JobError, match=r"'weight_regularisation' is no mechanism since dpdist 0\.3") as refused:
+    with pytest.raises(JobError, match=r"'weight_regularisation' was removed in dpdist 0\.3") as refused:
         parsed(mechanism={"name": "weight_regularisation"})
-    assert "take tables" in str(refused.value)
+    assert "use tables" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "add weight: {bounds",
     ),
     "zeros that are dropped": (of_column("salary", bounds=[0, 9], zeros="drop", **CLIPPED), "zeros dropped", "keep these"),
-    "a fallback": ({"mechanism": {"name": "tables", "fallback": "pool"}}, "whether a fallback is taken", "take refuse"),
-    "secret numbers by strata": ({"budget": SECRET, "strata": ["field"]}, "keeps sizes secret", "take zero_out"),
+    "a fallback": ({"mechanism": {"name": "tables", "fallback": "pool"}}, "whether a fallback is taken", "use refuse"),
+    "secret numbers by strata": ({"budget": SECRET, "strata": ["field"]}, "keeps sizes secret", "use zero_out"),
     "secret numbers without weights": ({"budget": SECRET, "survey": {}}, "whole numbers of records", "name a weight"),
     "secret numbers on histograms": (
         {"budget": SECRET, "reference": {"histogram": {"epsilon": "1"}}},

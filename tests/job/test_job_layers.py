@@ -91,7 +91,7 @@ def test_a_chain_of_five_is_read_and_one_of_six_refused(base: Path) -> None:
 def test_a_circle_is_refused(length: int, tmp_path: Path) -> None:
     for k in range(length):
         extended(tmp_path, "", f"{k}.yaml", f"{(k + 1) % length}.yaml")
-    assert "take one extends: of the circle out" in refusal(tmp_path / "0.yaml")
+    assert "remove one extends from the circle" in refusal(tmp_path / "0.yaml")
 
 
 def test_errors_keep_their_file_and_line(base: Path) -> None:
@@ -128,9 +128,9 @@ def test_a_replaced_lists_lines_are_those_of_the_job(base: Path) -> None:
     ("named", "found"),
     [
         ("none.yaml", "'none.yaml' cannot be read (FileNotFoundError)"),
-        ("[a.yaml, b.yaml]", "no path of one file"),
-        ("''", "no path of one file"),
-        ("3", "no path of one file"),
+        ("[a.yaml, b.yaml]", "not the path of one file"),
+        ("''", "not the path of one file"),
+        ("3", "not the path of one file"),
         (".", "cannot be read (IsADirectoryError)"),
         ("x" * 300, "cannot be read (OSError)"),
         ("latin.yaml", "cannot be read (UnicodeDecodeError)"),

@@ -239,9 +239,9 @@ def test_a_statement_that_names_other_noise_is_found_out() -> None:
     said = {"guarantee": "strict", "assumptions": ["all sums have discrete Laplace noise"]}
     assert problems_of_noise("it", said, {"laplace"}) == []
     assert problems_of_noise("it", said, {"gaussian"}) == [
-        "it: Gaussian noise is drawn, and the statement does not name it",
-        "it: the statement names Laplace noise, and none is drawn",
+        "it: Gaussian noise is drawn, but the statement does not name it",
+        "it: the statement names Laplace noise, but none is drawn",
     ]
     assert problems_of_noise("it", said | {"assumptions": []}, {"laplace"}) == [
-        "it: Laplace noise is drawn, and the statement does not name it"
+        "it: Laplace noise is drawn, but the statement does not name it"
     ]

@@ -151,7 +151,7 @@ def test_a_file_with_other_weights_is_refused_by_every_verb_and_nothing_is_charg
 @pytest.mark.parametrize(
     ("before", "after", "where", "found"),
     [
-        ("k3: ", "k9: ", "survey.design_weights.weights.k9", "'k9' is no combination of levels of kind"),
+        ("k3: ", "k9: ", "survey.design_weights.weights.k9", "'k9' is not a combination of levels of kind"),
         (", k7: 37000.0", "", "survey.design_weights.weights", "1 of 8 combinations have no weight, the first 'k7'"),
         ("k0: 3.0", "k0: 0", "survey.design_weights.weights.k0", "a number above 0"),
         ("k0: 3.0", "k0: .inf", "survey.design_weights.weights.k0", "finite"),
@@ -159,7 +159,12 @@ def test_a_file_with_other_weights_is_refused_by_every_verb_and_nothing_is_charg
         ("by: [kind]", "by: [income]", "survey.design_weights.by", "'income' has no declared levels"),
         ("weight: weight, ", "", "survey.design_weights", "the job has no weight"),
         ("{name: tables}", "{name: laplace_composed, sensitivity: public}", "survey.design_weights", "does not use public"),
-        ("[kind], weights", "[kind], path: none.csv, weights", "survey.design_weights.path", "it stands beside weights"),
+        (
+            "[kind], weights",
+            "[kind], path: none.csv, weights",
+            "survey.design_weights.path",
+            "path and weights are both given",
+        ),
         (f"weights: {{{LISTED}}}", "path: none.csv", "survey.design_weights.path", "cannot be read"),
         ("tables:", "rake: [{by: [], totals: {Total: 9e6}}]\ntables:", "rake", "raking would change weights"),
         ("[kind], design", "[kind], weights_constant_in: [kind], design", "survey.weights_constant_in", "say already"),
@@ -177,7 +182,7 @@ def test_a_job_whose_weights_cannot_be_used_is_refused(before: str, after: str, 
     ("rows", "found"),
     [
         ("kind,weights\nk0,3\n", "no column 'weight'"),
-        ("kind,weight\nk0,3\nk0,3\n", "line 3 has 'k0' for the second time"),
+        ("kind,weight\nk0,3\nk0,3\n", "line 3 has 'k0' a second time"),
         ("kind,weight\nk0,three\n", "allowed: a number"),
         ("kind,weight\nk0\n", "allowed: a number"),
     ],

@@ -198,7 +198,7 @@ def chain(
     """Five releases; the first has a public file as reference, and every other one the release before it.
 
     `changed` is what is handed on in place of a release's totals; at `most` so many periods are handed on. Unless the chain
-    was `begun` with the public file, noisy counts of bins stand in for it in the first release.
+    was `begun` with the public file, noisy bin counts stand in for it in the first release.
     """
     world, totals, found = World(seed, *drift), list[PeriodTotals](), list[Errors]()
     reference = world.sample(RECORDS)

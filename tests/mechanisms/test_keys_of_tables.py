@@ -354,7 +354,7 @@ def test_an_audit_finds_the_claim_attained_and_halved_noise(
         refuse_losses(tmp_path / "made", audit(tmp_path / "made", 9))
 
 
-STRICT = "take adjacency: substitution or zero_out without exchange: anywhere"
+STRICT = "use adjacency: substitution or zero_out without exchange: anywhere"
 GATE = {"accept": {"epsilon": "1", "gates": [{"measure": "largest", "limit": 4.0, "of": "count"}]}}
 SECRET = {"budget": {"epsilon": "10", "adjacency": "add_remove"}}
 GAUSSIAN: dict[str, Any] = {
@@ -369,12 +369,12 @@ TOTALS = {"rake": [{"by": ["sex"], "totals": {"f": 1e5, "m": 1e5}}]}
     ("survey", "keys", "message", "remedy"),
     [
         (MEASURED, {"synthetic_sets": 2}, "releases one estimate of all tables", "write 1"),
-        (MEASURED, GATE | GAUSSIAN, "gates are measured under ε alone", "take noise: laplace"),
+        (MEASURED, GATE | GAUSSIAN, "gates are measured under ε alone", "use noise: laplace"),
         ({}, SECRET, "tables would be whole numbers of records", STRICT),
         (PUBLIC, SECRET, "public weights make a count from a number of records", STRICT),
         (PUBLIC, TOTALS, "raking would change weights that are public", "leave rake or design_weights out"),
-        (MEASURED, SECRET | TOTALS, "raking goes by the public number of records", "take zero_out"),
-        (MEASURED, SECRET | {"strata": ["region"]}, "keeps sizes secret, and these are public ones", "take zero_out"),
+        (MEASURED, SECRET | TOTALS, "raking goes by the public number of records", "use zero_out"),
+        (MEASURED, SECRET | {"strata": ["region"]}, "keeps sizes secret, and these are public ones", "use zero_out"),
         (
             MEASURED,
             SECRET | {"predictors": {"protect": {"epsilon": "1"}}},
@@ -384,7 +384,7 @@ TOTALS = {"rake": [{"by": ["sex"], "totals": {"f": 1e5, "m": 1e5}}]}
         (MEASURED, {"predictors": {"protect": {}}}, "neighbours have the same sample counts", "add_remove"),
         (MEASURED, {"mechanism": {"name": "tables", "strategy": "auto"}}, "unknown key", "strategy"),
         (MEASURED, {"mechanism": {"name": "tables", "shrinkage": False}}, "has no shrinkage", "leave it out"),
-        (MEASURED, {"mechanism": {"name": "tables", "fallback": "pool"}}, "depends on the records", "take refuse"),
+        (MEASURED, {"mechanism": {"name": "tables", "fallback": "pool"}}, "depends on the records", "use refuse"),
         (MEASURED, {"mechanism": {"name": "tables", "weights": "linear"}}, "leaves every privacy weight at 1", "leave"),
         (MEASURED, {"model": {"family": "lognormal"}}, "fits no likelihood", "leave model out"),
         (MEASURED, {"record": {"log_lik": "always"}}, "has no posterior", "write never or auto"),

@@ -97,7 +97,7 @@ def test_a_margin_is_the_public_one_and_its_cells_vary_within_it(folder: Path, t
 @pytest.mark.parametrize(
     ("rakes", "told"),
     [
-        ("{by: [], totals: {all: 1000}}", "'all' is no combination of levels of all records"),
+        ("{by: [], totals: {all: 1000}}", "'all' is not a combination of levels of all records"),
         (
             "{by: [], totals: {Total: 1000}}, {by: [sex], totals: {f: 500, m: 400}}",
             "the totals sum to 900, those of all records to 1000",

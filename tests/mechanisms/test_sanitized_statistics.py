@@ -361,13 +361,13 @@ def test_the_current_file_is_no_reference(files: Path, tmp_path: Path) -> None:
     [
         (("{bounds: [1000, 1000000], outside: clip}", "{bounds: [1000, 1000000]}"), "state outside: clip"),
         (("bounds: [1000,", "bounds: [0,"), "from above 0"),
-        (("family: lognormal", "family: beta"), "take family: lognormal"),
+        (("family: lognormal", "family: beta"), "use family: lognormal"),
         (("model: {family: lognormal}\n", ""), "fits a likelihood, and none is stated"),
         (("{family: lognormal}", "{family: lognormal, prior: {name: proper}}"), "leave prior out"),
         (("compare:", "sampler: {draws: 500}\ncompare:"), "leave sampler out"),
         (("adjacency: zero_out", "adjacency: add_remove"), "use zero_out or substitution"),
         (("reference: {path", "rake: []\n#"), "add reference"),
-        (("name: sanitized_statistics", "name: sanitized_statistics, fallback: pool"), "take refuse"),
+        (("name: sanitized_statistics", "name: sanitized_statistics, fallback: pool"), "use refuse"),
     ],
 )
 def test_jobs_that_cannot_be_strict_are_refused(files: Path, edit: tuple[str, str], told: str) -> None:

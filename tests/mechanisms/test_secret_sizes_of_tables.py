@@ -445,7 +445,7 @@ def test_noise_is_twice_as_large_for_a_record_that_may_move_anywhere(
         assert Fraction(query["distance"][kind]) / Fraction(query["scale"]) == 4
         scales[kind] = Fraction(query["scale"])
         statement = json.loads((public / "statement.json").read_text())
-        assert "the number of records, in all and in every cell" in statement["protected"]
+        assert "the number of records, in total and in every cell" in statement["protected"]
         assert any("adds its weight" in text for text in statement["assumptions"])
         measured = pd.read_parquet(public / "measurements.parquet")
         assert set(measured["statistic"]) == {"records", "above", "below"}

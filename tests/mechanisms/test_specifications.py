@@ -83,7 +83,7 @@ def test_a_constant_of_another_mechanism_is_refused_by_name_at_its_default_too(
     (problem,) = refused.value.problems
     assert (problem.where, problem.fault) == (f"mechanism.{constant}", f"'{mechanism}' has no {constant}")
     having = [name for name, spec in SPECS.items() if constant in spec.model_fields]
-    assert problem.remedy == f"leave it out, or take {' or '.join(having)}"
+    assert problem.remedy == f"leave it out, or use {' or '.join(having)}"
 
 
 def _value(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""Laws of `tables` without a reference: noisy counts of bins give one law for all cells, and noisy sums tell cells apart.
+"""Laws of `tables` without a reference: noisy bin counts give one law for all cells, and noisy sums tell cells apart.
 
 NumPy noise stands for the released one in tests of the system; jobs have the released one.
 """

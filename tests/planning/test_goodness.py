@@ -270,6 +270,6 @@ def test_a_demand_where_nothing_is_measured_is_refused() -> None:
     with pytest.raises(JobError, match="a family's fit is measured on the records of a reference, and the job names none"):
         parse_job(alone)
     tables = text(("model: {family: lognormal}\n", ""), ("sanitized_statistics", "tables"), REFUSING)
-    with pytest.raises(JobError, match="'tables' is no parametric law"):
+    with pytest.raises(JobError, match="'tables' is not a parametric law"):
         parse_job(tables)
     assert parse_job(tables.replace("fit: {refuse_below: .8}\n", "")).fit.warn_below == 0.8

@@ -98,7 +98,7 @@ def test_guarantees_of_one_class_add_up_and_are_the_larger_one_over_disjoint_rec
 
 
 def test_the_same_class_under_other_neighbours_has_no_sum():
-    with pytest.raises(ValueError, match="different neighbours"):
+    with pytest.raises(ValueError, match="different adjacencies"):
         Strict("zero_out", Fraction(1)) + Strict("substitution", Fraction(1))
 
 

@@ -165,7 +165,7 @@ def test_counts_of_few_households_are_small_however_many_records_they_have(tmp_p
     households = pd.read_parquet(path).groupby(["ward", "sex"])["household"].nunique()
     assert ((households < 3).sum(), (households == 1).sum(), len(households)) == (4, 4, 8)
     dpdist.run(parse_job(JOB), tmp_path / "records", path)
-    found = "4 of 8 published sample counts are of fewer than 3 units \\(household\\), 4 of them of one"
+    found = "4 of 8 published sample counts are of fewer than 3 units \\(column household\\), 4 of them of one"
     with pytest.raises(JobError, match=found):
         dpdist.run(parse_job(JOB.replace("clinic", "homes") + HOUSEHOLDS), tmp_path / "ws", path)
     assert not (tmp_path / "ws" / "public").exists()
@@ -178,13 +178,15 @@ def test_the_statement_has_no_figure_of_households(tmp_path: Path) -> None:
     path, text = homes(tmp_path), JOB + HOUSEHOLDS + ACCEPTED
     (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
     shown = CliRunner().invoke(app, ["validate", str(tmp_path / "job.yaml"), "--input", str(path)]).output
-    assert "4 of 8 published sample counts are of fewer than 3 units (household)" in " ".join(
+    assert "4 of 8 published sample counts are of fewer than 3 units (column household)" in " ".join(
         shown.replace("│", " ").split()
     )
     for opened in (dpdist.run(parse_job(text), tmp_path / "ws", path), dpdist.publish(tmp_path / "ws")):
         said = opened.statement["public_frame"]
         assert set(said) == {"in_words", "frame_minimum", "accepted"}
-        assert said["in_words"].startswith("Published sample counts may be below 3 units (household). They are accepted")
+        assert said["in_words"].startswith(
+            "Published sample counts may be of fewer than 3 units (column household). They are accepted"
+        )
     frame = pd.read_parquet(tmp_path / "ws" / "public" / "released" / "frame.parquet")
     assert set(frame["count"]) == {5}, "nothing else of households is published"
 

@@ -105,7 +105,7 @@ def test_every_figure_takes_the_first_effect_that_is_of_its_statistic_and_its_co
     [
         ("reference", "no clusters are stated"),
         ("[{effect: 2, by: [field, age]}]", "no table has the column 'age'"),
-        ("[{effect: 2, outcome: wage}]", "'wage' is no outcome"),
+        ("[{effect: 2, outcome: wage}]", "'wage' is not an outcome"),
         ("[{effect: 2, statistics: [cuont]}]", "did you mean 'count'"),
         ("refrence", "did you mean 'reference'"),
     ],

@@ -64,7 +64,7 @@ def test_a_job_with_another_budget_mechanism_constant_and_table(folder: Path) ->
     other = release(folder, "other", survey(600), *edits, ("tables:\n", more), ("[count, {mean: salary}]", "[count]"))
     facts = named_facts(said(str(folder / "first"), other))
     facts.pop("release: release")
-    parts = "one synthetic set; parallel over strata of public membership; sequential within a set: "
+    parts = "one synthetic set; parallel over strata, whose membership is public; sequential within a set: "
     parts += "ε₀ = {} for counts of bins, ε₁ = {} for the tables"
     assert facts == {
         "release: period": ("2021", "2022"),

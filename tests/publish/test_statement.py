@@ -329,7 +329,7 @@ def test_what_the_job_states_to_be_public_is_printed() -> None:
 BROKEN: dict[str, tuple[dict[str, object], str]] = {
     "missing outcome": ({"salary": np.nan}, "salary: not missing"),
     "infinite outcome": ({"salary": np.inf}, "finite"),
-    "negative outcome": ({"salary": -1.0}, "not below 0, though values outside the bounds are clipped"),
+    "negative outcome": ({"salary": -1.0}, "not below 0 (values outside the bounds are clipped)"),
     "missing weight": ({"weight": np.nan}, "weight: not missing, finite, above 0"),
     "infinite weight": ({"weight": np.inf}, "weight: not missing, finite, above 0"),
     "zero weight": ({"weight": 0.0}, "weight: not missing, finite, above 0"),

@@ -126,7 +126,7 @@ def test_every_product_names_a_universe(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "partt": ({"work": ["full", "partt"]}, [], "'partt' is no level of 'work'", "did you mean 'part'?"),
+    "partt": ({"work": ["full", "partt"]}, [], "'partt' is not a level of 'work'", "did you mean 'part'?"),
     "twice": ({"work": ["full", "full"]}, [], "'full' is named twice", "delete one"),
     "every": (
         {"work": ["none", "part", "full"]},

@@ -263,7 +263,7 @@ def test_another_key_no_signature_and_a_changed_one_are_named(public: Path, key:
     (line,) = problems(public, other)
     assert line == f"{SIGNATURE}: signed by another key, {key.public.name}, and not by {other.name}"
     namesake = PublicKey(key.public.number, other.key)
-    assert problems(public, namesake) == [f"{SIGNATURE}: the signature is not of this file"]
+    assert problems(public, namesake) == [f"{SIGNATURE}: the signature belongs to another file"]
 
 
 def test_every_changed_character_of_a_signature_is_found(public: Path, key: SecretKey) -> None:

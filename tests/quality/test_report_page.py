@@ -308,7 +308,7 @@ def test_open_writes_the_page_again_and_opens_it(workspace: Path, html: str, mon
 def test_a_page_is_not_written_in_an_object_store() -> None:
     done = CliRunner().invoke(app, ["report", "s3://bucket/prefix", "--open"])
     assert done.exit_code == 2
-    assert "no page is written in an object store" in done.output
+    assert "pages are not written to an object store" in done.output
 
 
 def test_distributions_are_shares_of_weight_and_axes_hold_all_values() -> None:

@@ -260,5 +260,5 @@ def test_counts_of_bins_of_a_former_mechanism_answer_their_own_query(tmp_path: P
 def test_a_stored_job_of_a_former_mechanism_is_refused_by_name(tmp_path: Path) -> None:
     job = read_job(PACKAGE, "released/job.json")
     for use in (dpdist.validate, dpdist.plan, lambda job: dpdist.run(job, tmp_path / "ws")):
-        with pytest.raises(JobError, match=r"'table_package' is no mechanism since dpdist 0\.3"):
+        with pytest.raises(JobError, match=r"'table_package' was removed in dpdist 0\.3"):
             use(job)

@@ -159,7 +159,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "a guarantee that is a list": (text(PROMISE, "[]"), "promise.json: a JSON list"),
     "a guarantee without end": (text(PROMISE, f'{{"reference": {DEEP}}}'), "promise.json: values nested too deeply"),
     "a number of a million digits": (text(PROMISE, f'{{"epsilon": {"9" * 10**6}}}'), "promise.json: no valid JSON"),
-    "a guarantee with NaN": (text(PROMISE, '{"epsilon": NaN}'), "NaN is no finite number"),
+    "a guarantee with NaN": (text(PROMISE, '{"epsilon": NaN}'), "NaN is not a finite number"),
     "a key twice": (text(PROMISE, '{"epsilon": "1", "epsilon": "0.1"}'), "a key stands twice"),
     "half a guarantee": (text(PROMISE, '{"epsilon": '), "promise.json: no valid JSON"),
     "bytes that are no text": (text(PROMISE, b"\xff\xfe\x00"), "promise.json: no valid JSON"),
@@ -256,9 +256,9 @@ def written_anew(public: Path, key: SecretKey) -> None:
 FORGED: dict[str, tuple[Callable[[Path, SecretKey], object], str]] = {
     "no signature": (lambda public, key: None, "no such file"),
     "a signature by another key": (lambda public, key: sign(public, SecretKey.from_os()), "signed by another key"),
-    "a signature of another release": (other_release, "the signature is not of this file"),
-    "a release written anew beside its signature": (written_anew, "the signature is not of this file"),
-    "a signature that is none": (lambda public, key: (public / SIGNATURE).write_text("yes"), "no signature of minisign's"),
+    "a signature of another release": (other_release, "the signature belongs to another file"),
+    "a release written anew beside its signature": (written_anew, "the signature belongs to another file"),
+    "a signature that is none": (lambda public, key: (public / SIGNATURE).write_text("yes"), "not a minisign signature"),
 }
 
 

@@ -163,7 +163,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "no such column": (
         {"predictors": {"protect": {"columns": ["field", "sex", "region", "salary"], "epsilon": "1/4"}}},
         "predictors.protect.columns.3",
-        "'salary' is no column with sample counts",
+        "'salary' is not a column with sample counts",
     ),
     "the whole budget": (
         {"predictors": {"protect": {"epsilon": "1"}}},

@@ -266,8 +266,8 @@ def test_an_audit_takes_several_outcomes(finished: Path) -> None:
     ("changes", "where", "says"),
     [
         ([("family: lognormal", "family: beta")], "outcome", "'beta' models one outcome.*lognormal"),
-        ([("family: lognormal", "family: poisson_regression")], "outcome", "take family: lognormal"),
-        ([("sampler: {draws: 300}", "sampler: {name: stan}")], "sampler.name", "take exact"),
+        ([("family: lognormal", "family: poisson_regression")], "outcome", "use family: lognormal"),
+        ([("sampler: {draws: 300}", "sampler: {name: stan}")], "sampler.name", "use exact"),
         ([("{name: weighted}", "{name: censor_uw}")], "mechanism.name", "'censor_uw' takes one outcome"),
         (
             [(MODEL, ""), ("{name: weighted}", "{name: laplace_composed, sensitivity: public}")],

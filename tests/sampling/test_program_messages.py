@@ -31,7 +31,10 @@ def test_a_job_reads_stan_files_of_its_own_folder_alone(name: str, tmp_path: Pat
     with pytest.raises(JobError) as refused:
         load_job(job_with_program(folder, name))
     (problem,) = refused.value.problems
-    assert (problem.where, problem.fault) == ("model.program", f"'{name}' is no Stan program within the job file's folder")
+    assert (problem.where, problem.fault) == (
+        "model.program",
+        f"'{name}' is not a Stan program within the job file's folder",
+    )
     assert "secret" not in refused.value.text(show_values=True)
 
 

@@ -234,7 +234,12 @@ MISTAKES = {
     "misspelt mechanism": ("name: censor_uw}\n", "name: censor_uv}\n", "did you mean 'censor_uw'?", "line 12"),
     "misspelt weights": ("reweight: 0.95", "reweigh: 0.95", "did you mean 'reweight'?", "line 11"),
     "misspelt measure": ("max_ecdf, avg", "max_edcf, avg", "did you mean 'max_ecdf'?", "line 14"),
-    "parameter of another law": ("{a: 0.5, b: 3}", "{a: 0.5, mean: 3}", "'mean' is no parameter of beta (a, b)", "line 6"),
+    "parameter of another law": (
+        "{a: 0.5, b: 3}",
+        "{a: 0.5, mean: 3}",
+        "'mean' is not a parameter of beta (a, b)",
+        "line 6",
+    ),
     "parameter missing": ("{a: 0.5, b: 3}", "{a: 0.5}", "beta needs b", "line 6"),
     "parameter out of range": ("{a: 0.5, b: 3}", "{a: -0.5, b: 3}", "greater than 0", "line 6"),
     "two arms of one name": ("name: censor_uw}\n", "name: unweighted}\n", "give another", "line 1"),

@@ -87,7 +87,7 @@ def refused(job: Job, weight: float) -> bool:
 
 
 DOMAINS = {
-    "clipped": (CLIP, CLIP, "though values outside the bounds are clipped", ()),
+    "clipped": (CLIP, CLIP, "with values outside the bounds clipped", ()),
     "refused": (CLIP, REFUSE, "within [2, 200]", (1e-20, 1.0, 300.0, 1e20)),
     "without bounds": (f"  weight: {{bounds: {CLIP}}}\n", "", "from 1e-15 to 1e15", (1e-20, 1e20)),
 }

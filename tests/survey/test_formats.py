@@ -206,5 +206,5 @@ def test_an_unknown_encoding_or_separator_is_refused(key: str) -> None:
 
 
 def test_a_column_with_bounds_has_no_level_of_missing_values() -> None:
-    with pytest.raises(JobError, match="missing: category is of a column with levels"):
+    with pytest.raises(JobError, match="missing: category is for a column with levels"):
         parse_job(JOB.replace("outside: clip", "outside: clip, missing: category"))

@@ -163,7 +163,7 @@ def test_what_is_not_strict_refuses_a_unit_and_names_what_is(mechanism: str, mod
         parse_job(text + UNIT)
     strict = ("censor_uw", "centred", "perturbed_histogram", "tables", "tables", "modips")
     assert all(name in str(caught.value) for name in strict)
-    assert "take a strict mechanism" in str(caught.value)
+    assert "use a strict mechanism" in str(caught.value)
 
 
 @pytest.mark.parametrize("column", ["cost", "weight", "region"])

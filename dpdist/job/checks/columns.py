@@ -97,7 +97,7 @@ def recodes(job: Job) -> Iterator[Contradiction]:
                 yield Contradiction((*path, source), f"'{text}' is merged itself", "name the level that it becomes")
             elif text is not None and text not in levels:
                 remedy = suggestion(text, levels, f"add it to columns.{name}.levels")
-                yield Contradiction((*path, source), f"'{text}' is no level of '{name}'", remedy, listed(levels))
+                yield Contradiction((*path, source), f"'{text}' is not a level of '{name}'", remedy, listed(levels))
 
 
 def roles(job: Job) -> Iterator[Contradiction]:
@@ -148,7 +148,7 @@ def _further_design(job: Job) -> Iterator[Contradiction]:
         column, path = job.columns[name], ("columns", name)
         if column.missing == "category":
             fault = f"'{name}' is a column of the design, and records without a value would be one group"
-            yield Contradiction((*path, "missing"), fault, "take missing: drop, or complete the column")
+            yield Contradiction((*path, "missing"), fault, "use missing: drop, or complete the column")
         if column.outside == "clip" or column.zeros == "drop":
             key = "outside" if column.outside == "clip" else "zeros"
             fault = (
@@ -226,7 +226,7 @@ def design_effects(job: Job) -> Iterator[Contradiction]:
                 fault = f"no table has the column '{name}'"
                 yield Contradiction((*DESIGN_EFFECT, i, "by", j), fault, "name columns of a table", listed(job.categories))
         if effect.outcome is not None and effect.outcome not in job.outcomes:
-            fault = f"'{effect.outcome}' is no outcome of the job"
+            fault = f"'{effect.outcome}' is not an outcome of the job"
             yield Contradiction(
                 (*DESIGN_EFFECT, i, "outcome"), fault, "name an outcome, or leave it out", listed(job.outcomes)
             )
@@ -242,7 +242,7 @@ def constant_weights(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(path, "the job has no weight", "name survey.weight, or leave weights_constant_in out")
     elif not job.mechanism.donates:
         fault = f"'{job.mechanism.name}' has no records whose weights are those of a cell"
-        yield Contradiction(path, fault, f"take mechanism: {{name: tables}}, {out}")
+        yield Contradiction(path, fault, f"use mechanism: {{name: tables}}, {out}")
     elif {*columns} != {*job.cell_columns} | {*job.strata}:
         fault = f"tables and strata cross {listed(tuple(dict.fromkeys([*job.strata, *job.cell_columns]))) or 'no column'}"
         yield Contradiction(path, fault, f"name exactly these columns, {out}")
@@ -266,7 +266,7 @@ def units(job: Job) -> Iterator[Contradiction]:
         fault = f"'{job.mechanism.name}' as stated {what}"
         strict = those(lambda spec: (spec.adds_noise and not spec.whole_tables) or (spec.clamps and not spec.weighs))
         names = ", ".join(strict)
-        yield Contradiction(("privacy_unit",), fault, f"leave it out, or take a strict mechanism: {names}")
+        yield Contradiction(("privacy_unit",), fault, f"leave it out, or use a strict mechanism: {names}")
 
 
 MOST_COMBINATIONS = 2**20
@@ -280,13 +280,13 @@ def predictors(job: Job) -> Iterator[Contradiction]:
         return
     if not job.sizes_secret:
         fault = f"under {job.budget.adjacency} at the same x, neighbours have the same sample counts"
-        remedy = "take budget.adjacency: add_remove, or substitution with exchange: anywhere"
+        remedy = "use budget.adjacency: add_remove, or substitution with exchange: anywhere"
         yield Contradiction(("predictors",), fault, remedy)
     if job.noisy_crosstab:
         yield from _noisy_crosstab(job)
     elif not job.mechanism.sizes_by_sums:
         fault = f"'{job.mechanism.name}' has no sums that tell numbers of records, and no ε is left to count them"
-        remedy = f"state a part of budget.epsilon, or take {' or '.join(those(lambda spec: spec.sizes_by_sums))}"
+        remedy = f"state a part of budget.epsilon, or use {' or '.join(those(lambda spec: spec.sizes_by_sums))}"
         yield Contradiction((*PROTECTED, "epsilon"), fault, remedy)
     else:
         yield from _columns_exist(job)
@@ -301,7 +301,7 @@ def _noisy_crosstab(job: Job) -> Iterator[Contradiction]:
         by_sums = job.mechanism.sizes_by_sums
         where: Where = (*PROTECTED, "epsilon") if by_sums else ("predictors",)
         out = "leave epsilon out, and all columns are protected within the whole budget" if by_sums else "leave it out"
-        remedy = f"{out}, or take perturbed_histogram"
+        remedy = f"{out}, or use perturbed_histogram"
         yield Contradiction(where, f"'{job.mechanism.name}': {reason}", remedy)
     yield from _columns_exist(job)
     yield from _protected_columns(job)
@@ -317,7 +317,7 @@ def _columns_exist(job: Job) -> Iterator[Contradiction]:
     for i, name in enumerate(job.predictors.protect.columns or ()):
         if name not in job.categories:
             fault, remedy = (
-                f"'{name}' is no column with sample counts",
+                f"'{name}' is not a column with sample counts",
                 "name one of these, or leave columns out",
             )
             yield Contradiction((*PROTECTED, "columns", i), fault, remedy, columns)
@@ -326,13 +326,13 @@ def _columns_exist(job: Job) -> Iterator[Contradiction]:
 def _protected_columns(job: Job) -> Iterator[Contradiction]:
     if job.budget.adjacency == "add_remove" and job.counted_columns:
         fault = f"add_remove keeps sample counts secret, and those by {', '.join(job.counted_columns)} would be exact"
-        yield Contradiction((*PROTECTED, "columns"), fault, "leave columns out, which protects all, or take substitution")
+        yield Contradiction((*PROTECTED, "columns"), fault, "leave columns out, which protects all, or use substitution")
     if job.budget.adjacency == "substitution" and not job.protected_columns:
         fault = "no column with sample counts is left to protect, and an exchange leaves the number of records as it is"
         yield Contradiction(("predictors",), fault, "leave it out")
     if prod(len(job.columns[name].levels or ()) for name in job.categories if name in job.columns) > MOST_COMBINATIONS:
         fault = f"more than {MOST_COMBINATIONS:,} combinations of levels, and each gets a noisy count"
-        yield Contradiction((*PROTECTED, "columns"), fault, "merge levels, or take fewer columns")
+        yield Contradiction((*PROTECTED, "columns"), fault, "merge levels, or use fewer columns")
 
 
 def _budget_of_counts(job: Job) -> Iterator[Contradiction]:
@@ -376,7 +376,7 @@ def _maps(job: Job, hierarchy: Hierarchy, path: Where) -> Iterator[Contradiction
         for mapping, column, allowed in zip((levels, levels.values()), (fine, steps[fine]), declared, strict=True):
             if unknown := [level for level in mapping if level not in allowed]:
                 hint = suggestion(unknown[0], allowed, "name its levels as columns has them")
-                yield Contradiction((*path, fine), f"'{unknown[0]}' is no level of '{column}'", hint, listed(allowed))
+                yield Contradiction((*path, fine), f"'{unknown[0]}' is not a level of '{column}'", hint, listed(allowed))
         if lacking := [level for level in declared[0] if level not in levels]:
             fault = f"{len(lacking)} of {len(declared[0])} levels of '{fine}' have no {steps[fine]}, first '{lacking[0]}'"
             yield Contradiction((*path, fine), fault, f"write the {steps[fine]} of every level")

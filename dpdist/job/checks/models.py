@@ -42,13 +42,13 @@ def outcomes(job: Job) -> Iterator[Contradiction]:
         return
     if family != "lognormal" and mechanism.statistics is None:
         fault = f"'{family}' models one outcome, and {len(names)} are named"
-        yield Contradiction(("outcome",), fault, "name one, or take family: lognormal, which models several together")
+        yield Contradiction(("outcome",), fault, "name one, or use family: lognormal, which models several together")
     if job.sampler.name != "exact":
         fault = f"the program of 'lognormal' models one outcome, and {len(names)} are named"
-        yield Contradiction(("sampler", "name"), fault, "take exact, or name one outcome")
+        yield Contradiction(("sampler", "name"), fault, "use exact, or name one outcome")
     if mechanism.clamps or mechanism.adds_noise:
         fault, able = f"'{mechanism.name}' takes one outcome, and {len(names)} are named", those(several_outcomes)
-        remedy = "take a mechanism that takes several, or name one outcome"
+        remedy = "use a mechanism that takes several, or name one outcome"
         yield Contradiction(("mechanism", "name"), fault, remedy, listed(able, len(able)))
     proper = job.likelihood.prior.name == "proper" or mechanism.fallback == "proper_prior"
     if proper and job.likelihood.prior.records <= len(names):
@@ -59,7 +59,7 @@ def outcomes(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(("compare",), fault, "leave them out, or name one outcome")
     if mechanism.weights.facts.uses_outcomes:
         fault = f"'{mechanism.weights.rule}' weights by the neighbours of one outcome"
-        yield Contradiction(("mechanism", "weights"), fault, "take fixed_point, linear or inverse, or name one outcome")
+        yield Contradiction(("mechanism", "weights"), fault, "use fixed_point, linear or inverse, or name one outcome")
 
 
 def family_keys(job: Job) -> Iterator[Contradiction]:
@@ -70,11 +70,11 @@ def family_keys(job: Job) -> Iterator[Contradiction]:
             ("survey", "weight"), f"'{family}' models outcome and weight together", "name the weight column"
         )
     if facts.weight is False and job.survey.weight is not None:
-        other = "" if job.mechanism.statistics else ", or take family: lognormal"
+        other = "" if job.mechanism.statistics else ", or use family: lognormal"
         remedy = f"leave survey.weight out (every record then counts as one){other}"
         yield Contradiction(("survey", "weight"), f"'{job.model_name}' models the outcome alone", remedy)
     if model.predictors and not facts.predictors:
-        remedy = "use them as strata, or take a regression" + (
+        remedy = "use them as strata, or use a regression" + (
             f": {family}_regression" if f"{family}_regression" in FAMILIES else ""
         )
         yield Contradiction(("model", "predictors"), f"'{family}' has no predictors", remedy)
@@ -110,7 +110,7 @@ def _fixed_by_the_family(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(("model", "prior"), f"the prior of '{family}' is fixed{where}", "leave prior out")
     if job.mechanism.fallback == "proper_prior":
         yield Contradiction(
-            ("mechanism", "fallback"), f"the prior of '{job.model_name}' is proper already", "take refuse or pool"
+            ("mechanism", "fallback"), f"the prior of '{job.model_name}' is proper already", "use refuse or pool"
         )
 
 
@@ -148,7 +148,7 @@ def _parameters(job: Job) -> Iterator[Contradiction]:
                 yield Contradiction(("model", "parameters", name), f"{dim} is no size", "give a size of at least 1")
             if isinstance(dim, str) and dim not in (*model.predictors, *job.strata):
                 yield Contradiction(
-                    ("model", "parameters", name), f"'{dim}' is no predictor", "name a predictor, or give a size"
+                    ("model", "parameters", name), f"'{dim}' is not a predictor", "name a predictor, or give a size"
                 )
 
 
@@ -157,7 +157,7 @@ def _without_a_program(job: Job) -> Iterator[Contradiction]:
     for name in ("program", "parameters", "data", "log_lik"):
         if getattr(model, name):
             yield Contradiction(
-                ("model", name), f"'{job.family}' comes with its program", f"leave {name} out, or take family: user"
+                ("model", name), f"'{job.family}' comes with its program", f"leave {name} out, or use family: user"
             )
 
 
@@ -170,7 +170,7 @@ def sampler_settings(job: Job) -> Iterator[Contradiction]:
         return
     if sampler.name not in samplers:
         yield Contradiction(
-            ("sampler", "name"), f"'{job.family}' has no {sampler.name} sampler", f"take {' or '.join(samplers)}"
+            ("sampler", "name"), f"'{job.family}' has no {sampler.name} sampler", f"use {' or '.join(samplers)}"
         )
     if sampler.name != "stan":
         for name in sorted(sampler.model_fields_set - {"name", "draws"}):
@@ -199,7 +199,7 @@ def noise_of_budget(job: Job) -> Iterator[Contradiction]:
         if getattr(job.budget, key) is not None:
             names = " or ".join(those(lambda spec: "noise" in spec.model_fields))
             fault = f"'{job.mechanism.name}' without Gaussian noise spends no {key}"
-            remedy = f"leave it out, or take mechanism: {{name: {names}, noise: gaussian}}"
+            remedy = f"leave it out, or use mechanism: {{name: {names}, noise: gaussian}}"
             yield Contradiction(("budget", key), fault, remedy)
 
 
@@ -242,12 +242,12 @@ def reference(job: Job) -> Iterator[Contradiction]:
         fault, remedy = f"'{name}' {mechanism.needs_reference} of a public file", "add reference: {path: …}"
         if job.sizes_in_sums and mechanism.own_histograms:
             fault += "; noisy histograms replace it only where numbers of records are public"
-            remedy += ", or take adjacency: substitution or zero_out without exchange: anywhere"
+            remedy += ", or use adjacency: substitution or zero_out without exchange: anywhere"
         yield Contradiction(("reference",), fault, remedy)
     scored = job.family == "scores"
     if scored and form is None:
         why = "'scores' places values in the distributions of a public file"
-        yield Contradiction(("reference",), why, "add reference: {path: …}, or take family: lognormal")
+        yield Contradiction(("reference",), why, "add reference: {path: …}, or use family: lognormal")
     if form is None and any(how in job.compare for how in ("laplace_finest", "reference_only")):
         yield Contradiction(
             ("compare",),
@@ -257,14 +257,14 @@ def reference(job: Job) -> Iterator[Contradiction]:
     if form is not None and not mechanism.takes_reference and (mechanism.clamps or not scored):
         names = those(lambda spec: spec.takes_reference)
         yield Contradiction(
-            ("reference",), f"'{name}' fixes nothing on a reference", f"leave it out, or take {' or '.join(names)}"
+            ("reference",), f"'{name}' fixes nothing on a reference", f"leave it out, or use {' or '.join(names)}"
         )
     if form is not None and form.is_redacted:
         yield Contradiction(("reference", "path"), "no file is named", "add path, an earlier period's file that is public")
     yield from release_or_histogram(job)
     if form is not None and form.period == job.period:
         yield Contradiction(
-            ("reference", "period"), f"it is of period {form.period}, the job's own", "take an earlier period's file"
+            ("reference", "period"), f"it is of period {form.period}, the job's own", "use an earlier period's file"
         )
 
 
@@ -277,7 +277,7 @@ def fit(job: Job) -> Iterator[Contradiction]:
         fault = "a family's fit is measured on the records of a reference, and the job names none"
         yield Contradiction(("fit",), fault, "add reference: {path: …}, or leave fit out")
     elif not parametric(job.family):
-        fault = f"'{job.model_name}' is no parametric law that could be fitted to the reference without a Markov chain"
+        fault = f"'{job.model_name}' is not a parametric law that could be fitted to the reference without a Markov chain"
         yield Contradiction(("fit",), fault, "leave fit out")
 
 

@@ -83,7 +83,7 @@ def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradictio
             and (several_outcomes(other) or not several)
         )
     )
-    remedy = "take a mechanism that gives it, or leave the statistic out"
+    remedy = "use a mechanism that gives it, or leave the statistic out"
     yield Contradiction(path, fault, remedy, listed(able, len(able)))
 
 
@@ -100,7 +100,7 @@ def table_universes(job: Job) -> Iterator[Contradiction]:
             for j, level in enumerate(texts if levels else ()):
                 if level not in levels:
                     hint = suggestion(level, levels, "name levels of the column")
-                    yield Contradiction((*path, j), f"'{level}' is no level of '{name}'", hint, listed(levels))
+                    yield Contradiction((*path, j), f"'{level}' is not a level of '{name}'", hint, listed(levels))
                 elif level in texts[:j]:
                     yield Contradiction((*path, j), f"'{level}' is named twice", "delete one")
             if name in table.by and len(set(texts)) == 1:
@@ -139,7 +139,7 @@ def modelled(job: Job) -> Iterator[Contradiction]:
     if not job.fits_likelihood:
         return
     ways = "strata or model.predictors" if family_facts(job).predictors else "strata"
-    remedy = f"add it to {ways}, leave it out, or take mechanism: {{name: tables}}"
+    remedy = f"add it to {ways}, leave it out, or use mechanism: {{name: tables}}"
     for i, table in enumerate(job.tables):
         places: list[Where] = [*(("by", j) for j in range(len(table.by))), *(("universe", name) for name in table.universe)]
         for place, name in zip(places, (*table.by, *table.universe), strict=True):
@@ -158,7 +158,7 @@ def copied(job: Job) -> Iterator[Contradiction]:
     if not job.mechanism.donates:
         fault = f"'{job.mechanism.name}' copies no further columns of a reference into synthetic records"
         able = those(lambda spec: spec.donates)
-        yield Contradiction(path, fault, f"take mechanism: {{name: {' or '.join(able)}}}, or leave microdata out")
+        yield Contradiction(path, fault, f"use mechanism: {{name: {' or '.join(able)}}}, or leave microdata out")
     elif reference is not None and not reference.holds_records:
         what = "an earlier release holds" if reference.release_folder is not None else "histograms hold"
         fault = f"{what} {', '.join(existing)} alone"
@@ -182,12 +182,12 @@ def promises(job: Job) -> Iterator[Contradiction]:
     anywhere = job.budget.exchange == "anywhere"
     if anywhere and job.budget.adjacency != "substitution":
         fault = f"{job.budget.adjacency} exchanges no record"
-        yield Contradiction(("budget", "exchange"), fault, "leave it out, or take adjacency: substitution")
+        yield Contradiction(("budget", "exchange"), fault, "leave it out, or use adjacency: substitution")
     elif job.sizes_in_sums and job.mechanism.sizes_by_sums:
         yield from _secret_sizes(job)
     elif anywhere and not job.noisy_crosstab:
         fault = f"'{job.mechanism.name}' publishes exact sample counts, which show a record that moves whatever the noise"
-        yield Contradiction(("budget", "exchange"), fault, f"take tables, {PROTECT}, or leave it out")
+        yield Contradiction(("budget", "exchange"), fault, f"use tables, {PROTECT}, or leave it out")
     elif job.sizes_in_sums:
         fault = f"'{job.mechanism.name}' publishes stratum sizes and predictors, so add_remove cannot be promised"
         yield Contradiction(("budget", "adjacency"), fault, f"use zero_out or substitution, or {PROTECT}")
@@ -208,15 +208,15 @@ def _secret_sizes(job: Job) -> Iterator[Contradiction]:
     for path in (("strata",), ("survey", "design_strata")):
         if job.strata if path == ("strata",) else job.survey.design_strata:
             yield Contradiction(
-                path, f"{why} keeps sizes secret, and these are public ones", "leave it out, or take zero_out"
+                path, f"{why} keeps sizes secret, and these are public ones", "leave it out, or use zero_out"
             )
     if job.rake:
         yield Contradiction(
-            ("rake",), "raking goes by the public number of records in a cell", "leave it out, or take zero_out"
+            ("rake",), "raking goes by the public number of records in a cell", "leave it out, or use zero_out"
         )
     if job.reference is not None and job.reference.histograms is not None:
         fault = "noisy histograms give limits of public numbers of records alone"
-        yield Contradiction(("reference", "histogram"), fault, "name a public file under reference.path, or take zero_out")
+        yield Contradiction(("reference", "histogram"), fault, "name a public file under reference.path, or use zero_out")
 
 
 def raked_totals(job: Job) -> Iterator[Contradiction]:
@@ -252,7 +252,7 @@ def _one_a_combination(
     for label in values:
         if label not in {*labels}:
             hint = suggestion(label, labels, f"write {labels[0]}, …")
-            yield Contradiction((*path, key, label), f"'{label}' is no combination of levels of {columns}", hint)
+            yield Contradiction((*path, key, label), f"'{label}' is not a combination of levels of {columns}", hint)
     if missing := [label for label in labels if label not in values]:
         what = key.removesuffix("s")
         fault = f"{len(missing)} of {len(labels)} combinations have no {what}, the first '{missing[0]}'"
@@ -269,7 +269,7 @@ def design_weights(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(path, "the job has no weight", "name survey.weight, or leave design_weights out")
     elif not job.mechanism.public_weights:
         fault = f"'{job.mechanism.name}' does not use public weights"
-        yield Contradiction(path, fault, f"take {listed(those(lambda spec: spec.public_weights))}, or leave it out")
+        yield Contradiction(path, fault, f"use {listed(those(lambda spec: spec.public_weights))}, or leave it out")
     elif job.survey.weights_constant_in:
         fault = "design_weights say already where weights are the same"
         yield Contradiction(("survey", "weights_constant_in"), fault, "leave it out")
@@ -333,15 +333,15 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
         return
     if not job.gated:
         names = those(lambda spec: spec.gates)
-        fault, remedy = f"gates cannot be measured beside '{job.mechanism.name}'", f"take {' or '.join(names)}"
+        fault, remedy = f"gates cannot be measured beside '{job.mechanism.name}'", f"use {' or '.join(names)}"
         if job.mechanism.name in names and job.budget.delta is not None:
-            fault, remedy = "gates are measured under ε alone, and the budget has a delta", "take noise: laplace"
+            fault, remedy = "gates are measured under ε alone, and the budget has a delta", "use noise: laplace"
         yield Contradiction(("accept",), fault, f"leave it out, or {remedy}")
     if job.epsilon.tables <= 0:
         fault = "the gates leave nothing of the release's budget, which budget.epsilon states"
         yield Contradiction(("accept", "epsilon"), fault, "give them a part of it")
     elif job.mechanism.adds_noise and chosen.epsilon / len(chosen.gates) / job.most_records < LEAST_BUDGET:
-        yield Contradiction(("accept", "epsilon"), "less than 1e-6 for each gate", "give them more, or take fewer gates")
+        yield Contradiction(("accept", "epsilon"), "less than 1e-6 for each gate", "give them more, or use fewer gates")
     weight = job.survey.weight
     if weight is not None and (weight not in job.columns or job.columns[weight].bounds is None):
         fault = "no public bounds of the weight, so that one record may move an error without a limit"
@@ -376,7 +376,7 @@ def presentation(job: Job) -> Iterator[Contradiction]:
     for name, column in texts.columns.items():
         path = ("presentation", "columns", name)
         if name not in columns:
-            yield _unknown(path, f"'{name}' is no column of this job", name, columns)
+            yield _unknown(path, f"'{name}' is not a column of this job", name, columns)
         else:
             yield from _levels(path, name, column, job.columns.get(name))
     yield from _twice(("presentation", "columns"), {name: texts.label(name) for name in columns}, "label")
@@ -384,9 +384,9 @@ def presentation(job: Job) -> Iterator[Contradiction]:
     for name, table in texts.tables.items():
         path = ("presentation", "tables", name)
         if name not in tables:
-            yield _unknown(path, f"'{name}' is no table of this job", name, tuple(tables))
+            yield _unknown(path, f"'{name}' is not a table of this job", name, tuple(tables))
         elif table.across is not None and table.across not in tables[name].by:
-            fault = f"'{table.across}' is no column of table '{name}'"
+            fault = f"'{table.across}' is not a column of table '{name}'"
             yield _unknown((*path, "across"), fault, table.across, tables[name].by)
     yield from _files(job)
     yield from _sample_size(job)
@@ -408,12 +408,12 @@ def _levels(path: Where, name: str, text: ColumnText, column: Column | None) -> 
     levels = tuple(map(str, column.levels))
     for level in text.levels:
         if level not in levels:
-            yield _unknown((*path, "levels", level), f"'{level}' is no level of '{name}'", level, levels)
+            yield _unknown((*path, "levels", level), f"'{level}' is not a level of '{name}'", level, levels)
     shown = {level: text.levels.get(level, level) for level in levels}
     yield from _twice((*path, "levels"), shown, "label")
     for level, label in shown.items():
         if label == TOTAL:
-            yield Contradiction((*path, "levels", level), f"'{TOTAL}' names the margins of tables", "take another label")
+            yield Contradiction((*path, "levels", level), f"'{TOTAL}' names the margins of tables", "use another label")
 
 
 def _twice(path: Where, labels: dict[str, str], what: str) -> Iterator[Contradiction]:
@@ -421,7 +421,7 @@ def _twice(path: Where, labels: dict[str, str], what: str) -> Iterator[Contradic
     for name, label in labels.items():
         if label in first:
             fault = f"'{name}' and '{first[label]}' have one {what}, '{label}': readers could not tell them apart"
-            yield Contradiction((*path, name), fault, "take another label")
+            yield Contradiction((*path, name), fault, "use another label")
         first.setdefault(label, name)
 
 
@@ -472,7 +472,7 @@ def _registry(job: Job) -> Iterator[Contradiction]:
     path = ("presentation", "registry")
     if not job.strict:
         fault = f"'{job.mechanism.name}' as this job has it promises no differential privacy that could be registered"
-        yield Contradiction(path, fault, "leave registry out, or take a strict mechanism")
+        yield Contradiction(path, fault, "leave registry out, or use a strict mechanism")
     if job.presentation.responsible is None:
         yield Contradiction(path, "an entry names who is responsible", "add presentation.responsible")
     if job.presentation.registry.tuning is None and job.presentation.choices is None:

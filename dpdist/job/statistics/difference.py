@@ -35,11 +35,11 @@ class CellDifference(Kind):
 
     def faults(self, constants: Constants, job: Any, table: Any) -> Iterator[Fault]:
         if constants.column not in table.by:
-            fault = f"'{constants.column}' is no column of table '{table.name}'"
+            fault = f"'{constants.column}' is not a column of table '{table.name}'"
             yield Fault(fault, "compare levels of one of its columns", table.by or ("no column",))
             return
         levels = job.columns[constants.column].levels or () if constants.column in job.columns else ()
         if constants.level not in levels:
             texts = tuple(map(str, levels))
             hint = suggestion(constants.level, texts, "name one of its levels")
-            yield Fault(f"'{constants.level}' is no level of '{constants.column}'", hint, texts)
+            yield Fault(f"'{constants.level}' is not a level of '{constants.column}'", hint, texts)

@@ -27,5 +27,5 @@ class Share(Kind):
     def faults(self, constants: Constants, job: Any, table: Any) -> Iterator[Fault]:
         for name in constants.across:
             if name not in table.by:
-                fault = f"'{name}' is no column of table '{table.name}'"
-                yield Fault(fault, "take a share across one of its columns", table.by or ("no column",))
+                fault = f"'{name}' is not a column of table '{table.name}'"
+                yield Fault(fault, "use a share across one of its columns", table.by or ("no column",))

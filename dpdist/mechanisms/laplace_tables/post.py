@@ -27,28 +27,29 @@ from dpdist.privacy.cell_sums import CellBounds
 UNMET = "distance from the least squares solution"
 _ROWS = "rows by {}"
 NO_RECORDS = (
-    "There are no synthetic records: each figure, margins included, has noise of its own, so no one file gives all figures."
+    "There are no synthetic records: every figure, margins included, has its own noise, so no single file gives all "
+    "figures."
 )
 LEAST_SQUARES = (
-    "Counts and totals of all tables are the additive ones nearest to the noisy figures in least squares. A mean is the "
-    "ratio of its total and count where the table has both, and else as noised."
+    "Counts and totals of all tables are adjusted by least squares to the nearest figures that add up. A mean is the "
+    "ratio of its total to its count if the table has both; otherwise it is the noisy mean."
 )
 STOPPED = (
-    "Least squares stopped after its largest number of steps, at a last correction of {:.0e} of the largest figure. "
-    "Figures add up over all tables, but they are not quite the nearest ones."
+    "The least-squares adjustment stopped at its maximum number of steps, with a last correction of {:.0e} of the largest "
+    "figure. Figures add up over all tables, but are not quite the nearest ones."
 )
-AS_NOISED = "Figures are as noised: margins are not the sums of their cells."
+AS_NOISED = "Noisy figures are published without adjustment: margins are not the sums of their cells."
 RATIOS = (
-    "A mean is the ratio of the noisy total and the noisy count, clipped to the outcome's public bounds. Where the noisy "
-    "count is not above 0, it is the bound on the total's side."
+    "A mean is the ratio of the noisy total to the noisy count, clipped to the outcome's public bounds. Where the noisy "
+    "count is 0 or less, the mean is set to one of the bounds, by the sign of the noisy total."
 )
 NO_ERRORS = (
-    "There are none. The noise has the scale of the file's own sensitivities, which are confidential. How records vary was "
-    "not released."
+    "There are no standard errors. The scale of the noise follows from the file's own sensitivities, which are "
+    "confidential, and how records vary was not released."
 )
 SUMS_NOISED_AGAIN = (
-    "Simulated: how many sample records fall into each cell, and the noise. Not included are the variation of records "
-    "within a cell, which was not released, and the bias of clipping."
+    "Standard errors are simulated. They include how many sample records fall into each cell, and the noise, but neither "
+    "the variation of records within a cell, which was not released, nor the bias of clipping."
 )
 DEFINITIONS = {
     "a": SUM_OF_A,

@@ -32,17 +32,20 @@ FINE_SCALE = Fraction(2**36)
 This noise hides the first lattice: it is uniform on its steps to 1e-4.
 """
 LOCAL = (
-    "Noise has scale Δ/ε with local sensitivities Δ, those of this file. They are confidential, but the noise "
-    "reveals them: it would differ for another file, and it is absent where all weights or outcomes of a table are "
-    "equal. ε = {} scales the noise and is not a privacy loss."
+    "Noise has scale Δ/ε, where Δ is a local sensitivity, computed from this file. Local sensitivities are confidential, "
+    "but the noise reveals them: it would differ for another file, and it is absent where all weights or outcomes of a "
+    "table are equal. ε = {} scales the noise and is not a privacy loss."
 )
-FULL = "Every figure has the full ε although a record enters several, so the noise of all figures does not compose to ε."
+FULL = (
+    "Every figure spends the full ε although a record contributes to several figures, so all figures together cost more "
+    "than ε."
+)
 SHARED = "ε is divided by the number of figures that one record enters."
 COMPOSED = (
-    "Weights and outcomes are clipped to public bounds. Each record adds a weight and, where needed, a centred "
-    "product to all its cells, over all tables and margins. The L1 sensitivity of a cell is at most 2 units of the "
-    "bounds (1 for weights alone), when a record's values are left out or changed. All sums have discrete Laplace "
-    "noise with this scale times the number of cells, over ε."
+    "Weights and outcomes are clipped to public bounds. Each record adds a weight and, where needed, a centred product of "
+    "weight and outcome to each of its cells, in all tables and margins. The L1 sensitivity of a cell is at most 2 units "
+    "of the bounds (1 for weights alone), when a record's values are left out or changed. All sums have discrete Laplace "
+    "noise. Its scale is this sensitivity times the number of cells, divided by ε."
 )
 ANYWHERE = "An exchanged record leaves its cells and enters others, so the noise has twice the scale stated above."
 

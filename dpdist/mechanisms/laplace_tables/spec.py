@@ -41,7 +41,7 @@ class WholeTables(Noisy):
         yield from super().contradictions(job)
         if self.sensitivity == "local" and job.budget.adjacency == "substitution":
             fault = f"'{self.name}' with local sensitivities promises nothing under any adjacency"
-            yield Contradiction(("budget", "adjacency"), fault, "leave it out, or take tables")
+            yield Contradiction(("budget", "adjacency"), fault, "leave it out, or use tables")
         if job.strata:
             fault = f"'{self.name}' noises tables with their margins over the whole file"
             yield Contradiction(("strata",), fault, "leave strata out")
@@ -62,7 +62,7 @@ class Laplace(WholeTables):
         yield from super().contradictions(job)
         if self.sensitivity == "public":
             fault = "'laplace' spends all of ε in every figure, with sensitivities of the file itself, as in the literature"
-            yield Contradiction(("mechanism", "sensitivity"), fault, "take laplace_composed or tables")
+            yield Contradiction(("mechanism", "sensitivity"), fault, "use laplace_composed or tables")
 
 
 class LaplaceComposed(WholeTables):

@@ -40,41 +40,43 @@ from dpdist.mechanisms.parts import SUM_OF_V, WIDE, Figures, Words, cells_of
 from dpdist.models.protocol import Draws, ReferenceRecords, ReleaseView
 
 SAMPLED = (
-    "Estimator `parameters`: simulated noise on the fitted tables, and samples of as many records as the sum of "
-    "weights in units of their public bound. The variation of weights was not released; they are treated as 0 or at "
-    "the bound. A bias from setting counts to 0 is estimated from noise on the fitted tables."
+    "Estimator `parameters`: standard errors are simulated, with new noise on the fitted tables and new samples. A sample "
+    "has as many records as the sum of weights, in units of their public bound. How weights vary was not released, so "
+    "each is treated as either 0 or the bound. The bias from setting negative counts to 0 is estimated from noise on the "
+    "fitted tables."
 )
-CLIPPED = "Standard errors do not include the effects of clipping, or of relations of pairs that were not measured."
+CLIPPED = (
+    "Standard errors do not include the effects of clipping, or of relations between columns whose pairs were not measured."
+)
 UNCLIPPED = (
-    "Counts include an estimate of weights beyond the public bound, from the reference. Standard errors include the "
-    "sampling of both files there, and a drift with a standard deviation of a quarter of what is added. They do not "
-    "include relations of pairs that were not measured."
+    "Counts include an estimate, from the reference, of weights beyond the public bound. For this part, standard errors "
+    "include the sampling error of both files and a drift with a standard deviation of a quarter of the estimate. They do "
+    "not include relations between columns whose pairs were not measured."
 )
 SAMPLED_AS_THE_REFERENCE = (
-    "Estimator `parameters`: the noise once more on the fitted tables, and samples, both simulated. A sample has as many "
-    "records as the weights' sum in units of U, or of Σw²/Σw of the reference where that is larger. U is the weights' "
-    "public bound. Counts that are set to 0 have a bias, estimated from noise on the fitted tables."
+    "Estimator `parameters`: standard errors are simulated, with new noise on the fitted tables and new samples. A sample "
+    "has as many records as the sum of weights, in units of their public bound U or of the reference's Σw²/Σw, whichever "
+    "is larger. The bias from setting negative counts to 0 is estimated from noise on the fitted tables."
 )
 EXTENDED = (
-    "The reference's weights are multiplied by one factor, so that their mean below the bound equals the file's. "
-    "Every noisy count is then multiplied by the ratio of the reference's weights in its cell to the same weights "
-    "clipped at the bound. Cells with few reference records borrow from all."
+    "The reference's weights are multiplied by one factor, so that their mean below the bound equals the file's. Every "
+    "noisy count is then multiplied by the ratio of the reference's weights in its cell to the same weights clipped at "
+    "the bound. Cells with few reference records borrow from all others."
 )
 AGREED = (
-    "Noisy tables are adjusted to non-negative counts with one total, and a column's margins are averaged over its "
-    "tables. The maximum-entropy distribution with these tables is a tree of pairs: columns that no pair joins are "
-    "independent given those between them."
+    "Noisy tables are adjusted until all counts are non-negative and all totals are equal; a column's margins are "
+    "averaged over its tables. The maximum-entropy distribution with these tables is a tree of pairs: columns that no "
+    "pair joins are independent given those between them."
 )
 LAID_OUT = (
-    "Synthetic records have all columns. Their weights are scaled until the records' tables are the fitted ones, except "
-    "in cells without a synthetic record. The fitted tables are in marginals.parquet; their errors do not include bias."
+    "Synthetic records have all columns. Their weights are scaled until their tables equal the fitted ones, except in "
+    "cells without a synthetic record. The fitted tables are in marginals.parquet; their errors do not include bias."
 )
 WITH_VALUES = (
-    "A noisy sum of values is averaged, by precision, with the sum that follows from noisy counts. A column's counts "
-    "are then "
-    "multiplied by one number for each step of its values, so that they have this sum. So are the rows of a pair, where "
-    "sums by its other column were measured. If no table of a pair has its margins and sums, the margins hold. The sums "
-    "are then moved towards those of independent columns until a table has them."
+    "A noisy sum of values is averaged, by precision, with the sum that follows from noisy counts. A column's counts are "
+    "then tilted exponentially in its values until they have this sum. So are the rows of a pair whose sums by the other "
+    "column were measured. If no table of a pair can have both its margins and its sums, the margins take precedence, and "
+    "the sums are moved towards those of independent columns until a table fits."
 )
 
 
@@ -83,9 +85,9 @@ UNEXPLAINED = (
     "the chosen network as given."
 )
 ALONG_NETWORK = (
-    "Noisy tables are adjusted to non-negative counts with one total, and a column's margins are averaged over its "
-    "tables. Given its parents, a column is independent of the other columns before it.",
-    "Synthetic records have all columns. Their weights are scaled until every column's margin is the fitted one. "
+    "Noisy tables are adjusted until all counts are non-negative and all totals are equal; a column's margins are "
+    "averaged over its tables. Given its parents, a column is independent of the other columns before it.",
+    "Synthetic records have all columns. Their weights are scaled until every column's margin equals the fitted one. "
     "Counts of several columns can differ from the fitted tables in marginals.parquet, whose errors do not include bias.",
 )
 

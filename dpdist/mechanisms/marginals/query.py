@@ -45,42 +45,41 @@ ENTERED = (
     "every measured table. The L1 sensitivity of a table is 1 when a record is left out, and 2 when its columns and "
     "weight change. All cells have discrete Laplace noise."
 )
-LISTED = "The job names the tables. Each of k tables has a share ε/k, so noise with k times the scale of a single table."
+LISTED = "The job names the tables. Each of k tables gets ε/k, so its noise has k times the scale of a single table's."
 CHOSEN = (
-    "A third of ε measures each column's table, a third chooses pairs of columns, and a third measures the pairs' "
-    "tables. Pairs are chosen one by one, by the largest score with discrete Laplace noise. A score is the L1 "
-    "distance of a pair's table from the product of its noisy margins, and has the sensitivity of the table."
+    "A third of ε measures each column's table, a third chooses pairs of columns, and a third measures the pairs' tables. "
+    "Pairs are chosen one at a time, each as the pair with the largest noisy score (discrete Laplace noise). A score is "
+    "the L1 distance between a pair's table and the product of its noisy margins; its sensitivity is that of the table."
 )
 ADAPTIVE = (
-    "A third of ε measures each column's table, and the rest is spent in rounds. A round spends a quarter of its ε "
-    "to choose a pair of columns, by the largest score with discrete Laplace noise, and the rest to measure its "
-    "table. A score is the L1 distance of a pair's table from the current fit, less the expected noise, and has the "
-    "sensitivity of the table. If a table is no more informative than its noise, later rounds spend twice as much; "
-    "the last round spends the remainder."
+    "A third of ε measures each column's table, and the rest is spent in rounds. A round spends a quarter of its ε on "
+    "choosing the pair of columns with the largest noisy score (discrete Laplace noise), and the rest on measuring the "
+    "pair's table. A score is the L1 distance between a pair's table and the current fit, less the expected noise; its "
+    "sensitivity is that of the table. If a table proves no more informative than its noise, later rounds spend twice as "
+    "much; the last round spends the remainder."
 )
 OUTRIGHT = (
-    "Half of ε measures each column's table, and half measures the tables of pairs. The pairs of at most 100,000 cells "
-    "form no loop, so all are measured and none is chosen."
+    "Half of ε measures each column's table, and half measures the tables of pairs. The pairs with at most 100,000 cells "
+    "form no loop, so all of them are measured, without a choice."
 )
 OF_NETWORK = (
-    "The first column in the job has a table of its own, and every other column one with its parents, which are "
-    "earlier columns. Each of {tables} tables gets {share} of ε, so its noise has {tables} times the scale of a "
-    "single table's."
+    "The first column in the job has its own table. Every other column has one together with its parents, which are "
+    "earlier columns. The {tables} tables share {share} of ε equally, so the noise has {tables} times the scale that it "
+    "would have for a single table."
 )
 PARENTS_CHOSEN = (
-    "Columns and their parents are chosen in {rounds} rounds, which share {share} of ε, each by the largest score "
-    "with discrete Laplace noise. A score is half the L1 distance of a table from independence of the column and "
-    "its parents. Its sensitivity is 2 units when a record is left out, and 4 when it changes."
+    "Columns and their parents are chosen in {rounds} rounds, which share {share} of ε, each time by the largest noisy "
+    "score (discrete Laplace noise). A score is half the L1 distance between the table of a column with its parents and "
+    "the table that independence would give. Its sensitivity is 2 units when a record is left out, and 4 when it changes."
 )
 REFERRED = (
-    "What lies beyond the weights' public bound is estimated from the reference's weights, after noise: no query "
-    "depends on them."
+    "Weights beyond the public bound are estimated from the reference's weights, after noise; no query depends on them."
 )
 OF_VALUES = (
-    "Sums of values are measured, too: {sums}. Each record adds its weight, in units of its bound, times the "
-    "position of its value, from −1 at the lowest level to 1 at the highest. The L1 sensitivity of a sum is 1 unit "
-    "when a record is left out, and 2 when it changes, as for a table. Sums count as tables in the split of ε: "
-    "together they have {part} of it, and discrete Laplace noise with scale {scale} units."
+    "Sums of values are measured, too: {sums}. Each record adds its weight, in units of its bound, times the position of "
+    "its value, from −1 at the lowest level to 1 at the highest. The L1 sensitivity of a sum is 1 unit when a record is "
+    "left out, and 2 when it changes, as for a table. Sums count as tables in the split of ε: together they get {part} of "
+    "it, and they have discrete Laplace noise with scale {scale} units."
 )
 
 
@@ -319,7 +318,8 @@ class NoisyMarginals(NoisySums[Settings, CodedTables]):
             columns, part = len(job.outcomes), settings.choosing(len(job.outcomes))
             choice = (PARENTS_CHOSEN.format(rounds=columns - 1, share=part),) if part else ()
             moves = () if job.sizes_secret else (MOVES_OF_TWO[job.budget.adjacency],)
-            return promise_of(job, total, ENTERED, OF_NETWORK.format(tables=columns, share=1 - part), *choice, *moves)
+            network = OF_NETWORK.format(tables=columns, share=1 - part if part else "all")
+            return promise_of(job, total, ENTERED, network, *choice, *moves)
         alone = settings.marginals is not None or len(job.outcomes) == 1
         chosen_by = ADAPTIVE if settings.adapts else CHOSEN
         how = LISTED if alone else chosen_by if settings.chooses(job) else OUTRIGHT

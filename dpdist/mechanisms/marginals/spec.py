@@ -147,16 +147,16 @@ class CodedMarginals(Noisy):
     def _of_selection(self, job: JobView) -> Iterator[Contradiction]:
         """Keys that belong to another selection."""
         if self.select == "given" and self.marginals is None:
-            yield Contradiction(("mechanism", "marginals"), "no tables are given", "add marginals, or take select: tree")
+            yield Contradiction(("mechanism", "marginals"), "no tables are given", "add marginals, or use select: tree")
         others: tuple[str, ...] = ("degree", "usefulness", "choice") if self.selects != "privbayes" else ("sums",)
         others += ("marginals",) if self.selects != "given" else ()
         for key in others:
             if getattr(self, key) is not None:
                 fault = f"select: {self.selects} has no {key}"
-                yield Contradiction(("mechanism", key), fault, f"leave {key} out, or take another selection")
+                yield Contradiction(("mechanism", key), fault, f"leave {key} out, or use another selection")
         if self.selects == "privbayes" and job.reference is not None:
             yield Contradiction(
-                ("reference",), "'privbayes' fixes nothing on a reference", "leave it out, or take select: tree"
+                ("reference",), "'privbayes' fixes nothing on a reference", "leave it out, or use select: tree"
             )
 
     def _of_tables(self, job: JobView) -> Iterator[Contradiction]:
@@ -245,12 +245,12 @@ class CodedMarginals(Noisy):
             < LEAST_BUDGET
         ):
             fault = f"a table or a choice has less than 1e-6 of ε, and {TOO_LITTLE}"
-            yield Contradiction(("mechanism", "name"), fault, "take fewer columns, or a larger epsilon")
+            yield Contradiction(("mechanism", "name"), fault, "use fewer columns, or a larger epsilon")
         most = max((columns - met) * comb(met, min(self.parents, met)) for met in range(1, columns + 1))
         if most > MOST_CANDIDATES:
             fault = f"{columns} columns with up to {self.parents} parents make rounds of {most:,} candidates"
             yield Contradiction(
-                ("mechanism", "degree"), fault, f"take a smaller degree, or fewer columns: at most {MOST_CANDIDATES:,}"
+                ("mechanism", "degree"), fault, f"use a smaller degree, or fewer columns: at most {MOST_CANDIDATES:,}"
             )
 
 
@@ -318,6 +318,6 @@ def _of_levels(name: str, column: Column) -> Iterator[Contradiction]:
     several = len(set(column.codes.values())) if column.codes is not None else floor(high) - ceil(low) + 1
     if several > MOST_LEVELS:
         fault = f"{several:,} levels, each with a noisy count"
-        yield Contradiction(("columns", name, "bounds"), fault, f"take at most {MOST_LEVELS:,}: group the values")
+        yield Contradiction(("columns", name, "bounds"), fault, f"use at most {MOST_LEVELS:,}: group the values")
     elif several < 2:
         yield Contradiction(("columns", name, "bounds"), f"{several} levels tell nothing", "leave the column out")

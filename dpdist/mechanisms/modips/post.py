@@ -39,10 +39,10 @@ PRIOR_SD = 0.25
 LEAST_SD = 0.01
 """Smallest standard deviation of the law, in half widths of the bounds."""
 LAW_AGAIN = (
-    "Estimator `parameters`: composition of the sample over cells, the spread of the posterior given the first set's "
-    "sums, and other noise with another draw, simulated. Weights count there by their share of the public bound. Errors "
-    "of counts do not include the variation of weights within a cell, which was not released, and no error includes the "
-    "bias of another law."
+    "Estimator `parameters`: standard errors include the composition of the sample over cells, the spread of the "
+    "posterior given the first set's sums and, by simulation, new noise with a new draw. Each weight enters as a share of "
+    "its public bound. Errors of counts do not include the variation of weights within a cell, which was not released. No "
+    "error includes the bias that arises if outcomes follow another law."
 )
 
 
@@ -53,15 +53,15 @@ WORDS = Words(
     ),
     errors=f"{LAW_AGAIN} {WIDE}",
     steps=(
-        "Parameters are drawn from the posterior given the noisy sums, which are set into their public ranges and then "
-        "taken as exact. Synthetic outcomes follow the law of these parameters, with their cell's mean weight. The prior "
-        "of an outcome with K levels counts as one record in each cell, 1/K for each level.",
-        "An analysis of the synthetic sets alone has T = B/m + W with (m − 1)(1 + mW/B)² degrees of freedom. With one set, "
-        "T does not include the noise. For nested sets, B is the variance between the means of the sanitizations' sets, "
-        "and m is the number of sanitizations.",
-        "Weights of the sample vary within cells and those of synthetic records do not, so that W lacks a design effect. "
-        "Multiply W by the weight's public upper bound over the records' mean weight: it is then no smaller than the "
-        "sample's own variance of a mean (Σw² is at most the bound times Σw).",
+        "Noisy sums are moved into their public ranges and then treated as exact: parameters are drawn from the posterior "
+        "given these sums. Synthetic outcomes follow the law with these parameters, and each record has its cell's mean "
+        "weight. The prior of an outcome with K levels is worth one record in each cell, 1/K for each level.",
+        "An analysis of the synthetic sets alone uses T = B/m + W with (m − 1)(1 + mW/B)² degrees of freedom. With one "
+        "set, T does not include the noise. For nested sets, B is the variance between the means of the sanitizations' "
+        "sets, and m is the number of sanitizations.",
+        "Weights vary within cells in the sample, but not among synthetic records, so W lacks a design effect. Multiply W "
+        "by the weight's public upper bound divided by the records' mean weight; it is then at least the sample's own "
+        "variance of a mean (Σw² is at most the bound times Σw).",
     ),
 )
 DEFINITIONS = {

@@ -74,28 +74,28 @@ def draw_truncated(sums: Floats, noise: Floats, low: Floats, high: Floats) -> Fl
 
 
 MOMENTS_SANITIZED = (
-    "Each record adds 1 − v and vu to its cell, and v(u² − 1/2) to the file, where v is its weight and u its "
-    "outcome (or log outcome) in half widths of the public bounds; without weights, it adds u and u² − 1/2. The L1 "
-    "sensitivity of these sums is 3/2 when a record's values are left out, and 5/2 when they change. All have "
-    "discrete Laplace noise."
+    "Each record adds 1 − v and vu to its cell, and v(u² − 1/2) to one sum over all cells. Here v is its weight divided "
+    "by the public bound, and u its centred outcome (or log outcome) in half widths of the public bounds. Without "
+    "weights, it adds u and u² − 1/2. The L1 sensitivity of these sums is 3/2 when a record's values are left out, and "
+    "5/2 when they change. All have discrete Laplace noise."
 )
 LOCATION_SANITIZED = (
-    "Each record adds 1 − v and vu to its cell, where v is its weight and u its outcome in half widths of the "
-    "public bounds; without weights, it adds u. The L1 sensitivity of these sums is 1 when a record's values are "
-    "left out, and 2 when they change. Both have discrete Laplace noise. The variance comes from the job, which "
-    "declares it public."
+    "Each record adds 1 − v and vu to its cell, where v is its weight divided by the public bound, and u its centred "
+    "outcome in half widths of the public bounds. Without weights, it adds u. The L1 sensitivity of these sums is 1 when "
+    "a record's values are left out, and 2 when they change. Both have discrete Laplace noise. The variance comes from "
+    "the job, which declares it public."
 )
 LEVELS_SANITIZED = (
-    "Each record adds 1 − v to its cell and v to its cell's level, where v is its weight (1 without weights). The "
-    "L1 sensitivity of these sums is 1 when a record's values are left out, and 2 when they change. All have "
-    "discrete Laplace noise."
+    "Each record adds 1 − v to its cell and v to its level in that cell, where v is its weight divided by the public "
+    "bound (1 without weights). The L1 sensitivity of these sums is 1 when a record's values are left out, and 2 when "
+    "they change. All have discrete Laplace noise."
 )
 SANITIZATION = {
-    "conjoint": "All sums have noise of the same scale: their joint L1 sensitivity over a sanitization's ε.",
-    "individual": ("Each kind of sum has an equal share of a sanitization's ε, and noise for its own sensitivity."),
+    "conjoint": "All sums have noise of the same scale: their joint L1 sensitivity divided by the ε of one sanitization.",
+    "individual": ("Each kind of sum gets an equal share of a sanitization's ε, and noise scaled to its own sensitivity."),
 }
 TRUNCATION = {
-    "clamped": "A noisy sum beyond its public domain is set to the nearest end, which is post-processing.",
+    "clamped": "A noisy sum outside its public domain is set to the nearest end, which is post-processing.",
     "bounded": (
         "Noisy sums are drawn from Laplace distributions truncated to their public domains, with scale "
         "sensitivity/(C log((1 + e^(ε/C))/2)) for C sums that one record can change. This scale accounts for the "
@@ -103,9 +103,10 @@ TRUNCATION = {
     ),
     "renormalised": "",
 }
-NESTED = "By post-processing, {} synthetic sets follow from every sanitization."
+NESTED = "Every sanitization yields {} synthetic sets, by post-processing."
 MOVES_UNCLAIMED = (
-    "A change of cells is not covered: public counts would show it, and there is no bound for the noisy sums either."
+    "The guarantee does not cover a record that moves to another cell: public counts would show the move, and "
+    "nothing bounds what the noisy sums would show."
 )
 
 

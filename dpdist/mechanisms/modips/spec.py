@@ -81,10 +81,12 @@ class Modips(Noisy):
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if self.truncation == "renormalised":
-            yield Contradiction(("mechanism", "truncation"), self._cost(job), "take clamped, or bounded, whose scale pays")
+            yield Contradiction(
+                ("mechanism", "truncation"), self._cost(job), ("use clamped, or bounded, whose larger scale pays for it")
+            )
         if job.synthetic_sets % self.nested:
             fault = f"{job.synthetic_sets} sets are no multiple of {self.nested}"
-            yield Contradiction(("mechanism", "nested"), fault, "take a divisor of synthetic_sets")
+            yield Contradiction(("mechanism", "nested"), fault, "use a divisor of synthetic_sets")
         if self.variance is not None and self.law != "normal":
             fault = f"only the normal law's variance can be public, not that of '{self.law}'"
             yield Contradiction(("mechanism", "variance"), fault, "leave it out")
@@ -108,10 +110,10 @@ class Modips(Noisy):
             fault = f"between bounds so wide a {self.law} law has figures that no number can hold"
             yield Contradiction(bounds, fault, f"narrow them to within {WIDEST:g}, and a lognormal law's to such a ratio")
         if self.law == "bernoulli" and column.bounds is not None and (low, high) != (0.0, 1.0):
-            yield Contradiction(bounds, "a Bernoulli law has the values 0 and 1", "write [0, 1], or take law: multinomial")
+            yield Contradiction(bounds, "a Bernoulli law has the values 0 and 1", "write [0, 1], or use law: multinomial")
         if self.law == "multinomial" and (levels := levels_between(column)) > MOST_LEVELS:
             fault = f"{levels:,} levels, each with a noisy count in every cell"
-            yield Contradiction(bounds, fault, f"take at most {MOST_LEVELS:,}, or law: normal")
+            yield Contradiction(bounds, fault, f"use at most {MOST_LEVELS:,}, or law: normal")
 
     def _cost(self, job: JobView) -> str:
         """A text on the loss of noise of scale Δ/ε that is truncated to a wide domain, with the sensitivity Δ."""

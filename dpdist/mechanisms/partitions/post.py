@@ -178,19 +178,19 @@ class Attribute:
 
 
 AGAIN = (
-    "Estimator `parameters`: composition of the sample over x, other samples of as many records as Σv, and other noise, "
-    "simulated from the first set's counts. How weights vary was not released: their sum is taken to vary "
-    "as if each were 0 or at its bound. Counts that are kept from being negative have a bias, estimated from noise on "
+    "Estimator `parameters`: standard errors include the composition of the sample over x and, simulated from the first "
+    "set's counts, new samples of Σv records and new noise. How weights vary was not released, so their sum is assumed to "
+    "vary as if each were either 0 or at its bound. The bias from keeping counts non-negative is estimated from noise on "
     "the released counts."
 )
 WORDS = Words(
     density="noisy counts of the combinations of {outcome}",
     errors=f"{AGAIN} {WIDE}",
     steps=(
-        "Counts of all layers are made to agree by least squares, from the root down: each node's children are the "
-        "nearest counts that are not negative. The root is the public number of records, or with weights what the noisy "
-        "sum of 1 − v leaves of it. Synthetic records have cells by their counts, values uniform within bins, and their "
-        "stratum's mean weight.",
+        "Counts of all layers are made consistent by least squares, from the root down: a node's children get the nearest "
+        "non-negative counts. The root is the public number of records or, with weights, that number less the noisy sum "
+        "of 1 − v. Cells get synthetic records in proportion to their counts. Values are uniform within bins, and all "
+        "records of a stratum have its mean weight.",
     ),
 )
 LEAST_MEAN_WEIGHT = 1e-3

@@ -22,11 +22,11 @@ from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released
 from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 
 COUNTED = (
-    "Levels and public bounds of the outcomes define the cells of a partition. Let v be a record's weight over its "
-    "public bound, at most 1 (1 without weights). Each record adds v to one node in every layer of a tree over the "
-    "cells, and 1 − v to one sum. The L1 sensitivity of a layer is 1 when a record's values are left out, and 2 "
-    "when they change. All counts, including those of empty cells, have discrete Laplace noise with scale "
-    "sensitivity/ε of their layer."
+    "Levels and public bounds of the outcomes define the cells of a partition. Let v be a record's weight divided by its "
+    "public bound, at most 1 (1 without weights). Each record adds v to one node in every layer of a tree over the cells, "
+    "and 1 − v to one sum. The L1 sensitivity of a layer is 1 when a record's values are left out, and 2 when they "
+    "change. All counts, including those of empty cells, have discrete Laplace noise with scale sensitivity/ε of their "
+    "layer."
 )
 LAYERS = "The tree has {layers} layers, each with an equal part of {share} of a set's ε."
 SELECTED = (
@@ -34,7 +34,10 @@ SELECTED = (
     "This takes {share} of a set's ε, in equal parts for {selections} selections on every branch. The AIC of a node "
     "has sensitivity 2, as the number of levels is public."
 )
-MOVES = "A change of strata is not covered: public counts would show it, and there is no bound for the noisy counts either."
+MOVES = (
+    "The guarantee does not cover a record that moves to another stratum: public counts would show the move, and nothing "
+    "bounds what the noisy counts would show."
+)
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class Partitioned(Noisy):
         for name in self.bins:
             if name not in job.outcomes:
                 yield Contradiction(
-                    ("mechanism", "bins", name), f"'{name}' is no outcome", "name an outcome, or leave it out"
+                    ("mechanism", "bins", name), f"'{name}' is not an outcome", "name an outcome, or leave it out"
                 )
             elif name in job.columns and job.columns[name].codes is not None:
                 fault = f"'{name}' has levels, and a bin is uniform within"
@@ -88,7 +88,7 @@ class Partitioned(Noisy):
         yield from self._of_parts(job)
         if len(declared(job)) == len(job.outcomes) and (cells := prod(self.levels(job))) > MOST_CELLS:
             fault = f"outcomes cross to {cells:,} cells, each with a noisy count"
-            yield Contradiction(("outcome",), fault, f"take at most {MOST_CELLS:,}: leave outcomes out, or merge levels")
+            yield Contradiction(("outcome",), fault, f"use at most {MOST_CELLS:,}: leave outcomes out, or merge levels")
 
     def _of_parts(self, job: JobView) -> Iterator[Contradiction]:
         """Every layer's counts, and every selection, must have enough ε for noise to be drawn."""
@@ -101,7 +101,7 @@ class Partitioned(Noisy):
         parts += [self.selecting / self.selections(job)] if self.selections(job) > 0 else []
         if min(parts) * job.epsilon_per_set / job.most_records < LEAST_BUDGET <= job.epsilon_per_set / job.most_records:
             fault = f"a layer has less than 1e-6 of ε, and {TOO_LITTLE}"
-            yield Contradiction(("mechanism", "name"), fault, "take fewer layers or sets, or a larger epsilon")
+            yield Contradiction(("mechanism", "name"), fault, "use fewer layers or sets, or a larger epsilon")
 
 
 class FlatLaplace(Partitioned):
@@ -117,7 +117,7 @@ class Layered(Partitioned):
         if not 2 <= layers <= len(job.outcomes):
             fault = f"{layers} layers of {len(job.outcomes)} outcomes: every layer but the last splits by one or more"
             yield Contradiction(
-                ("mechanism", path), fault, "take at least 2 and at most as many as outcomes, or flat_laplace"
+                ("mechanism", path), fault, "use at least 2 and at most as many as outcomes, or flat_laplace"
             )
 
 
@@ -181,9 +181,9 @@ class Steps(Layered):
     def _of_order(self, job: JobView, named: list[str]) -> Iterator[Contradiction]:
         for i, name in enumerate(named):
             if name not in job.outcomes:
-                yield Contradiction(("mechanism", "order"), f"'{name}' is no outcome", "name outcomes alone")
+                yield Contradiction(("mechanism", "order"), f"'{name}' is not an outcome", "name outcomes alone")
             if name in named[:i]:
                 yield Contradiction(("mechanism", "order"), f"'{name}' is named twice", "delete one")
         if len(self.order or ()) == 1 and len(set(named)) == len(job.outcomes):
             fault = "the first layer has all outcomes, which is the flat Laplace"
-            yield Contradiction(("mechanism", "order"), fault, "take flat_laplace, or put some outcomes behind others")
+            yield Contradiction(("mechanism", "order"), fault, "use flat_laplace, or put some outcomes behind others")

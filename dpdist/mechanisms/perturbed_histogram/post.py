@@ -24,9 +24,9 @@ from dpdist.models.protocol import Draws, Parameter, ReleaseView
 from dpdist.models.public_model import PublicModel, design
 
 COUNTED_AGAIN = (
-    "Estimator `parameters`: composition of the sample over x, other samples' bin counts and other noise, both simulated "
-    "from the first set's histogram. Counts cut off at 0 have a bias, estimated from noise on that histogram. The bias "
-    "of bins is not included."
+    "Estimator `parameters`: standard errors include the composition of the sample over x and, simulated from the first "
+    "set's histogram, new samples' bin counts and new noise. The bias from cutting counts off at 0 is estimated from "
+    "noise on that histogram. The bias of binning is not included."
 )
 WORDS = Words(density="noisy histogram of {outcome} in equal bins", errors=COUNTED_AGAIN)
 DEFINITIONS = {

@@ -18,9 +18,9 @@ from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 
 COUNTS = (
-    "Bins depend on public bounds and sample counts only. Leaving out a record's values changes one bin's count by "
-    "1, and changing them changes two. All counts have discrete Laplace noise with scale 1/ε (2/ε under "
-    "substitution), with ε that of a set."
+    "Bins depend on public bounds and sample counts only. Leaving out a record's values changes one bin's count by 1; "
+    "changing them changes two counts by 1. All counts have discrete Laplace noise with scale 1/ε (2/ε under "
+    "substitution), where ε is that of one set."
 )
 
 

@@ -17,7 +17,7 @@ REFUSAL_SHOWS = (
     "A release is refused if its bound exceeds the target or a fit does not converge (fallback: refuse). That this "
     "release exists thus depends on the records, and ε does not cover it."
 )
-FALLBACK_SHOWS = "Use of the declared fallback depends on the records and can be seen in the release."
+FALLBACK_SHOWS = "Whether the declared fallback was used depends on the records and can be seen in the release."
 CLAMPED = (
     "The logarithm of each record's factor in a set's posterior is clamped to ±ε/2, with ε that of one set, and to "
     "±ε/4 under substitution, whatever the data are. [G] states ±ε/2 for substitution, too, but that guarantees "

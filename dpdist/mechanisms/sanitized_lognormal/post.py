@@ -54,20 +54,21 @@ SCATTER = ("1 - |p|^2", "p1^2 - p2^2", "2 p1 p2")
 
 
 FIT_AGAIN = (
-    "Estimator `parameters`: composition of the sample over cells, and the law of the fit's errors. These are sampling "
-    "error of the winsorised moments, noise, the reference's own error where a cell was shrunk towards the others, and "
-    "its tails. They do not include the bias of a law that is not lognormal."
+    "Estimator `parameters`: standard errors include the composition of the sample over cells and the errors of the fit. "
+    "The latter are the sampling error of the winsorised moments, noise, the reference's own error where a cell was "
+    "shrunk towards the others, and the error of the reference's tails. They do not include the bias that arises if "
+    "records are not lognormal."
 )
 SETS_DRAWN = (
-    "Estimator `records`: V + (V + W)/m. V is the variance of the fit's estimate, which each set repeats, and W the "
-    "variance by linearisation within a set."
+    "Estimator `records`: V + (V + W)/m. V is the variance of the fit's estimate, which all sets share, and W the "
+    "variance within a set, by linearisation."
 )
 INVERTED = (
-    "Winsorising is undone by the cells' shifts and the common stretch of logarithms under which the reference has the "
-    "noisy moments. Cells {}. The stretch is kept between a half and twice the reference's in every direction. Tables "
-    "from parameters are the fit's; synthetic sets follow draws from the law of its errors."
+    "Winsorising is undone by shifting each cell and stretching all logarithms until the reference, winsorised, has the "
+    "noisy moments. Cells {}. In every direction, the stretch stays between a factor of 1/2 and one of 2. Tables from "
+    "parameters use the fit itself; synthetic sets use draws from the distribution of its errors."
 )
-SHRUNK = {True: "are shrunk to their common shift as far as noise moved them", False: "are not shrunk"}
+SHRUNK = {True: "are shrunk towards their common shift, the more so the noisier they are", False: "are not shrunk"}
 WORDS = Words(
     errors=FIT_AGAIN,
     errors_of_records=SETS_DRAWN,

@@ -31,8 +31,8 @@ SANITIZED_GAUSSIAN = (
     "and 7/4 when they change. All have discrete Gaussian noise with σ = sensitivity/√(2ρ)."
 )
 LOGNORMAL_SHAPE = (
-    "Whitening, and the correction for winsorising, come from the reference. Logarithms are assumed normal within "
-    "cells; standard errors do not include the bias of another distribution."
+    "Whitening, and the correction for winsorising, come from the reference. Logarithms are assumed to be normal within "
+    "cells; standard errors do not include the bias that arises if they are not."
 )
 SETS_ARE_FREE = "one noisy statistic, from which every synthetic set follows by post-processing"
 

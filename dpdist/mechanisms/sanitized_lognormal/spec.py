@@ -35,7 +35,7 @@ class SanitizedStatistics(Noisy):
         yield from super().contradictions(job)
         if job.likelihood.family != "lognormal":
             fault = f"'{self.name}' releases statistics of the lognormal law"
-            yield Contradiction(("model", "family"), fault, "take family: lognormal")
+            yield Contradiction(("model", "family"), fault, "use family: lognormal")
             return
         if job.sampler != Sampler(name="exact"):
             yield Contradiction(("sampler",), f"'{self.name}' draws from no posterior", "leave sampler out")

@@ -24,29 +24,31 @@ from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 from dpdist.privacy.noise import LARGEST_SCORE
 
 SCALED = (
-    "In every measured table, each record adds two residuals from a public prediction to its cell: that of its weight, and "
-    "that of its weighted, centred outcome. Both are divided by limits and scaled to an L1 norm of at most 1. The L1 "
-    "sensitivity of a table's sums is thus 1 when a record's values are left out, and 2 when they change."
+    "In every measured table, each record adds two residuals to its cell: the differences of its weight, and of its "
+    "weighted, centred outcome, from public predictions. Both are divided by clipping limits and scaled so that their L1 "
+    "norm is at most 1. The L1 sensitivity of a table's sums is therefore 1 when a record's values are left out, and 2 "
+    "when they change."
 )
 SCALED_KNOWN = (
-    "In every measured table, each record adds its weighted, centred outcomes' residuals from a public prediction to its "
-    "cell, divided by limits and scaled to an L1 norm of at most 1. The L1 sensitivity of a table's sums is thus 1 when a "
-    "record's values are left out, and 2 when they change. Counts follow from public weights and sample counts."
+    "In every measured table, each record adds to its cell the differences of its weighted, centred outcomes from public "
+    "predictions, divided by clipping limits and scaled so that their L1 norm is at most 1. The L1 sensitivity of a "
+    "table's sums is therefore 1 when a record's values are left out, and 2 when they change. Counts follow from public "
+    "weights and sample counts."
 )
-LAPLACE = "A table with a share s of {part} has discrete Laplace noise with scale sensitivity/(s{amount})."
+LAPLACE = "A table that gets a share s of {part} has discrete Laplace noise with scale sensitivity/(s{amount})."
 SCALED_SECRET = (
     "The number of records is measured. In every measured table, each record adds its weight and its weighted outcome, "
-    "centred at the cell's predicted mean, to its cell. Both are divided by limits; half their sum and half their "
-    "difference are scaled to an L1 norm of at most 1. The L1 sensitivity of a table's sums is thus 1 when a record is "
-    "added or removed, and 2 when it is exchanged for another."
+    "centred at the cell's predicted mean, to its cell. Both are divided by clipping limits. Half their sum and half "
+    "their difference are measured, scaled so that their L1 norm is at most 1. The L1 sensitivity of a table's sums is "
+    "therefore 1 when a record is added or removed, and 2 when it is exchanged for another."
 )
-GAUSSIAN = "A table with a share s of {part} has discrete Gaussian noise with σ = sensitivity/√(2s{amount})."
+GAUSSIAN = "A table that gets a share s of {part} has discrete Gaussian noise with σ = sensitivity/√(2s{amount})."
 PREDICTED, LIMITED = 0.4, 0.7
 """About which shares of a stratum's work are done once parts of the budget and limits of tables are known."""
 BEYOND = (
-    "Where the budget shows single records, a record first adds 1, over the number of measured columns, to one count of "
-    "its cell for every column whose residual is beyond the first limits: at most 1 in all. These noisy counts widen the "
-    "limits."
+    "Where noise is small beside a single record, records with residuals beyond the first limits are counted first. For "
+    "every such residual, a record adds 1, divided by the number of measured columns, to one count of its cell, so it "
+    "adds at most 1 in all. These noisy counts widen the limits."
 )
 SHARED = (
     "Prediction and limits depend only on the job, {source}, public sample counts and earlier noisy sums. The shares "
@@ -60,25 +62,25 @@ SHARED_SECRET = (
 )
 SHAPE = (
     "Values beyond the limits are estimated from the reference, with a standard error. Drift since the reference is "
-    "estimated from the noisy sums. If the tail beyond the limits has grown since the reference, figures come out low and "
+    "estimated from the noisy sums. If the tail beyond the limits has grown since the reference, figures are too low and "
     "standard errors do not show it."
 )
 
 
 BINNED = (
-    "Bins of the weight, if it is measured, and of every outcome depend on public bounds only. Each record adds 1 to one "
-    "bin of each of these h columns: the L1 sensitivity is h when its values are left out, and 2h when they change. Tables "
-    "cost the rest of the budget (adaptive composition)."
+    "Every outcome, and the weight if it is measured, is counted in bins that depend on public bounds only. For each of "
+    "these h columns, a record adds 1 to one bin. The L1 sensitivity is h when its values are left out, and 2h when they "
+    "change. Tables cost the rest of the budget (adaptive composition)."
 )
 BINNED_LAPLACE = "The counts have discrete Laplace noise with scale h/ε₀ (2h/ε₀ under substitution)."
 BINNED_GAUSSIAN = "The counts have discrete Gaussian noise with σ = √(h/2ρ₀) (√(h/ρ₀) under substitution)."
 SHAPE_OF_BINS = (
-    "Limits, and the values beyond them, are estimated from noisy counts of bins of the whole stratum, with weights and "
-    "outcomes assumed independent. Differences between cells are estimated from the noisy sums. Standard errors may not "
-    "include a tail that the noise hides, or that only one cell has."
+    "Limits, and values beyond them, are estimated from the noisy bin counts of the whole stratum, with weights and "
+    "outcomes assumed independent. Differences between cells are estimated from the noisy sums. Standard errors may miss "
+    "a tail that the noise hides or that only one cell has."
 )
-SPLIT = "; sequential within a set: ε₀ = {} for counts of bins, ε₁ = {} for the tables"
-SPLIT_RHO = "; sequential within a set: ρ₀ = {:.6g}, that of ε₀ = {}, for counts of bins, ρ₁ = {:.6g} for the tables"
+SPLIT = "; sequential within a set: ε₀ = {} for bin counts, ε₁ = {} for the tables"
+SPLIT_RHO = "; sequential within a set: ρ₀ = {:.6g} (equivalent to ε₀ = {}) for bin counts, ρ₁ = {:.6g} for the tables"
 
 
 @dataclass(frozen=True)
@@ -156,8 +158,8 @@ class ResidualTables(NoisySums[Settings, ResidualCells]):
         if not job.on_histograms:
             of_all = {"source": "the reference", "budget": "the budget", "part": amount, "amount": amount}
             return promise_of(job, per_set(total, job), *(text.format(**of_all) for text in texts), SHAPE, *referred(job))
-        of_rest = {"source": "noisy counts of bins", "budget": "the rest of the budget", "amount": f"{amount}₁"}
-        of_rest["part"] = f"{amount}₁, the budget left by the bins,"
+        of_rest = {"source": "noisy bin counts", "budget": "the rest of the budget", "amount": f"{amount}₁"}
+        of_rest["part"] = f"{amount}₁, the budget that the bins leave,"
         assert job.reference is not None
         assert job.reference.histograms is not None
         of_law = BINNED_GAUSSIAN if settings.gaussian else BINNED_LAPLACE

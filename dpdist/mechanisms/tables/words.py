@@ -11,15 +11,16 @@ from dpdist.mechanisms.tables.sensitivity import COUNTS, NAME
 from dpdist.models.protocol import ReleaseView
 
 ONE_WEIGHT = (
-    "The job states that all records with the same {} have one weight. Outcomes, not weights, are therefore adjusted "
-    "until a cell has its released means."
+    "The job states that all records with the same {} have one weight. Therefore outcomes, not weights, are adjusted "
+    "until every cell has its released means."
 )
 DECLARED = "Weights are those that the job declares, without noise. Records of the reference were given these weights, too."
 MICRODATA = (
-    "Synthetic records reproduce the released counts and means of every cell by the columns under `measured`. The columns "
-    "under `copied` come from each record's donor in the reference, with its weight and outcomes; where a cell has fewer "
-    f"than {FEWEST} donors, the donor may be from another cell. Copied columns were not measured on the current file: they "
-    "show no change since the reference, and no standard error or interval covers them."
+    "Synthetic records reproduce the released counts and means of every cell that the columns under `measured` form. "
+    "Each record takes its weight, its outcomes and the columns under `copied` from one record of the reference, its "
+    f"donor. Where a cell has fewer than {FEWEST} donors, the donor may come from another cell. Copied columns were not "
+    "measured on the current file: they show no change since the reference, and no standard error or interval covers "
+    "them."
 )
 OF_WEIGHT = (
     "the sum of (w - p - c) / L, with w the weight, p its prediction, c the cell's centre and L its weight_cap; a record's "
@@ -30,8 +31,8 @@ OF_OUTCOME = (
     "half_width; w, p and the scaling as in the sum of weight residuals"
 )
 OF_BINS = (
-    "the number of records with a value in a bin: at most half_width from its centre. Bins follow from public bounds; the "
-    "first is of the lower bound alone"
+    "the number of records with a value in the bin, at most half_width from its centre. Bins follow from public bounds; "
+    "the first holds the lower bound alone"
 )
 OF_PAIR = (
     "half of the sum of w / (K L) {} w (y - m) / H, with w the weight, y the outcome, m the centre, which is the cell's "
@@ -40,8 +41,8 @@ OF_PAIR = (
     "norm of at most 1"
 )
 OF_BEYOND = (
-    "the number of records whose residual is beyond its even part of the first limits by this factor, and by no more "
-    "than 4 times it, over the number of measured columns"
+    "the number of records whose residual exceeds its equal share of the first limits by this factor, but not by 4 times "
+    "this factor, divided by the number of measured columns"
 )
 DEFINITIONS = {
     "weight residuals": OF_WEIGHT,
@@ -59,25 +60,27 @@ QUERIES = dict.fromkeys(("weight residuals", "outcome residuals", "above", "belo
 }
 """The query that every statistic answers, by the names of both."""
 BY_LAW = (
-    "All tables sum the same estimates of base cells, so they agree. An estimate is a prediction from the first noisy sums "
-    "plus the posterior mean of the residual sum given the second."
+    "All tables add up the same estimates of base cells, so they agree with each other. An estimate is a prediction from "
+    "the first noisy sums plus the posterior mean of the residual sum, given the second noisy sums."
 )
 MADE_UP = (
-    "Values of synthetic records are drawn from the noisy counts of bins, which are the same for every base cell.",
-    "Synthetic records agree with all tables. Other relations in them were not measured: columns are independent "
-    "in a cell.",
+    "Values of synthetic records are drawn from the noisy bin counts, which are the same for every base cell.",
+    "Synthetic records agree with all tables. Other relations were not measured: within a cell, columns are independent.",
 )
 ERRORS = (
-    "Estimator `parameters`: sampling of records between and within base cells, noise, and errors of the prediction and "
-    "of the distributions from noisy counts, by draws of the posterior that made the tables."
+    "Estimator `parameters`: standard errors come from draws of the posterior on which the tables rest. They include the "
+    "sampling of records between and within base cells, noise, errors of the prediction, and errors of the distributions "
+    "that follow from noisy counts."
 )
 RESIDUALS = "noisy sums of residuals from a prediction by the reference, in every cell of every table: of "
 DENSITY = f"{RESIDUALS}{{weight}}, and of {{weight}} times {{outcome}}"
 DENSITY_OF_OUTCOMES = f"{RESIDUALS}{{outcome}}, times {{weight}}, which is public"
 DONOR = f"A synthetic record takes its {{}} from one record of the reference (released/{DONORS})."
-TILTED = "Weights are adjusted until each base cell has its estimates; where that is impossible, outcomes are adjusted."
+TILTED = (
+    "Weights are adjusted until every base cell reproduces its estimates; where that is impossible, outcomes are adjusted."
+)
 UNWEIGHTED = "The job has no weight column: every record has the weight 1, and outcomes are adjusted to the estimates."
-VARYING = "Weights that are equal in all records of a design stratum are not equal in synthetic records of it."
+VARYING = "Weights that are equal for all records of a design stratum differ among its synthetic records."
 
 
 FAR_CELLS, FAR_COMMON = 0.03, 0.08
@@ -95,11 +98,11 @@ SEEN = 5.0
 """Scales of the noise beyond which a count is not noise alone."""
 SATURATED = (
     "about {share:.0f} % of the weights lie at or above the public bound of {weight}, {top:,.10g}: counts and totals are "
-    "too low by an unknown factor. Correct the bound, its unit first; a release under other bounds costs ε again."
+    "too low by an unknown factor. Check its unit, then the bound; a release under other bounds costs ε again."
 )
 PERHAPS_SATURATED = (
     "estimated weights are near the public bound of {weight}, {top:,.10g}, on average, and noise hides how many lie above "
-    "it: counts and totals may be too low by an unknown factor. Correct the bound, its unit first, or give histograms more "
+    "it: counts and totals may be too low by an unknown factor. Check its unit, then the bound, or give histograms more "
     "of the budget; either costs ε again."
 )
 
@@ -188,19 +191,20 @@ WORDS = TablesWords(
     density=DENSITY,
     entries={"microdata": MICRODATA},
     errors=(
-        "Estimator `parameters`: sampling of records between and within base cells, noise, errors of the prediction, and "
-        "drift since the reference, by draws of the posterior that made the tables."
+        "Estimator `parameters`: standard errors come from draws of the posterior on which the tables rest. They include "
+        "the sampling of records between and within base cells, noise, errors of the prediction, and drift since the "
+        "reference."
     ),
     errors_of_records=(
-        "Estimator `records`: synthetic records agree with the table from parameters and have the same errors."
+        "Estimator `records`: synthetic records agree with the tables from parameters and have the same standard errors."
     ),
     steps=(
-        "All tables sum the same estimates of base cells, so they agree. An estimate is the prediction plus the posterior "
-        "mean of the residual sum, given all noisy sums.",
+        "All tables add up the same estimates of base cells, so they agree with each other. An estimate is the prediction "
+        "plus the posterior mean of the residual sum, given all noisy sums.",
         "Estimates of base cells are adjusted to lie within public bounds, and raked to the sums of the measured cells.",
         f"It comes from the same base cell, or from the most similar ones where that has fewer than {FEWEST} "
         "reference records.",
-        "Synthetic records agree with all tables. Other relations in them are those of the reference, and were "
-        "not measured.",
+        "Synthetic records agree with all tables. Their other relations come from the reference and were not measured on "
+        "the current file.",
     ),
 )

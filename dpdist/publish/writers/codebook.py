@@ -25,7 +25,7 @@ from dpdist.publish.writers.microdata import level_codes, variable_names
 LONG = {
     "statistic": "count, mean or total, as the job asks for them",
     "variable": "the outcome of a mean or a total",
-    "estimator": "what the estimate is made of: released parameters, or synthetic records",
+    "estimator": "what the estimate is computed from: released parameters, or synthetic records",
     "estimate": "the estimate",
     "standard_error": "its standard error",
     "df": "degrees of freedom of the interval; inf stands for the normal law",
@@ -146,7 +146,7 @@ def _datatype(kind: pa.DataType) -> str:
 NAMESPACE = "ddi:codebook:2_5"
 TEXTS, CODES = {"parquet": "Apache Parquet", "csv": "CSV, UTF-8"}, {"dta": "Stata", "sav": "SPSS"}
 """File endings of the two layouts, with texts or codes of levels, and descriptions of the files."""
-APOSTROPHE = "An apostrophe stands before a name or level that a spreadsheet would run as a formula."
+APOSTROPHE = "An apostrophe precedes every name or level that a spreadsheet would run as a formula."
 WEIGHT = "Use the weight {} in every estimate."
 WEIGHT_ID = "W1"
 KIND = "synthetic survey records"

@@ -49,9 +49,9 @@ CONTENTS = "series.json"
 SIGNIFICANT = "significant"
 FORMAT = 1
 OF_CHANGES = (
-    "Changes are those since the period before; significant marks those whose 90 % interval excludes 0. Their standard "
-    "errors account for errors that both releases take from one reference. The samples of two periods are treated as "
-    "independent."
+    "Changes are from one period to the next; those whose 90 % interval excludes 0 are marked significant. Standard "
+    "errors of changes account for errors that both releases take from a shared reference. The samples of two periods are "
+    "treated as independent."
 )
 FILES = {
     "series.parquet": "every printed figure of every period, one a row",

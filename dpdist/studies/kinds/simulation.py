@@ -84,8 +84,8 @@ class SimulationLaw(Frozen):
         names = [field.name for field in dataclasses.fields(GENERATORS[self.name])]
         for name in self.parameters:
             if name not in names:
-                near = suggestion(name, names, "take one of these")
-                raise ValueError(f"'{name}' is no parameter of {self.name} ({', '.join(names)}): {near}")
+                near = suggestion(name, names, "use one of these")
+                raise ValueError(f"'{name}' is not a parameter of {self.name} ({', '.join(names)}): {near}")
         if missing := [name for name in names if name not in self.parameters]:
             raise ValueError(f"{self.name} needs {', '.join(missing)}")
         self.generator()

@@ -26,4 +26,4 @@ class Contribution(Kind):
 
     def faults(self, one: Constants, job: Any, table: Any) -> Iterator[Fault]:
         for column in set(one.across) - set(table.by):
-            yield Fault(f"'{column}' is no column of table '{table.name}'", "take one of its columns", table.by)
+            yield Fault(f"'{column}' is not a column of table '{table.name}'", "use one of its columns", table.by)
