@@ -126,8 +126,8 @@ def test_a_release_that_meets_its_gates_says_so_and_costs_its_whole_budget(tmp_p
         made = dpdist.run(job(0.9, "ledger: {}\n"), tmp_path / "ws", frame)
     said = made.statement
     assert (said["epsilon"], said["epsilon_per_set"], said["substitution_epsilon"]) == ("3", "2", "5")
-    assert "ε = 1 of it for the gates" in said["composition"]
-    inside = "The gates' answer is inside ε; runs in other workspaces, and a later decision to withhold, are not."
+    assert "ε = 1 of the total goes to the gates" in said["composition"]
+    inside = "ε covers the gates' answer, but neither runs in other workspaces nor a later decision to withhold."
     assert inside in said["acceptance"]["in_words"]
     assert total(charges(Ledger(f"{tmp_path}/ledger.sqlite").entries(), "small")) == 3
     largest, median, coverage = said["acceptance"]["gates"]
@@ -193,7 +193,7 @@ def test_a_table_that_was_gated_stays_as_it_was_measured(tmp_path: Path) -> None
     made = dpdist.publish(tmp_path / "ws", job=text.replace(own, own + more))
     assert "fields" in made.tables
     assert made.statement["acceptance"]["tables"] == ["counts"]
-    assert "also one added later, was not gated" in made.statement["acceptance"]["in_words"]
+    assert "including those added later, was gated" in made.statement["acceptance"]["in_words"]
 
 
 def test_control_a_table_without_gates_may_be_another(tmp_path: Path) -> None:

@@ -271,8 +271,8 @@ def test_what_is_said_of_the_guarantee(spaces: dict[str, Path]) -> None:
         said = statement(spaces[variant])
         assert (said["guarantee"], said["epsilon"], said["adjacency"]) == ("none", None, None)
         assert "no privacy guarantee" in said["guarantee_in_words"]
-        assert any("those of this file" in line for line in said["assumptions"])
-        assert said["standard_errors"][0].startswith("There are none")
+        assert any("computed from this file" in line for line in said["assumptions"])
+        assert said["standard_errors"][0].startswith("There are no standard errors")
         assert published(spaces[variant])["standard_error"].isna().all()
     said = statement(spaces["public"])
     assert (said["guarantee"], said["epsilon"], said["delta"], said["substitution_epsilon"]) == ("strict", "3", "0", "3")

@@ -118,7 +118,7 @@ def test_a_move_between_strata_costs_more_than_an_exchange_and_the_statement_say
     exchange, move = (Fraction(7, 10) * 2 + Fraction(3, 10) * scores / 2 for scores in (3, 4))
     assert (exchange, move) == (Fraction(185, 100), 2)
     said = job(adjacency=adjacency)
-    (line,) = [line for line in NoisyMarginals().promise(said).assumptions if "change of cells" in line]
+    (line,) = [line for line in NoisyMarginals().promise(said).assumptions if "moves to another cell" in line]
     assert line.endswith(f"would cost {told}.")
 
 

@@ -454,7 +454,7 @@ def test_a_job_with_no_pair_that_may_be_chosen_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"), [(COLUMNS[:2], "none is chosen"), (COLUMNS, "A third of ε"), (COLUMNS[2:], "names")]
+    ("columns", "said"), [(COLUMNS[:2], "without a choice"), (COLUMNS, "A third of ε"), (COLUMNS[2:], "names")]
 )
 def test_statements_say_how_epsilon_is_shared(columns: tuple[str, ...], said: str) -> None:
     assert said in " ".join(MECHANISMS["marginals"].promise(of_columns(*columns)).assumptions)

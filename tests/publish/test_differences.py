@@ -65,7 +65,7 @@ def test_a_job_with_another_budget_mechanism_constant_and_table(folder: Path) ->
     facts = named_facts(said(str(folder / "first"), other))
     facts.pop("release: release")
     parts = "one synthetic set; parallel over strata, whose membership is public; sequential within a set: "
-    parts += "ε₀ = {} for counts of bins, ε₁ = {} for the tables"
+    parts += "ε₀ = {} for bin counts, ε₁ = {} for the tables"
     assert facts == {
         "release: period": ("2021", "2022"),
         "guarantee: epsilon": ("3", "2"),

@@ -115,7 +115,7 @@ def test_what_it_says_of_privacy_is_the_statements(page: Page, public: Path) -> 
 def test_names_between_backticks_are_shown_as_code(html: str, tmp_path: Path) -> None:
     """Control: a single backtick is text, and so is markup between two of them."""
     assert "`" not in re.sub(r"<pre.*?</pre>", "", html, flags=re.DOTALL)
-    assert "Estimator <code>parameters</code>: sampling of records" in html
+    assert "Estimator <code>parameters</code>: standard errors come from" in html
     said = {"guarantee": "none", "guarantee_in_words": "one ` alone", "privacy_unit_in_words": "a `<b>`"}
     write_page(tmp_path / "index.html", parse_job(JOB), [], {**said, "trust_model": "central"})
     made = (tmp_path / "index.html").read_text(encoding="utf-8")

@@ -140,7 +140,7 @@ def test_a_statement_says_in_words_what_is_protected_and_what_is_not(mechanism: 
     assert said["protected"][: len(parts)] == parts
     assert ("field" in said["protected"]) == secret == ("field" not in said["not_protected"])
     assert any("presence in the sample" in part for part in said["not_protected"]) != secret
-    assert ("published counts would show it" in said["guarantee_in_words"]) != secret
+    assert ("published counts would show" in said["guarantee_in_words"]) != secret
     assert ("same" in said["adjacency_in_words"]) != (adjacency == "add_remove")
     assert all(part in said["adjacency_in_words"] for part in parts) != secret
     assert "k rows" in said["privacy_unit_in_words"]
@@ -175,11 +175,11 @@ def test_a_statement_says_what_its_class_claims(mechanism: str, adjacency: str) 
 def test_under_secret_sizes_nothing_is_said_to_be_public_that_is_not(mechanism: str, adjacency: str) -> None:
     """Control: under zero_out all of it is said."""
     texts = {each: json.dumps(statement_of(job(mechanism, each))) for each in (adjacency, "zero_out")}
-    for phrase in ("numbers of sample records in their combinations", "presence in the sample"):
+    for phrase in ("So is the number of sample records", "presence in the sample"):
         assert phrase not in texts[adjacency]
         assert phrase in texts["zero_out"]
-    assert "public membership" not in texts[adjacency]
-    assert "public membership" in json.dumps(statement_of(job("tables", strata="strata: [field]")))
+    assert "whose membership is public" not in texts[adjacency]
+    assert "whose membership is public" in json.dumps(statement_of(job("tables", strata="strata: [field]")))
 
 
 @pytest.mark.parametrize("mechanism", [name for name in MECHANISMS if name not in BY_SUMS])
@@ -232,7 +232,7 @@ def texts_of(said: Any) -> list[str]:
 
 
 TO_A_CUSTODIAN = re.compile(
-    r"`dpdist [a-z]|--[a-z]|before publishing|[Pp]ublish (?:it|this)|[Ss]tate survey|[Tt]ake the mechanism"
+    r"`dpdist [a-z]|--[a-z]|before publishing|[Pp]ublish (?:it|this)|[Ss]tate survey|[Uu]se the mechanism"
 )
 """What only the custodian can do. Users of a release have neither commands on it nor the evaluation."""
 
@@ -334,7 +334,7 @@ BROKEN: dict[str, tuple[dict[str, object], str]] = {
     "infinite weight": ({"weight": np.inf}, "weight: not missing, finite, above 0"),
     "zero weight": ({"weight": 0.0}, "weight: not missing, finite, above 0"),
     "undeclared level": ({"field": "music"}, "stratum, field: a declared level"),
-    "single PSU": ({"stratum": 2, "psu": 99}, "two PSUs or more in every design stratum"),
+    "single PSU": ({"stratum": 2, "psu": 99}, "two or more PSUs in every design stratum"),
     "missing PSU": ({"psu": None}, "psu: not missing"),
 }
 

@@ -138,7 +138,7 @@ def test_counts_have_errors_in_both_scales_and_the_report_names_the_one_used(tmp
     published = next(line for line in part.splitlines() if line.strip().startswith("published"))
     assert re.search(rf"\b{brief(given.median())}, {brief(given.max())}\s*$", published), published
     assert "n given" not in text[text.index("pay, mean of salary: errors") : text.index("pay, mean of salary: worst")]
-    assert "in its standard errors (SE) under the survey's design" in " ".join(text.split())
+    assert "in standard errors (SE) of the direct estimate under the survey's design" in " ".join(text.split())
 
 
 def test_the_legend_explains_the_columns_that_are_shown_and_what_is_missing_is_said_once(finished: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_release_without_standard_errors_says_why(finished: Path, tmp_path: Pa
     said["tables"] = [JOB["tables"][1]]
     dpdist.run(Job.model_validate(said), tmp_path / "ws", finished.parent / "survey.parquet")
     text = " ".join(dpdist.report(tmp_path / "ws", confidential=True).split())
-    assert "not given: There are none. The noise has the scale of the file's own sensitivities" in text
+    assert "not given: There are no standard errors. The scale of the noise follows" in text
     assert "not judged, as standard errors" in text
     assert "nan" not in text.split()
 

@@ -117,7 +117,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "rule": ({"name: censor_w": "name: censor_w, weights: inverse"}, "made for another mechanism or weight rule"),
     "budget": ({'"4"': '"5"'}, "made for another budget"),
     "period": ({'period: "2021"': 'period: "2020"'}, "the job's own"),
-    "constant": ({"name: censor_w": "name: censor_w, weights: {rule: linear, c: 0.5}"}, "beside a calibration"),
+    "constant": ({"name: censor_w": "name: censor_w, weights: {rule: linear, c: 0.5}"}, "as well as a calibration"),
     "no file": ({"calibration.yaml": "nowhere.yaml"}, "cannot be read"),
     "no path": ({"{path: calibration.yaml}": "{file: calibration.yaml}"}, "no path"),
 }

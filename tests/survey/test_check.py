@@ -189,7 +189,7 @@ def test_a_wrong_type_is_one_problem_that_names_it(columns: dict[str, Any], wher
 
 def test_levels_that_yaml_took_for_booleans_are_explained() -> None:
     (problem,) = check_schema(make_job({"levels": [False, True]}), batch(sex=["No", "Yes", "No"]).schema, False)
-    assert "quote the levels" in problem.remedy
+    assert "quote them in the job" in problem.remedy
 
 
 def test_types_in_csv_are_nobodys_fault() -> None:
@@ -276,7 +276,7 @@ def test_whole_numbers_that_are_no_level_count_in_the_nearest_one(text: bool, mi
 
 @pytest.mark.parametrize("levels", [["f", "m"], ["1", "m"], [True, False]])
 def test_levels_that_are_no_whole_numbers_have_no_nearest_one(levels: list[Any]) -> None:
-    with pytest.raises(ValidationError, match="is of levels that are whole numbers"):
+    with pytest.raises(ValidationError, match="is for levels that are whole numbers"):
         make_job({"levels": levels, "outside": "clip"})
 
 

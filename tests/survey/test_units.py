@@ -113,10 +113,10 @@ def test_the_statement_the_noise_and_the_ledger_are_of_the_household(tmp_path: P
     said = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text())
     assert (said["privacy_unit"], said["epsilon"], said["delta"]) == ("household", "1", "0")
     assert "all records with the same value of that column, at most 5." in said["privacy_unit_in_words"]
-    assert "of one household's records, at most 5" in said["adjacency_in_words"]
+    assert "of the records of one household (at most 5)" in said["adjacency_in_words"]
     domain = said["domain"]
-    assert "household: not missing, each identifier in one spelling, and at most 5 records of one household" in domain
-    assert "which records are of one household" in said["not_protected"]
+    assert "household: not missing, every identifier always spelled alike, and at most 5 records of one household" in domain
+    assert "which records belong to the same household" in said["not_protected"]
     assert any("1/5 of it" in line for line in said["assumptions"])
     assert said["headline"].startswith("cost and weight of all records of one household;")
     assert problems(tmp_path / "ws" / "public") == []
@@ -133,7 +133,7 @@ def test_the_statement_the_noise_and_the_ledger_are_of_the_household(tmp_path: P
 def test_a_truncated_file_has_its_bias_among_the_cautions(tmp_path: Path) -> None:
     said = dpdist.run(job(TRUNCATED), tmp_path / "ws", survey(tmp_path, 9)).statement
     assert any("only the first 5 in the file are used" in caution for caution in said["cautions"])
-    assert "household: not missing, each identifier in one spelling" in said["domain"]
+    assert "household: not missing, every identifier always spelled alike" in said["domain"]
 
 
 NOT_STRICT = [
