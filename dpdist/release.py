@@ -188,7 +188,7 @@ def _run(
     job: Job, space: Workspace, input: Input, replay: str | Path | None, listener: Listener, counted: bool, seed: Key | None
 ) -> None:
     refuse_links(space.public)
-    refuse_links(space.held)
+    refuse_links(space.held_release)
     plan = make_plan(job, input, listener)
     refuse_unreachable(job, plan.crosstab)
     if counted:
@@ -202,7 +202,7 @@ def _run(
     meter.check(listener)
     if space.date is not None and not space.replayed and space.released:
         listener(Event("again", "release", note=AGAIN.format(date=space.date), unit={"date": space.date}, always=True))
-    if others := space.others():
+    if others := space.other_files():
         listener(
             Event("note", "workspace", note=f"the folder holds other files too, {others[0]} first: they are left alone")
         )
@@ -342,7 +342,7 @@ def publish(
     """
     with Workspace.opened(workspace) as space, space.publishing(), single_threaded():
         with publishing(space.public):
-            recover(space.held)
+            recover(space.held_release)
             folder = space.newest
             if (folder / MANIFEST).exists():
                 refuse_unverified(folder, made_again=True)
@@ -351,7 +351,7 @@ def publish(
             refuse_formats(released.job.dataset, released.job.presentation)
         charged = ChargedRun.of(space)
         on_a_verdict = (
-            released.job.held_on_a_verdict and folder == space.held
+            released.job.held_on_a_verdict and folder == space.held_release
         )  # which was given when the records were there
         waits = on_a_verdict or released.job.approval is not None
         with (
@@ -378,7 +378,7 @@ def _publish(space: Workspace, released: ReleasedObject, listener: Listener, wai
 
     A held release that was approved before is published.
     """
-    folder = space.held if waits else space.public
+    folder = space.held_release if waits else space.public
     if space.keyed:
         cautions = [SIMULATED.replace("\n", " ").strip(), *released.promise["cautions"]]
         unfiltered = released.job.model_copy(

@@ -53,7 +53,7 @@ def approve(workspace: str | Path, key: SecretKey | None, reason: str) -> str:
     with _held(workspace, reason, name) as (space, manifest):
         if _published(space) is None:
             _refuse_unlisted(space, name)
-            manifest_path = space.held / MANIFEST
+            manifest_path = space.held_release / MANIFEST
             if key is None:
                 material_of(space)  # whoever approves without a key decides on the verdict: there must be one
                 _decide(space, manifest["release"], "approved", reason, manifest=sha256(manifest_path))
@@ -62,7 +62,7 @@ def approve(workspace: str | Path, key: SecretKey | None, reason: str) -> str:
                 signature = key.sign(manifest_path.read_bytes(), f"{comment} approved")
                 _decide(space, manifest["release"], "approved", reason, key=name, signature=signature)
         publish_approved(space)
-        return space.shown(space.public) if not space.store.shared else str(space.public)
+        return space.address(space.public) if not space.store.shared else str(space.public)
 
 
 def refuse(workspace: str | Path, reason: str) -> None:
@@ -84,14 +84,14 @@ def _held(workspace: str | Path, reason: str, key: str | None = None) -> Iterato
         if not reason.strip() or len(reason) > LONGEST or control(reason):
             fault = "the reason is missing, or is not a single line"
             raise WorkspaceError(space.place, fault, f"give the reason in one line of at most {LONGEST} characters", 2)
-        if not space.store.take(space.held / MANIFEST) and (key is None or _published(space) != key):
+        if not space.store.take(space.held_release / MANIFEST) and (key is None or _published(space) != key):
             remedy = "name the workspace of a held run that nobody has approved yet"
             raise WorkspaceError(space.place, "it holds no release for approval", remedy, 2)
         if space.replayed:
             fault = "it repeats another run's draws and is not for publication"
             raise WorkspaceError(space.place, fault, "approve the original run", 2)
-        with space.publishing(replacing=True), publishing(space.held):
-            folder = space.public if key is not None and _published(space) == key else space.held
+        with space.publishing(replacing=True), publishing(space.held_release):
+            folder = space.public if key is not None and _published(space) == key else space.held_release
             refuse_unverified(folder)
             yield space, read_object(folder, MANIFEST)
 
@@ -105,7 +105,7 @@ def _published(space: Workspace) -> str | None:
     approvals = [decision for decision in decisions(space) if decision["decision"] == "approved"]
     if not approvals or not space.store.take(space.public / MANIFEST):
         return None
-    manifest, held_path = (space.public / MANIFEST).read_bytes(), space.held / MANIFEST
+    manifest, held_path = (space.public / MANIFEST).read_bytes(), space.held_release / MANIFEST
     if held_path.exists() and held_path.read_bytes() != manifest:
         return None
     if "signature" not in approvals[-1]:
@@ -160,8 +160,8 @@ def publish_unless_refused(space: Workspace) -> bool:
 
     Releases that somebody has approved or refused keep this decision.
     """
-    with publishing(space.held):
-        if not space.store.take(space.held / MANIFEST):
+    with publishing(space.held_release):
+        if not space.store.take(space.held_release / MANIFEST):
             return True
         if _last_decision(space) is not None or verdict_refuses(space):
             return False
@@ -177,19 +177,19 @@ def verdict_refuses(space: Workspace) -> bool:
 
 
 def _same_manifest(space: Workspace) -> bool:
-    public, held = space.public / MANIFEST, space.held / MANIFEST
+    public, held = space.public / MANIFEST, space.held_release / MANIFEST
     return space.store.take(public) and public.read_bytes() == held.read_bytes()
 
 
 def _last_decision(space: Workspace) -> dict[str, Any] | None:
     """The last decision on the held release; None if nobody has decided."""
-    release = read_object(space.held, MANIFEST)["release"]
+    release = read_object(space.held_release, MANIFEST)["release"]
     return next((decision for decision in reversed(decisions(space)) if decision["release"] == release), None)
 
 
 def _refuse_other(space: Workspace, decision: dict[str, Any]) -> None:
     """Raises `WorkspaceError` if a decision does not belong to the held manifest, by signature or checksum."""
-    manifest_path = space.held / MANIFEST
+    manifest_path = space.held_release / MANIFEST
     if "signature" not in decision and "key" not in decision:
         if decision.get("manifest") != sha256(manifest_path):
             raise space.damaged(space.decisions, "is damaged: its checksum does not match the release")
@@ -207,12 +207,12 @@ def _move_to_public(space: Workspace, signature: str | None, shown: bool = False
     """
     with publishing(space.public):
         if not shown:
-            _copy_in(space.held, space.public, signature)
+            _copy_in(space.held_release, space.public, signature)
         space.store.show(space.public)
-    (space.held / MANIFEST).unlink(missing_ok=True)  # first, because a folder without a manifest is no held release
-    space.store.drop([space.held / MANIFEST])
-    shutil.rmtree(space.held, ignore_errors=True)
-    space.store.drop([space.held])
+    (space.held_release / MANIFEST).unlink(missing_ok=True)  # first, because a folder without a manifest is no held release
+    space.store.drop([space.held_release / MANIFEST])
+    shutil.rmtree(space.held_release, ignore_errors=True)
+    space.store.drop([space.held_release])
 
 
 def _copy_in(held: Path, public: Path, signature: str | None) -> None:
@@ -227,7 +227,7 @@ def _copy_in(held: Path, public: Path, signature: str | None) -> None:
 
 def _refuse_unlisted(space: Workspace, key: str) -> None:
     """Raises `WorkspaceError` if the job requires a key, or a listed key, and this is none."""
-    job = read_job(space.held, "released/job.json")
+    job = read_job(space.held_release, "released/job.json")
     listed = job.approvers
     if key == UNSIGNED:
         if job.approval is not None:

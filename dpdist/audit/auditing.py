@@ -32,7 +32,7 @@ from dpdist.mechanisms.registry import AUDITS, mechanism_of
 from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Strict, record_epsilon, record_rho
 from dpdist.privacy.weights import NotReached
-from dpdist.runtime.tasks import Fit, open_fit
+from dpdist.runtime.tasks import JobFit, open_fit
 from dpdist.sampling.samplers import PosteriorSampler
 from dpdist.storage.tables import each_block, read_rows, read_table, write_table
 from dpdist.storage.workspace import GATHERED, MADE_AGAIN, NOISY_FRAME, Workspace
@@ -295,7 +295,7 @@ def exposed(records: Records, number: int) -> list[int]:
     return list(dict.fromkeys(np.concatenate(ranked).tolist()))[:number]
 
 
-def _most_exposed(fit: Fit, stratum: int, records: Records) -> tuple[int, NeighbourQueries | None]:
+def _most_exposed(fit: JobFit, stratum: int, records: Records) -> tuple[int, NeighbourQueries | None]:
     """Returns the position of the record that moves noisy sums most, and the comparison of the file with its neighbour.
 
     Without noisy sums, it is the record with the largest product of weight and distance from the median.
@@ -317,14 +317,14 @@ def _of_sums(pair: NeighbourQueries, runs: int, delta: float) -> float:
     return bound_of_scores(*pair.scores(runs, half), half, delta)
 
 
-def stratum_records(fit: Fit, stratum: int) -> Records:
+def stratum_records(fit: JobFit, stratum: int) -> Records:
     """Returns the records of a stratum, as the run stored them."""
     blocks = fit.layout.blocks
     numbers = blocks.of_stratum(stratum)
     return read_rows(fit.space.records, blocks.edges[numbers.start], blocks.edges[numbers.stop])
 
 
-def _both(fit: Fit, stratum: int, records: Records, which: int, runs: int) -> list[tuple[Floats, Floats]]:
+def _both(fit: JobFit, stratum: int, records: Records, which: int, runs: int) -> list[tuple[Floats, Floats]]:
     learned, key = fit.learned(stratum) if fit.job.has_reference else None, Key.from_os()
     model, rows = fit.fitted(stratum), fit.crosstab.rows_of(stratum)
     crosstab_row = np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), fit.crosstab.count[rows])
@@ -475,7 +475,7 @@ def _audit(space: Workspace, records: int, all_rules: bool, listener: Listener) 
 
 
 def _sums_audited(
-    space: Workspace, fits: dict[str, Fit], strata: pd.DataFrame, records: int, listener: Listener
+    space: Workspace, fits: dict[str, JobFit], strata: pd.DataFrame, records: int, listener: Listener
 ) -> Confidential[pd.DataFrame]:
     """Compares the noisy sums of every stratum with those of neighbours by its most exposed records."""
     tables, job = list[pd.DataFrame](), next(iter(fits.values())).job
@@ -514,7 +514,7 @@ class _TooLarge(Exception):
     """Raised where a stratum has more records × draws than an audit holds in memory."""
 
 
-def _of_stratum(fit: Fit, stratum: int, rule: str, which: Ints) -> pd.DataFrame:
+def _of_stratum(fit: JobFit, stratum: int, rule: str, which: Ints) -> pd.DataFrame:
     blocks, model = fit.layout.blocks, fit.model(stratum)
     numbers = blocks.of_stratum(stratum)
     first, last = blocks.edges[numbers.start], blocks.edges[numbers.stop]

@@ -89,7 +89,7 @@ class Evaluation:
     @cached_property
     def _material(self) -> ReportMaterial:
         recover(self._space.public)
-        recover(self._space.held)
+        recover(self._space.held_release)
         return material_of(self._space)
 
     def write_page(self) -> None:
@@ -111,7 +111,7 @@ class Evaluation:
         """Returns the verdict in one line, with its release."""
         job, space = self._material.job, self._space
         head = overall_verdict(self._material).head
-        return f"CONFIDENTIAL VERDICT on {job.dataset} {job.period} ({space.shown(space.newest)}): {head}"
+        return f"CONFIDENTIAL VERDICT on {job.dataset} {job.period} ({space.address(space.newest)}): {head}"
 
     @property
     def exists(self) -> bool:

@@ -79,8 +79,8 @@ def run_text(workspace: str | Path, notes: Collection[str] = ()) -> RenderableTy
             _stopped(statement)
             | _warned(space)
             | {
-                space.newest.name: space.shown(space.newest),
-                "confidential": f"{space.shown(space.confidential)} (guard it)",
+                space.newest.name: space.address(space.newest),
+                "confidential": f"{space.address(space.confidential)} (guard it)",
                 **promise(statement),
                 **stated_cautions({**statement, "cautions": [*statement.get("cautions", ()), *map(str, advised)]}, notes),
                 **_unidentified(statement),
@@ -192,7 +192,7 @@ def report(workspace: str | Path, confidential: bool = False) -> str:
 
 def _statement(space: Workspace) -> dict[str, Any]:
     recover(space.public)
-    recover(space.held)
+    recover(space.held_release)
     shown = space.newest
     if space.store.take(shown / MANIFEST):
         space.store.take_folder(shown)

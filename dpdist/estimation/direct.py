@@ -261,14 +261,17 @@ class Direct:
 
     def estimate(self, cells: Cells, statistic: Statistic) -> Estimate:
         """Returns value and variance by cell, as `domains` and R's `survey` do; quantiles as `svyquantile`."""
-        held = replace(cells, membership=scipy.sparse.csr_array(cells.membership.tocsc()[:, self.row].tocsr()))
-        figures, level = figures_of(statistic, held, self.job.outcomes), (statistic.of or statistic).level_of_quantile
+        cells_of_records = replace(cells, membership=scipy.sparse.csr_array(cells.membership.tocsc()[:, self.row].tocsr()))
+        figures, level = (
+            figures_of(statistic, cells_of_records, self.job.outcomes),
+            (statistic.of or statistic).level_of_quantile,
+        )
         if level is None:
             value = figures.of(self._units(self.weight))[0]
             return Estimate(value, np.where(np.isnan(value), np.nan, self._variance(figures)))
         outcome = self.outcomes[self.job.outcomes.index((statistic.of or statistic).variable or "")]
-        estimates = quantile(self.sample, held.membership, outcome, level)
-        of_share = share_below(self.sample, held.membership, outcome, estimates.value)[1]
+        estimates = quantile(self.sample, cells_of_records.membership, outcome, level)
+        of_share = share_below(self.sample, cells_of_records.membership, outcome, estimates.value)[1]
         return Estimate(*figures.quantile_from(estimates.value, of_share, estimates.standard_error, self._variance))
 
     @cached_property

@@ -88,9 +88,9 @@ class DesignSample:
         of_psu = stratum[first].astype(np.int32)
         leaders = first[np.unique(of_psu, return_index=True)[1]]
         size = np.bincount(of_psu)
-        one = Stage.of(size, None if population is None else population[leaders], lonely)
-        two = None if psu_population is None else Stage.of(np.bincount(code), psu_population[first])
-        return cls(weight, code.astype(np.int32), Stages(of_psu, one, two))
+        first_stage = Stage.of(size, None if population is None else population[leaders], lonely)
+        second_stage = None if psu_population is None else Stage.of(np.bincount(code), psu_population[first])
+        return cls(weight, code.astype(np.int32), Stages(of_psu, first_stage, second_stage))
 
     @classmethod
     def replicated(cls, weight: Floats, replicates: Floats, method: ReplicateWeights) -> DesignSample:
@@ -173,14 +173,14 @@ def share_below(
     """The share of a domain's weight at or below its `cut`, and its standard error, (domain,) each."""
     below = domains.copy()
     below.data = (outcome[domains.indices] <= np.repeat(cut, np.diff(domains.indptr))).astype(np.float64)
-    whole = domains @ sample.weight
+    total = domains @ sample.weight
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = (below @ sample.weight) / whole
+        share = (below @ sample.weight) / total
         if sample.replicates is not None and sample.replication is not None:
             again = ((below @ sample.replicates) / (domains @ sample.replicates)).T
             return share, np.sqrt(sample.replication.variance(share, again))
         below.data = sample.weight[domains.indices] * (below.data - np.repeat(share, np.diff(domains.indptr)))
-        parts = scipy.sparse.csr_array(scipy.sparse.diags_array(np.nan_to_num(1.0 / whole)) @ below)
+        parts = scipy.sparse.csr_array(scipy.sparse.diags_array(np.nan_to_num(1.0 / total)) @ below)
     return share, np.sqrt(of_sums(parts, sample.psu, sample.stages))
 
 

@@ -60,10 +60,10 @@ class AbsentRecords:
 
     def within(self, levels: Mapping[str, int]) -> AbsentRecords:
         """Those with these levels of some columns."""
-        kept = np.ones(len(self.weight), dtype=np.bool_)
+        selection = np.ones(len(self.weight), dtype=np.bool_)
         for name, level in levels.items():
-            kept &= self.codes[:, self.columns.index(name)] == level
-        return AbsentRecords(self.columns, self.codes[kept], self.weight[kept], self.outcomes[kept])
+            selection &= self.codes[:, self.columns.index(name)] == level
+        return AbsentRecords(self.columns, self.codes[selection], self.weight[selection], self.outcomes[selection])
 
     def table(self, outcomes: Sequence[str]) -> pa.Table:
         """One row for every record."""
@@ -102,10 +102,10 @@ class Donors:
         order = np.lexsort((weight, *outcomes.T[::-1], cell))
         order = order[weight[order] > 0]
         _, start, size = np.unique(cell[order], return_index=True, return_counts=True)
-        kept = [begin + _evenly(0.5, min(n, MOST), n) for begin, n in zip(start, size, strict=True)]
-        order = order[np.concatenate(kept)] if kept else order
-        taken = None if copied is None else copied.take(pa.array(order))
-        return cls(cell[order].astype(np.int64), weight[order], outcomes[order], taken)
+        positions = [begin + _evenly(0.5, min(n, MOST), n) for begin, n in zip(start, size, strict=True)]
+        order = order[np.concatenate(positions)] if positions else order
+        copies = None if copied is None else copied.take(pa.array(order))
+        return cls(cell[order].astype(np.int64), weight[order], outcomes[order], copies)
 
     @classmethod
     def none(cls, outcomes: int) -> Self:
@@ -123,7 +123,7 @@ class Donors:
             return present
         if absent.columns != present.columns:
             raise ValueError("other columns")
-        pairs = ((getattr(one, name) for one in (present, absent)) for name in ("codes", "weight", "outcomes"))
+        pairs = ((getattr(records, name) for records in (present, absent)) for name in ("codes", "weight", "outcomes"))
         return AbsentRecords(present.columns, *(np.concatenate(list(pair)) for pair in pairs))
 
     def by_cell(self, codes: Codes) -> DonorsByCell:
@@ -149,8 +149,8 @@ class DonorsByCell:
         shared = np.zeros(len(self.codes), dtype=np.int64)
         for number in range(1, columns + 1):
             group = self._groups(number)
-            held = np.bincount(group[self.records.cell], minlength=int(group.max(initial=0)) + 1)
-            shared[held[group] >= FEWEST] = number
+            donors_of_group = np.bincount(group[self.records.cell], minlength=int(group.max(initial=0)) + 1)
+            shared[donors_of_group[group] >= FEWEST] = number
         return shared
 
     def _groups(self, shared: int) -> Ints:
@@ -171,21 +171,21 @@ class DonorsByCell:
     @cached_property
     def _ordered(self) -> dict[int, tuple[Ints, Ints, Ints]]:
         """By number of shared columns: positions in order of groups, the groups of cells, and where each group begins."""
-        made = {}
+        orders = {}
         for shared in np.unique(self._shared).tolist():
             group = self._groups(shared)
             of_donor = group[self.records.cell]
             order = np.lexsort((self.records.weight, *self.records.outcomes.T[::-1], of_donor))
             begins = np.searchsorted(of_donor[order], np.arange(int(group.max(initial=0)) + 2))
-            made[shared] = order, group, begins
-        return made
+            orders[shared] = order, group, begins
+        return orders
 
     def of_cell(self, cell: int) -> Ints:
         """Positions of a cell's donors."""
         order, group, begins = self._ordered[int(self._shared[cell])]
         return np.asarray(order[begins[group[cell]] : begins[group[cell] + 1]])
 
-    def drawn(self, cell: int, count: int, rng: np.random.Generator) -> Ints:
+    def draw(self, cell: int, count: int, rng: np.random.Generator) -> Ints:
         """Positions of `count` donors for a cell: a systematic sample in order of the first outcome, from a random start.
 
         Its distribution function is within one record of the donors' own, at any value. The positions are returned in
@@ -218,14 +218,14 @@ def donors_table(donors: Mapping[str, Donors], outcomes: Sequence[str]) -> pa.Ta
     further = [stratum_donors.copied for stratum_donors in donors.values() if stratum_donors.copied is not None]
     copied = pa.concat_tables(further) if further else pa.table({})
     columns |= {COPIED + name: column for name, column in zip(copied.column_names, copied.columns, strict=True)}
-    whole = pa.table({"stratum": stratum, "cell": cell, "weight": weight, **columns})
-    every = [stratum_donors.absent for stratum_donors in donors.values()]
-    absent = [None if one is None else one.table(outcomes) for one in every]
-    if not (met := [one for one in absent if one is not None]):
-        return whole
-    sizes = [0 if one is None else len(one) for one in absent]
+    table = pa.table({"stratum": stratum, "cell": cell, "weight": weight, **columns})
+    by_stratum = [stratum_donors.absent for stratum_donors in donors.values()]
+    absent = [None if records is None else records.table(outcomes) for records in by_stratum]
+    if not (met := [part for part in absent if part is not None]):
+        return table
+    sizes = [0 if part is None else len(part) for part in absent]
     further = pa.concat_tables(met).append_column("stratum", strata(sizes))
-    return pa.concat_tables([whole, further], promote_options="default").combine_chunks()
+    return pa.concat_tables([table, further], promote_options="default").combine_chunks()
 
 
 def donors_from_table(table: pa.Table, outcomes: Sequence[str], copied: Sequence[str] = ()) -> dict[str, Donors]:
@@ -238,14 +238,14 @@ def donors_from_table(table: pa.Table, outcomes: Sequence[str], copied: Sequence
     values = np.column_stack([table.column(OUTCOME + name).to_numpy() for name in outcomes])
     masks: list[NDArray[np.bool_]] = [codes == k for k in range(len(labels))]
     further = table.select([COPIED + name for name in copied]).rename_columns(list(copied)) if copied else None
-    made = {
+    donors_by_stratum = {
         label: Donors(cell[rows], weight[rows], values[rows], None if further is None else further.filter(pa.array(rows)))
         for label, rows in zip(labels, masks, strict=True)
     }
     for label in of_rest.unique().to_pylist():
         absent = AbsentRecords.from_table(rest.filter(pc.equal(of_rest.cast(pa.string()), label)), outcomes)
-        made[label] = replace(made[label], absent=absent)
-    return made
+        donors_by_stratum[label] = replace(donors_by_stratum[label], absent=absent)
+    return donors_by_stratum
 
 
 # Every release states the totals of its measured cells with the variances of their errors. Nothing in them depends on what
@@ -301,8 +301,8 @@ def _check_cells(name: str, table: pa.Table, cells: list[str], outcomes: int) ->
     sizes = rows.groupby([*cells, "variable"]).size()
     if sizes.max() > MOST_POINTS:
         raise DamagedFile(name, f"{sizes.max()} points of one cell and outcome", f"at most {MOST_POINTS}")
-    held = rows.groupby(cells)["variable"].nunique() if cells else pd.Series([rows["variable"].nunique()])
-    if missing := int((held < outcomes).sum()):
+    variables = rows.groupby(cells)["variable"].nunique() if cells else pd.Series([rows["variable"].nunique()])
+    if missing := int((variables < outcomes).sum()):
         raise DamagedFile(name, f"{missing} cells without points of some outcome", "points of every outcome in every cell")
     if (rows.groupby([*cells, "variable"])["standing"].nunique() > 1).any():
         raise DamagedFile(name, "several values of standing in one cell", "one number of records behind a cell's points")
@@ -360,13 +360,13 @@ class PeriodTotals:
         about, total, variance, weight, scatter, counts = rest
         cells, rows, outcomes = len(count), len(total), total.shape[-1]
         codes, about = codes.reshape(cells, -1), about.reshape(rows, -1)
-        of_rows = {one.shape for one in (total, variance)} == {(rows, outcomes)}
+        of_rows = {array.shape for array in (total, variance)} == {(rows, outcomes)}
         shapes = row.shape[1:], about.shape[1] + 1, weight.shape, scatter.shape
         if not of_rows or shapes != ((cells,), outcomes, (cells,), (cells, outcomes)):
             raise ValueError("arrays of different lengths")
-        if not all(np.isfinite(one).all() for one in (codes, count, row, *rest)):
+        if not all(np.isfinite(array).all() for array in (codes, count, row, *rest)):
             raise ValueError("numbers that are not finite")
-        negative = any((one < 0).any() for one in (codes, count, row, variance, weight, scatter))
+        negative = any((array < 0).any() for array in (codes, count, row, variance, weight, scatter))
         if negative or (row >= rows).any() or (variance[:, 1:] <= 0).any() or (count <= 0).any():
             raise ValueError("numbers outside their ranges")
         since, scale = described["since"], float(described["scale"])
@@ -404,15 +404,15 @@ def remembered(history: Sequence[PeriodTotals]) -> tuple[PeriodTotals, ...]:
     if law_of(history) is not None:
         return (history[0], *remembered(history[1:]))
     totals, periods = 0, 0
-    for one in reversed(history):
-        totals += one.total.size
+    for period in reversed(history):
+        totals += period.total.size
         if periods and totals > MOST_TOTALS:
             break
         periods += 1
     before, last = history[: len(history) - periods], history[len(history) - periods :]
     if not before:
         return tuple(last)
-    return (replace(last[0], since=sum(one.since for one in (*before, last[0]))), *last[1:])
+    return (replace(last[0], since=sum(period.since for period in (*before, last[0]))), *last[1:])
 
 
 def law_of(history: Sequence[PeriodTotals]) -> PeriodTotals | None:
@@ -425,7 +425,7 @@ History = Mapping[str, tuple[PeriodTotals, ...]]
 
 
 def write_history(path: Path, history: History) -> None:
-    strata = {label: [one.described() for one in periods] for label, periods in history.items()}
+    strata = {label: [period.described() for period in periods] for label, periods in history.items()}
     write_json(path, {"strata": strata})
 
 
@@ -434,8 +434,8 @@ def read_history(folder: Path, name: str, columns: int, outcomes: int) -> Histor
     try:
         stated = read_object(folder, name)["strata"]
         history = {str(label): tuple(map(PeriodTotals.recalled, periods)) for label, periods in stated.items()}
-        every = [one for periods in history.values() for one in periods]
-        if not all((one.codes.shape[1], one.about.shape[1]) == (columns, outcomes) for one in every):
+        all_periods = [period for periods in history.values() for period in periods]
+        if not all((period.codes.shape[1], period.about.shape[1]) == (columns, outcomes) for period in all_periods):
             raise ValueError("other columns or outcomes")
         if not all(history.values()):
             raise ValueError("a stratum without totals")

@@ -203,12 +203,12 @@ class Replication(NamedTuple):
         `svrVar`. If no replicate has a record of the cell, the variance is NaN.
         """
         there = np.isfinite(replicates)
-        used = there & (self.factors > 0)[:, None]
+        mask = there & (self.factors > 0)[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
-            mean = np.where(used, replicates, 0.0).sum(axis=0) / used.sum(axis=0)
-        deviation = np.where(used, replicates - (mean if self.about_mean else value), 0.0)
+            mean = np.where(mask, replicates, 0.0).sum(axis=0) / mask.sum(axis=0)
+        deviation = np.where(mask, replicates - (mean if self.about_mean else value), 0.0)
         by_cell = self.scale * (self.factors[:, None] * deviation**2).sum(axis=0)
-        return np.where(used.any(axis=0), by_cell, np.nan)
+        return np.where(mask.any(axis=0), by_cell, np.nan)
 
 
 def crossed_products(replicates: Floats) -> Floats:

@@ -68,17 +68,17 @@ class LeastSquares:
         return Solution(((noisy @ self.membership) @ self.root) @ self.root.T, 0.0)
 
     def _steps(self, noisy: Floats) -> Solution:
-        x, left = np.zeros((self.membership.shape[1], noisy.shape[1])), noisy.copy()
-        slope = self.membership.T @ left
+        x, residual = np.zeros((self.membership.shape[1], noisy.shape[1])), noisy.copy()
+        slope = self.membership.T @ residual
         along, squares, size = slope.copy(), (slope**2).sum(axis=0), 0.0
         for _ in range(MOST_STEPS):
             image = self.membership @ along
             step = _over(squares, (image**2).sum(axis=0))
-            x, left = x + step * along, left - step * image
+            x, residual = x + step * along, residual - step * image
             size = float(np.abs(step * along).max(initial=0.0) / max(np.abs(x).max(initial=0.0), np.finfo(float).tiny))
             if size <= CLOSE:
                 break
-            slope = self.membership.T @ left
+            slope = self.membership.T @ residual
             later = (slope**2).sum(axis=0)
             along, squares = slope + _over(later, squares) * along, later
         return Solution(x.T, size)

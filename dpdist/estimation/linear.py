@@ -64,13 +64,15 @@ def total_of(of: Sum, units: Units) -> Floats:
 
 def each_of(of: Sum, units: Units) -> scipy.sparse.csr_array:
     """The contribution of one unit, without its repetitions, to the sum under the first draw, (cell, unit)."""
-    made = of.inside.copy()
+    contribution = of.inside.copy()
     if of.cut is None:
-        made.data = of.values[0, made.indices]
+        contribution.data = of.values[0, contribution.indices]
     else:
         assert units.below is not None
-        made.data = units.below(of.outcome, made.indices.astype(np.int64), np.repeat(of.cut, np.diff(made.indptr)))[0]
-    return made
+        contribution.data = units.below(
+            of.outcome, contribution.indices.astype(np.int64), np.repeat(of.cut, np.diff(contribution.indptr))
+        )[0]
+    return contribution
 
 
 def below_of(inside: scipy.sparse.csr_array, units: Units, outcome: int, cut: Floats) -> Floats:
@@ -157,24 +159,24 @@ def quantiles(cells: Cells, units: Units, outcome: int, level: Floats, bounds: t
     weight = total_of(Sum(cells.membership, units.weight), units)[0]
     if units.outcomes is not None:
         value = quantiles_of(cells.membership, units.outcomes[outcome], units.weight[0])(level)
-        held = np.where(level < -ROUNDING, bounds[0], np.where(level > 1.0 + ROUNDING, bounds[1], value))
-        return np.where(weight > 0, held, np.nan)
+        estimates = np.where(level < -ROUNDING, bounds[0], np.where(level > 1.0 + ROUNDING, bounds[1], value))
+        return np.where(weight > 0, estimates, np.nan)
     low, value = (np.full(len(cells), end) for end in _ends(cells, units, outcome, level, bounds))
     for _ in range(HALVINGS):
         middle = (low + value) / 2.0
         reached = below_of(cells.membership, units, outcome, middle)[0] >= level * weight * (1.0 - ROUNDING)
         low, value = np.where(reached, low, middle), np.where(reached, middle, value)
-    held = np.where(level <= 0, bounds[0], np.where(level >= 1, bounds[1], value))
-    return np.where(weight > 0, held, np.nan)
+    estimates = np.where(level <= 0, bounds[0], np.where(level >= 1, bounds[1], value))
+    return np.where(weight > 0, estimates, np.nan)
 
 
-def _ends(cells: Cells, one: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> tuple[float, float]:
+def _ends(cells: Cells, units: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> tuple[float, float]:
     """Finite limits around every quantile: the outcome's bounds, or ± powers of 2 for an outcome without bounds."""
     low, high = bounds
     size = 1.0
     while not np.isfinite([low, high]).all() and size < LARGEST_VALUE:
-        weight = total_of(Sum(cells.membership, one.weight), one)[0]
-        under, over = (below_of(cells.membership, one, outcome, np.full(len(cells), end))[0] for end in (-size, size))
+        weight = total_of(Sum(cells.membership, units.weight), units)[0]
+        under, over = (below_of(cells.membership, units, outcome, np.full(len(cells), end))[0] for end in (-size, size))
         inside = (level <= 0) | (level >= 1) | ((under < level * weight) & (over >= level * weight)) | ~(weight > 0)
         if inside.all():
             break
@@ -220,29 +222,31 @@ class StatisticFigures:
         """
         above, below = self._sums(units)
         with np.errstate(divide="ignore", invalid="ignore"):
-            made = each_of(above, units)
+            contribution = each_of(above, units)
             if below is not None:
                 total = total_of(below, units)[0]
                 ratio = np.nan_to_num(total_of(above, units)[0] / total)
-                made = scipy.sparse.diags_array(np.nan_to_num(1.0 / total)) @ (
-                    made - scipy.sparse.diags_array(ratio) @ each_of(below, units)
+                contribution = scipy.sparse.diags_array(np.nan_to_num(1.0 / total)) @ (
+                    contribution - scipy.sparse.diags_array(ratio) @ each_of(below, units)
                 )
             if self.base.kind.complement(self.base):
-                made = -made
+                contribution = -contribution
             if self.slope is not None:
-                made = scipy.sparse.diags_array(-np.nan_to_num(1.0 / self.slope)) @ made
-        made = scipy.sparse.csr_array(made)
-        return made if self.statistic.of is None else scipy.sparse.csr_array(made - made[self.origin])
+                contribution = scipy.sparse.diags_array(-np.nan_to_num(1.0 / self.slope)) @ contribution
+        contribution = scipy.sparse.csr_array(contribution)
+        return (
+            contribution if self.statistic.of is None else scipy.sparse.csr_array(contribution - contribution[self.origin])
+        )
 
     def _sums(self, units: Units) -> tuple[Sum, Sum | None]:
         return self.base.kind.sums(self.base, _CellSums(self, units))
 
-    def quantiles(self, units: Units, level: Floats | float, bounds: tuple[float, float], whole: bool) -> Floats:
+    def quantiles(self, units: Units, level: Floats | float, bounds: tuple[float, float], integers: bool) -> Floats:
         """Quantiles of the outcome under the first draw, (cell,); `level` is one for all cells, or (cell,)."""
         levels = np.broadcast_to(np.asarray(level, dtype=np.float64), (len(self.cells),))
         outcome = self.outcomes.index(self.base.variable or "")
         values = quantiles(self.cells, units, outcome, levels, bounds)
-        return np.asarray(np.rint(values)) if whole else values
+        return np.asarray(np.rint(values)) if integers else values
 
     def of_records(
         self,
@@ -333,15 +337,15 @@ def across(cells: Cells, columns: Sequence[str]) -> scipy.sparse.csr_array:
     """Marks the crosstab rows of the larger cell around each cell, (cell, row): the total over the given columns."""
     places = {cells.by.index(name) for name in columns}
     rest = [tuple(level for k, level in enumerate(label) if k not in places) for label in cells.labels]
-    whole = [all(label[k] != TOTAL for k in places) for label in cells.labels]
-    number = {others: k for k, others in enumerate(dict.fromkeys(rest))}
-    group = np.array([number[others] for others in rest])
-    base = np.flatnonzero(whole)
-    held = (
+    is_base_cell = [all(label[k] != TOTAL for k in places) for label in cells.labels]
+    number = {key: k for k, key in enumerate(dict.fromkeys(rest))}
+    group = np.array([number[key] for key in rest])
+    base = np.flatnonzero(is_base_cell)
+    membership = (
         scipy.sparse.csr_array((np.ones(len(base)), (group[base], base)), shape=(len(number), len(cells)))
         @ cells.membership
     )
-    return scipy.sparse.csr_array(scipy.sparse.csr_array(held)[group])
+    return scipy.sparse.csr_array(scipy.sparse.csr_array(membership)[group])
 
 
 def variance(
@@ -365,8 +369,8 @@ def variance(
         squares.data = squares.data**2
         total, square = ((summed @ into).toarray().reshape(-1) for summed in (shares, squares))
     else:
-        left, dense = _residuals(shares, times, *calibrated), into.toarray()
-        total, square = (left @ dense).reshape(-1), (left**2 @ dense).reshape(-1)
+        residuals, dense = _residuals(shares, times, *calibrated), into.toarray()
+        total, square = (residuals @ dense).reshape(-1), (residuals**2 @ dense).reshape(-1)
     return stratified_variance(total, square, pairs // strata, pairs % strata, stage, shares.shape[0])
 
 
@@ -386,5 +390,5 @@ def symmetric_root(covariance: Floats) -> Floats:
     # Eigenvectors times the roots of their eigenvalues are a root, too. But their signs, and their directions where
     # eigenvalues are alike, depend on the last digits of the matrix. The same normal draws would differ by processor.
     values, vectors = np.linalg.eigh(covariance)
-    kept = np.where(values > SMALLEST_SHARE * values[..., -1:], np.maximum(values, 0.0), 0.0)
-    return np.asarray((vectors * np.sqrt(kept)[..., None, :]) @ vectors.swapaxes(-1, -2))
+    eigenvalues = np.where(values > SMALLEST_SHARE * values[..., -1:], np.maximum(values, 0.0), 0.0)
+    return np.asarray((vectors * np.sqrt(eigenvalues)[..., None, :]) @ vectors.swapaxes(-1, -2))

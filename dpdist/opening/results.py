@@ -60,7 +60,7 @@ def release_in(space: Workspace) -> Release:
     """Opens the release that a run has just published or held."""
     if space.store.shared:
         return Release(str(place := space.newest), lambda: place)
-    return Release(space.shown(space.newest), _LocalCopy(space.place, space.newest.name))
+    return Release(space.address(space.newest), _LocalCopy(space.place, space.newest.name))
 
 
 class _LocalCopy:

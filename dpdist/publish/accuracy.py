@@ -78,7 +78,7 @@ def standard_errors(released: ReleasedObject) -> list[str]:
     """The statement's entries on standard errors, by key."""
     if released.job.mechanism.whole_tables:
         return [*_of_parameters(released), *([] if released.job.local else [WITHIN_BOUNDS, *_design(released)])]
-    job, simulated, drawn = released.job, _known(released), released.job.mechanism.sets_are_free
+    job, simulated, sets_are_free = released.job, _known(released), released.job.mechanism.sets_are_free
     texts = [
         *_of_parameters(released),
         words_of(job).errors_of_records or (SYNTHESIS_ADDED if simulated else BETWEEN_AND_WITHIN),
@@ -102,7 +102,11 @@ def standard_errors(released: ReleasedObject) -> list[str]:
             "no error."
         )
     texts += FURTHER if any(not statistic.plain for table in job.tables for statistic in table.statistics) else []
-    return [*texts, *_design(released), *([ONE_SET] if job.synthetic_sets == 1 and not (simulated or drawn) else [])]
+    return [
+        *texts,
+        *_design(released),
+        *([ONE_SET] if job.synthetic_sets == 1 and not (simulated or sets_are_free) else []),
+    ]
 
 
 def _design(released: ReleasedObject) -> list[str]:

@@ -65,7 +65,7 @@ class SharedErrors:
 
     later: ReleasedObject
     earlier: ReleasedObject
-    drawn: DrawnTogether
+    draws: DrawnTogether
     spreads: tuple[list[Spreads], list[Spreads]]
     """Of the later and of the earlier release, by outcome, as each was published."""
     reversed: bool
@@ -81,8 +81,10 @@ class SharedErrors:
             both = [(k, places[label]) for k, label in enumerate(first.labels) if label in places]
             here, there = np.array(both, dtype=np.int64).reshape(-1, 2).T
             for k, statistic in enumerate(STATISTICS):
-                one, other = first.drawn[k][:, here], second.drawn[k][:, there]
-                later, earlier, apart = (normal_variance(drawn) for drawn in (one, other, one - other))
+                later_draws, earlier_draws = first.draws[k][:, here], second.draws[k][:, there]
+                later, earlier, apart = (
+                    normal_variance(draws) for draws in (later_draws, earlier_draws, later_draws - earlier_draws)
+                )
                 more = later - first.variance[k][here], earlier - second.variance[k][there]
                 before, after = more if self.reversed else more[::-1]
                 parts = np.column_stack([before, after, (later + earlier - apart) / 2.0])
@@ -95,11 +97,11 @@ class SharedErrors:
         released = (self.later, self.earlier)[k]
         cells, spread = released.cells(self._table(released, name)), self.spreads[k][outcome]
         variance = noise_variances(released, cells, spread)
-        if k and self.drawn.sampled:
+        if k and self.draws.sampled:
             centres = spread.figures(cells, released.crosstab.count.astype(float))[0]
             variance = [noise + normal_variance(centre) for noise, centre in zip(variance, centres, strict=True)]
-        drawn = _drawn(released, (self.drawn.later, self.drawn.earlier)[k], outcome)
-        figures = cell_estimates(cells, released.crosstab.count.astype(float), *drawn)
+        law_spread = _law_spread(released, (self.draws.later, self.draws.earlier)[k], outcome)
+        figures = cell_estimates(cells, released.crosstab.count.astype(float), *law_spread)
         return _Side([tuple(map(str, label)) for label in cells.labels], figures, variance)
 
     @staticmethod
@@ -110,7 +112,7 @@ class SharedErrors:
 @dataclass(frozen=True, eq=False)
 class _Side:
     labels: list[tuple[str, ...]]
-    drawn: tuple[Floats, Floats, Floats]
+    draws: tuple[Floats, Floats, Floats]
     """Counts, means and totals, (draw, cell) each."""
     variance: list[Floats]
     """What part of their variances the draws stand for, (cell,) each."""
@@ -124,8 +126,8 @@ def _named(table: Table, statistic: str, variable: str, outcome: int) -> list[tu
     ]
 
 
-def _drawn(released: ReleasedObject, drawn: Draws, outcome: int) -> LawSpread:
-    spread, rake = LawSpread(*expected_of(released.model(0), drawn, outcome)), margins_of(released.job, released.crosstab)
+def _law_spread(released: ReleasedObject, draws: Draws, outcome: int) -> LawSpread:
+    spread, rake = LawSpread(*expected_of(released.model(0), draws, outcome)), margins_of(released.job, released.crosstab)
     return raked(spread, released, rake) if rake else spread
 
 
@@ -141,15 +143,15 @@ def shared_errors(before: Release, after: Release) -> SharedErrors | None:
     if not all(isinstance(model, LearnsFromRecords) for model in models):
         return None
     for later, earlier in ((0, 1), (1, 0)):
-        drawn = _together(pair[later], pair[earlier])
-        if drawn is not None:
+        draws = _together(pair[later], pair[earlier])
+        if draws is not None:
             break
     else:
         return None
     spreads = [simulate_errors(pair[k], lambda _: None).spreads for k in (later, earlier)]
     if spreads[0] is None or spreads[1] is None:
         return None
-    return SharedErrors(pair[later], pair[earlier], drawn, (spreads[0], spreads[1]), reversed=later == 1)
+    return SharedErrors(pair[later], pair[earlier], draws, (spreads[0], spreads[1]), reversed=later == 1)
 
 
 def _together(later: ReleasedObject, earlier: ReleasedObject) -> DrawnTogether | None:
@@ -425,13 +427,13 @@ def _of_table(before: Release, after: Release, name: str, shared: SharedErrors |
     by = _labels(first)
     keys = [*by, *OF_A_FIGURE]
     both = first[[*keys, *USED]].merge(second[[*keys, *USED]], on=keys, suffixes=("_a", "_b"), sort=False)
-    value, error, df = (Pair(*(both[f"{used}_{end}"].to_numpy(dtype=float) for end in "ab")) for used in USED)
+    value, error, df = (Pair(*(both[f"{column}_{end}"].to_numpy(dtype=float) for end in "ab")) for column in USED)
     variances = [error.before**2, error.after**2, np.zeros(len(both))]
     if shared is not None:
-        known, labels = shared.variances(name), both[keys].astype(object).where(both[keys].notna(), None)
+        by_key, labels = shared.variances(name), both[keys].astype(object).where(both[keys].notna(), None)
         figures = zip(labels[by].itertuples(index=False, name=None), labels["statistic"], labels["variable"], strict=True)
         none = SharedVariance(0.0, 0.0, 0.0)
-        more = np.array([known.get((tuple(map(str, cell)), statistic, about), none) for cell, statistic, about in figures])
+        more = np.array([by_key.get((tuple(map(str, cell)), statistic, about), none) for cell, statistic, about in figures])
         variances = [np.maximum(part + added, 0.0) for part, added in zip(variances[:2], more[:, :2].T, strict=True)]
         variances.append(more[:, 2])
     return both[keys].assign(**changes(value, Pair(*variances[:2]), df, variances[2]))

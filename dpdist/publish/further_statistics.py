@@ -316,8 +316,8 @@ def _from_records(material: Material, figures: StatisticFigures, parameters: Fur
             return plain
         least = np.fmax(plain.standard_error, np.sqrt(parameters.total))
         return t_interval(plain.value, least**2, np.full(len(least), np.inf))
-    mean, drawn = within.mean(axis=0), job.mechanism.sets_are_free
-    added = parameters.total + effect * mean if drawn else np.maximum(mean - parameters.composed, 0.0)
+    mean, free_sets = within.mean(axis=0), job.mechanism.sets_are_free
+    added = parameters.total + effect * mean if free_sets else np.maximum(mean - parameters.composed, 0.0)
     added = np.zeros_like(added) if job.mechanism.donates else added
     total = parameters.total + added / sets
     finite = np.isfinite(total)

@@ -204,7 +204,7 @@ class NoisedTables:
         """Variances by noise alone of the table's figures, (cell,) each; none if the noise scale is confidential."""
         if self.redraws is None:
             return {}
-        return {name: normal_variance(drawn) for name, drawn in self.model.figures(self.redraws, table.name).items()}
+        return {name: normal_variance(draws) for name, draws in self.model.figures(self.redraws, table.name).items()}
 
     def variance_parts(self, table: Table, cells: Cells) -> list[VarianceParts]:
         """Variances of counts, means and totals due to the sample's composition and to the noise, simulated again.
@@ -260,7 +260,7 @@ class NoiseErrors:
     """Standard errors by noise alone, from simulated spreads by outcome; None if noise cannot be simulated."""
 
     released: ReleasedObject
-    drawn: Mapping[str, Spreads] | None
+    spreads: Mapping[str, Spreads] | None
     noised: NoisedTables | None = None
     """Tables whose figures were released themselves."""
 
@@ -287,7 +287,7 @@ class NoiseErrors:
         unknown = dict.fromkeys(STATISTICS, np.full(len(cells), np.nan))
         if self.noised is not None:
             return unknown | {name: np.sqrt(of_noise) for name, of_noise in self.noised.noise(table).items()}
-        if self.drawn is None:
+        if self.spreads is None:
             return unknown
-        alone = noise_variances(self.released, cells, self.drawn[outcome])
+        alone = noise_variances(self.released, cells, self.spreads[outcome])
         return {name: np.sqrt(variance) for name, variance in zip(STATISTICS, alone, strict=True)}

@@ -97,7 +97,7 @@ def predict_errors(
         return unknown
     else:
         weight, product = (np.array([pair[i] for pair in grounds.expected]) for i in range(2))
-        values = [drawn.mean(axis=0) for drawn in cell_estimates(cells, n, weight, product)]
+        values = [draws.mean(axis=0) for draws in cell_estimates(cells, n, weight, product)]
         parts = variance_parts(released, cells, grounds.expected, grounds.spread, grounds.outcome)
         if within is not None:
             both = _direct_variances(released, cells, grounds, within, within.over(released, table, cells))
@@ -143,8 +143,8 @@ def _over(released: ReleasedObject, table: Table, stratum: int, expected: Expect
     return CellSums(*((membership @ (n * values).T).T for values in expected))
 
 
-def _plus(one: CellSums, other: CellSums) -> CellSums:
-    return CellSums(*map(np.add, one, other))
+def _plus(sums: CellSums, other: CellSums) -> CellSums:
+    return CellSums(*map(np.add, sums, other))
 
 
 def within_cells(released: ReleasedObject) -> dict[str, Within]:
@@ -192,15 +192,15 @@ def _direct_variances(
     numbers = counts_and_means(
         PsuSums(*[released.crosstab.count.astype(float)] * 5), released.crosstab, cells, released.stage
     )[0]
-    drawn, variances = [normal_variance(figure) for figure in direct], []
+    sampling_variances, variances = [normal_variance(figure) for figure in direct], []
     if released.job.on_histograms:
         weight, n = np.mean([pair[0] for pair in grounds.expected], axis=0), released.crosstab.count
         equal = cells.membership @ (n * weight**2)
-        alike = equal / np.maximum(equal + drawn[0], np.finfo(float).tiny)
-        drawn = [alike * variance for variance in drawn]
+        alike = equal / np.maximum(equal + sampling_variances[0], np.finfo(float).tiny)
+        sampling_variances = [alike * variance for variance in sampling_variances]
     for k, (effect, part) in enumerate(zip(effects, composed, strict=True)):
         caused = np.nan_to_num(np.mean([parts_of_set[k].variance for parts_of_set in noised], axis=0) - part.variance)
-        composed_and_drawn = part.variance + drawn[k]
+        composed_and_drawn = part.variance + sampling_variances[k]
         variance = np.where(composed_and_drawn > CLEAR * caused, composed_and_drawn, 0.0)
         if STATISTICS[k] != "mean":
             with np.errstate(divide="ignore", invalid="ignore"):

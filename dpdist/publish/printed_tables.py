@@ -48,15 +48,15 @@ def without_empty_figures(job: Job, spec: Table, table: pa.Table) -> pa.Table:
     if most is None:
         return table
     rows = table.select([*spec.by, "statistic", "variable", "estimator", "estimate", "standard_error"]).to_pandas()
-    gone, by_statistic = np.zeros(len(rows), dtype=bool), _withheld(job, spec, rows, most)
+    withheld, by_statistic = np.zeros(len(rows), dtype=bool), _withheld(job, spec, rows, most)
     for statistic, blank in by_statistic.items():
         of_statistic = rows_with(rows, statistic)
         for estimator in rows["estimator"][of_statistic].unique():
-            gone[of_statistic & (rows["estimator"] == estimator).to_numpy()] = blank
-    gone &= rows["estimate"].notna().to_numpy()
-    if not gone.any():
+            withheld[of_statistic & (rows["estimator"] == estimator).to_numpy()] = blank
+    withheld &= rows["estimate"].notna().to_numpy()
+    if not withheld.any():
         return table
-    mask = pa.array(gone)
+    mask = pa.array(withheld)
     for name in ("estimate", "standard_error", "df"):
         blank_column = pc.if_else(mask, pa.scalar(None, pa.float64()), table[name])
         table = table.set_column(table.column_names.index(name), table.schema.field(name), blank_column)
@@ -153,12 +153,12 @@ def rate(rules: Quality, statistics: Sequence[StatisticName], values: Floats, er
     for j, name in enumerate(statistics):
         if name in rules.margin:
             grade[:, j] = np.maximum(grade[:, j], _grade(margins[:, j], rules.margin[name]))
-    shown = np.ones(values.shape, dtype=bool)
+    visible = np.ones(values.shape, dtype=bool)
     if rules.minimum is not None:
-        shown = ~(_counts(statistics, values) < rules.minimum)
+        visible = ~(_counts(statistics, values) < rules.minimum)
     if rules.hide_unreliable:
-        shown &= grade < FLAGS.index("unreliable")
-    return Ratings(np.array(["", *FLAGS])[grade + 1], shown)
+        visible &= grade < FLAGS.index("unreliable")
+    return Ratings(np.array(["", *FLAGS])[grade + 1], visible)
 
 
 def _grade(measure: Floats, thresholds: Thresholds) -> NDArray[np.int_]:
@@ -352,14 +352,14 @@ class PrintedTable:
         return replace(light, values=nothing, margins=nothing, lower=nothing, upper=nothing)
 
     @property
-    def beside(self) -> tuple[str, Floats]:
+    def error_columns(self) -> tuple[str, Floats]:
         """The errors printed beside figures, with their head."""
         return (MARGIN, self.margins) if self.errors is None else (ERROR, self.errors)
 
     @cached_property
     def printed(self) -> tuple[PrintedColumn, ...]:
         """Columns as files have them: figures, each with its error and flag; sample records at the end of each group."""
-        (kind, errors), columns = self.beside, list[PrintedColumn]()
+        (kind, errors), columns = self.error_columns, list[PrintedColumn]()
         groups = list(dict.fromkeys(column.group for column in self.columns))
         for j, column in enumerate(self.columns):
             columns.append(PrintedColumn(column, "", self.values[:, j]))
@@ -378,8 +378,8 @@ def printed_table(job: Job, spec: Table, table: pa.Table, crosstab: Crosstab | N
 
     `crosstab` has the numbers of sample records, which are printed if the job says so.
     """
-    text, shown = job.presentation, _estimator(job.presentation, table)
-    rows = shown_rows(table, shown)
+    text, estimator = job.presentation, _estimator(job.presentation, table)
+    rows = shown_rows(table, estimator)
     labels = [_labels(job, spec, name) for name in spec.by]
     across = _across(text, spec, labels)
     shape = (*map(len, labels), len(spec.statistics))
@@ -411,9 +411,9 @@ def printed_table(job: Job, spec: Table, table: pa.Table, crosstab: Crosstab | N
         lower=rounded(lower, columns),
         upper=rounded(upper, columns),
         flags=quality.flags,
-        estimator=shown,
+        estimator=estimator,
         universe=text.within(spec.universe),
-        notes=_notes(job, spec, _used(rows, shown), value, margin, withheld=BECAUSE in table.column_names),
+        notes=_notes(job, spec, _used(rows, estimator), value, margin, withheld=BECAUSE in table.column_names),
         errors=rounded(error, columns) if text.se == "column" else None,
         sample=sample,
     )
@@ -463,7 +463,7 @@ def in_large_units(table: PrintedTable) -> PrintedTable:
         decimals = column.decimals if unit is ONES else decimals_of(table.values[:, alike] / unit.size)
         columns.append(column._replace(head=f"{column.head}{unit.suffix}", decimals=decimals))
         sizes.append(unit.size)
-        places.append(decimals_read(table.values[:, j], table.beside[1][:, j], decimals, unit))
+        places.append(decimals_read(table.values[:, j], table.error_columns[1][:, j], decimals, unit))
     scaled = ("values", "margins", "lower", "upper", *(["errors"] if table.errors is not None else []))
     figures = {name: getattr(table, name) / np.array(sizes) for name in scaled}
     return replace(table, columns=tuple(columns), decimals=np.column_stack(places), **figures)
@@ -472,8 +472,8 @@ def in_large_units(table: PrintedTable) -> PrintedTable:
 def shown_rows(table: pa.Table, estimator: str) -> pa.Table:
     """Rows of one estimator; the other estimator fills in statistics that it lacks."""
     statistic, variable = (_codes(table[name]) for name in ("statistic", "variable"))
-    figure, used = statistic * (1 + variable.max(initial=0)) + variable, _is(table["estimator"], estimator)
-    return table.filter(pa.array(used | ~np.isin(figure, np.unique(figure[used]))))
+    figure, chosen = statistic * (1 + variable.max(initial=0)) + variable, _is(table["estimator"], estimator)
+    return table.filter(pa.array(chosen | ~np.isin(figure, np.unique(figure[chosen]))))
 
 
 def _codes(column: pa.ChunkedArray) -> Ints:
@@ -492,9 +492,9 @@ def _estimator(text: Presentation, table: pa.Table) -> str:
 
 
 def _labels(job: Job, spec: Table, name: str) -> list[str]:
-    every = job.columns[name].levels or ()
-    codes = codes_of(every, spec.universe.get(name, every))
-    levels = [job.presentation.level(name, every[code]) for code in codes]
+    all_levels = job.columns[name].levels or ()
+    codes = codes_of(all_levels, spec.universe.get(name, all_levels))
+    levels = [job.presentation.level(name, all_levels[code]) for code in codes]
     return levels + [TOTAL] * spec.margins
 
 
@@ -561,14 +561,14 @@ def figure_text(value: float, decimals: int, thousands: str = "") -> str:
     return "" if np.isnan(value) else f"{round(value, decimals) if decimals < 0 else value:{thousands}.{max(decimals, 0)}f}"
 
 
-def _used(rows: pa.Table, shown: str) -> str:
-    return shown if _is(rows["estimator"], shown).all() else "both"
+def _used(rows: pa.Table, estimator: str) -> str:
+    return estimator if _is(rows["estimator"], estimator).all() else "both"
 
 
-def _notes(job: Job, spec: Table, shown: str, values: Floats, margins: Floats, *, withheld: bool) -> tuple[str, ...]:
+def _notes(job: Job, spec: Table, estimator: str, values: Floats, margins: Floats, *, withheld: bool) -> tuple[str, ...]:
     text = job.presentation
     notes = [f"Universe: {text.within(spec.universe)}."] if spec.universe else []
-    notes += [*text.table(spec.name).notes, *text.notes, ESTIMATORS[shown]]
+    notes += [*text.table(spec.name).notes, *text.notes, ESTIMATORS[estimator]]
     if np.isfinite(margins).any():
         notes.append(ERRORS if text.se == "column" else MARGINS)
     notes += [SAMPLES] if text.sample_size else []

@@ -126,8 +126,8 @@ class Laws(NamedTuple):
         if self.shrink is None:
             return centres, plain, draws, weighted, unweighted
         pairs = (centres, weighted), (plain, unweighted), (draws, weighted)
-        one, two, three = (about + (drawn - about) * self.shrink for drawn, about in pairs)
-        return one, two, three, weighted, unweighted
+        first, second, third = (about + (values - about) * self.shrink for values, about in pairs)
+        return first, second, third, weighted, unweighted
 
 
 def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
@@ -147,10 +147,10 @@ def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
         noise = key.generator("centres").standard_normal((DRAWS, *fits.statistics.shape))
         redrawn = model.centre(_redrawn(model, fits.records, fits.alpha, fits.statistics, noise))
         plain = model.centre(_redrawn(model, fits.records, np.ones(len(fits.alpha)), fits.plain, noise))
-        drawn = model.draw(fits.statistics, DRAWS, key.generator("draws"))
+        draws = model.draw(fits.statistics, DRAWS, key.generator("draws"))
     except (Improper, np.linalg.LinAlgError):
         return None
-    return Laws(model, (redrawn, plain, drawn, fits.weighted, fits.unweighted), shrink, fits.records)
+    return Laws(model, (redrawn, plain, draws, fits.weighted, fits.unweighted), shrink, fits.records)
 
 
 def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) -> list[RefitExpectations]:
@@ -167,18 +167,18 @@ def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) ->
         spread = list(zip(*(laws.scaled([pair[k] for pair in pairs]) for k in range(2)), strict=True))
         if isinstance(model, OnDistributions) and laws.records is not None:
             covariance = model.borrowed(released.theta(laws.model, stratum, 0), laws.records)
-            first, second = (_with_borrowed(drawn, covariance, key.generator("reference")) for drawn in spread[:2])
+            first, second = (_with_borrowed(expected, covariance, key.generator("reference")) for expected in spread[:2])
             spread = [first, second, spread[2], spread[3], spread[3]]
         by_outcome.append(RefitExpectations(*spread))
     return by_outcome
 
 
-def _with_borrowed(drawn: Expected, covariance: Floats, rng: np.random.Generator) -> Expected:
+def _with_borrowed(expected: Expected, covariance: Floats, rng: np.random.Generator) -> Expected:
     """Draws with the reference's sampling error added. Rows of a cell, which have one covariance, get the same error."""
     distinct, row = np.unique(covariance.reshape(-1, 4), axis=0, return_inverse=True)
     root = symmetric_root(distinct.reshape(-1, 2, 2))
     error = np.einsum("cij,dcj->dci", root, rng.standard_normal((DRAWS, len(root), 2)))[:, row.reshape(-1)]
-    return drawn[0] + error[..., 0], drawn[1] + error[..., 1]
+    return expected[0] + error[..., 0], expected[1] + error[..., 1]
 
 
 def _fit_twice(

@@ -135,8 +135,8 @@ class Series:
                 continue
             for name in common:
                 by |= dict.fromkeys(self.by(name))
-                shown = _printed(after, name)[[*self.by(name), *OF_A_FIGURE]]
-                rows = shown.merge(differences[name], on=[*self.by(name), *OF_A_FIGURE])
+                figures = _printed(after, name)[[*self.by(name), *OF_A_FIGURE]]
+                rows = figures.merge(differences[name], on=[*self.by(name), *OF_A_FIGURE])
                 parts.append(rows.assign(period_before=before.name, period_after=after.name, table=name))
         order = ["period_before", "period_after", "table", *by, *OF_A_FIGURE, *FIGURES]
         return _join(parts, order), notes
@@ -190,15 +190,15 @@ def _changed_columns(before: Period, after: Period) -> Iterator[str]:
     """Differences of public definitions that may break a series."""
     where = f"between {before.name} and {after.name}"
     for name in (name for name in before.job.columns if name in after.job.columns):
-        one, other = before.job.columns[name], after.job.columns[name]
-        gone, new = (
+        column_before, other = before.job.columns[name], after.job.columns[name]
+        missing, new = (
             [str(level) for level in a.levels or () if level not in (b.levels or ())]
-            for a, b in ((one, other), (other, one))
+            for a, b in ((column_before, other), (other, column_before))
         )
-        if gone or new:
-            changes = [f"without {', '.join(gone)}"] * bool(gone) + [f"with {', '.join(new)}"] * bool(new)
+        if missing or new:
+            changes = [f"without {', '.join(missing)}"] * bool(missing) + [f"with {', '.join(new)}"] * bool(new)
             yield f"column '{name}' changed levels {where}: {'; '.join(changes)}"
-        if one.bounds != other.bounds and name in (*before.job.outcomes, *after.job.outcomes):
+        if column_before.bounds != other.bounds and name in (*before.job.outcomes, *after.job.outcomes):
             yield f"column '{name}' changed bounds {where}"
     if before.job.presentation.estimator != after.job.presentation.estimator:
         yield f"the printed estimator changed {where}, and changes are those of the later one"
@@ -212,23 +212,23 @@ def _changed_columns(before: Period, after: Period) -> Iterator[str]:
 def _printed(period: Period, name: str) -> pd.DataFrame:
     """The rows of a table that its release prints, with their grades."""
     rows, text = pa.Table.from_pandas(period.release.tables[name], preserve_index=False), period.job.presentation
-    shown = shown_rows(rows, text.estimator or str(rows["estimator"][0])).to_pandas()
+    printed = shown_rows(rows, text.estimator or str(rows["estimator"][0])).to_pandas()
     table = period.table(name)
     assert table is not None
     kinds: Mapping[tuple[str, str | None], StatisticName] = {
         (stat.label, stat.about): stat.name for stat in table.statistics
     }
-    rules, grades = text.quality.model_copy(update={"minimum": None}), np.full(len(shown), "", dtype=object)
-    value, error, df = (shown[column].to_numpy(dtype=float) for column in ("estimate", "standard_error", "df"))
+    rules, grades = text.quality.model_copy(update={"minimum": None}), np.full(len(printed), "", dtype=object)
+    value, error, df = (printed[column].to_numpy(dtype=float) for column in ("estimate", "standard_error", "df"))
     with np.errstate(invalid="ignore"):
         margin = scipy.special.stdtrit(df, 0.95) * error
-    abouts = shown["variable"].astype(object).where(shown["variable"].notna(), None)
-    pairs = list(zip(shown["statistic"], abouts, strict=True))
+    abouts = printed["variable"].astype(object).where(printed["variable"].notna(), None)
+    pairs = list(zip(printed["statistic"], abouts, strict=True))
     for key, kind in kinds.items():
         at = np.array([k for k, pair in enumerate(pairs) if pair == key], dtype=np.int64)
         flags = rate(rules, [kind], *(figures[at][:, None] for figures in (value, error, margin))).flags
         grades[at] = flags[:, 0]
-    graded: pd.DataFrame = shown.assign(**{GRADE: np.where(np.isnan(value), "", grades)})
+    graded: pd.DataFrame = printed.assign(**{GRADE: np.where(np.isnan(value), "", grades)})
     return graded
 
 
@@ -267,8 +267,8 @@ def series_of(releases: Sequence[Release]) -> Series:
             raise AnalysisError(f"{release} is not for publication: {why}", "published releases", "leave it out")
         job = read_job(release.folder, "released/job.json")
         periods.append(Period(release, job, str(read_object(release.folder, MANIFEST)["release"])))
-    first, *others = periods
-    for period in others:
+    first, *later_periods = periods
+    for period in later_periods:
         if period.job.dataset != first.job.dataset:
             fault = f"{first.release} is of '{first.job.dataset}', and {period.release} of '{period.job.dataset}'"
             raise AnalysisError(fault, "releases of one dataset", "name those of one dataset")

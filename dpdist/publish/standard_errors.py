@@ -42,7 +42,7 @@ class Countable(Protocol):
 class Averaged(Protocol):
     """A model whose parameters are biased by noise, for example because counts are kept from being negative."""
 
-    def averaged(self, drawn: Draws) -> Draws:
+    def averaged(self, draws: Draws) -> Draws:
         """The mean of parameters over simulated noise, in the form of one draw."""
         ...
 
@@ -234,8 +234,8 @@ class _BatchSums:
                 sums[:, part.touched] += more
 
     def laws(self) -> list[CellSums]:
-        centres, plain, *others = self._sums
-        return [centres, centres if self._one_sampling else plain, *others]
+        centres, plain, *rest = self._sums
+        return [centres, centres if self._one_sampling else plain, *rest]
 
 
 def recounts(released: ReleasedObject) -> Floats | None:
@@ -264,11 +264,11 @@ def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | 
 
 def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | None]) -> list[list[LawSpread]]:
     """Draws of every outcome's expectations in a batch's rows, by outcome and law. Laws with the same draws are one."""
-    batch_rows, drawn = (
+    batch_rows, by_stratum = (
         rows_of_batch(released.crosstab, batch),
         [of_stratum.draws for of_stratum in laws if of_stratum is not None],
     )
-    sizes = [max(map(len, of_law)) for of_law in zip(*drawn, strict=True)] or [1] * len(RefitExpectations._fields)
+    sizes = [max(map(len, of_law)) for of_law in zip(*by_stratum, strict=True)] or [1] * len(RefitExpectations._fields)
     by_outcome = [
         [LawSpread(*np.full((2, draws, batch_rows.stop - batch_rows.start), np.nan)) for draws in sizes]
         for _ in released.job.outcomes
@@ -330,8 +330,8 @@ def _recount(released: ReleasedObject, by_stratum: Sequence[Laws | None], outcom
         if laws_of_stratum is not None and laws_of_stratum.recounted is not None:
             rows = released.crosstab.rows_of(stratum)
             pair = expected_of(laws_of_stratum.model, laws_of_stratum.recounted.theta, outcome)
-            for values, drawn in zip(simulated, (laws_of_stratum.recounted.counts, *pair), strict=True):
-                values[:, rows] = drawn
+            for values, draws in zip(simulated, (laws_of_stratum.recounted.counts, *pair), strict=True):
+                values[:, rows] = draws
     return simulated
 
 
@@ -444,15 +444,15 @@ def noise_variances(released: ReleasedObject, cells: Cells, spread: Spreads) -> 
 
 def _noise_variances(released: ReleasedObject, figures: tuple[Floats, Floats, Floats]) -> list[Floats]:
     noises = released.job.mechanism.noises(released.job)
-    return [normal_variance(drawn) / noises for drawn in figures]
+    return [normal_variance(draws) / noises for draws in figures]
 
 
-def about(drawn: Floats, value: Floats) -> Floats:
+def about(draws: Floats, value: Floats) -> Floats:
     """The mean squared distance of draws (draw, cell) from a value (cell,), as normal variance plus squared bias.
 
     A draw without the figure counts as the value.
     """
-    filled = np.where(np.isfinite(drawn), drawn, value)
+    filled = np.where(np.isfinite(draws), draws, value)
     return np.asarray(normal_variance(filled) + (filled.mean(axis=0) - value) ** 2)
 
 
@@ -468,10 +468,10 @@ def ratios(count: Floats, total: Floats) -> tuple[Floats, Floats, Floats]:
         return count, total / count, total
 
 
-def normal_variance(drawn: Floats) -> Floats:
+def normal_variance(draws: Floats) -> Floats:
     """Variance of the normal law with the draws' central 90 % range. Heavy-tailed draws may have no variance."""
     with np.errstate(all="ignore"):
-        low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
+        low, high = np.quantile(draws, [0.05, 0.95], axis=0)
         return np.asarray(((high - low) / (2.0 * NORMAL_90)) ** 2)
 
 
@@ -485,9 +485,9 @@ def _simulate(released: ReleasedObject, stratum: int, counts: Floats | None, noi
     with within(0.0, 0.5):
         redrawn = theta if noise_alone else model.resampled(theta, n, DRAWS, key.generator("centres"))
     with within(0.5, 1.0):
-        drawn = model.noised_again(theta, n, DRAWS, key.generator("draws"))
-    middle = model.averaged(drawn) if isinstance(model, Averaged) else theta
-    simulated = Laws(model, (redrawn, redrawn, drawn, theta, middle))
+        draws = model.noised_again(theta, n, DRAWS, key.generator("draws"))
+    middle = model.averaged(draws) if isinstance(model, Averaged) else theta
+    simulated = Laws(model, (redrawn, redrawn, draws, theta, middle))
     if counts is None:
         return simulated
     assert isinstance(model, Countable)

@@ -289,8 +289,10 @@ def _public(released: ReleasedObject) -> list[str]:
 
 def _drawn(job: Job) -> str:
     by = f"by {', '.join(job.survey.design_strata)}" if job.survey.design_strata else "in total"
-    few = f"; 1 to {job.least_count - 1} excluded records are shown as {job.least_count}" if job.least_count > 1 else ""
-    return f"the number of sampled records {by}, before the universe and rules{few} (released/frame.parquet)"
+    rounding = (
+        f"; 1 to {job.least_count - 1} excluded records are shown as {job.least_count}" if job.least_count > 1 else ""
+    )
+    return f"the number of sampled records {by}, before the universe and rules{rounding} (released/frame.parquet)"
 
 
 def _post_processing(released: ReleasedObject) -> list[str]:

@@ -288,15 +288,15 @@ def whole_numbers(job: Job, outcome: Floats, rng: np.random.Generator) -> Floats
 def _of_model(released: ReleasedObject, model: StratumModel, stratum: int, k: int) -> Iterator[SyntheticBlock]:
     crosstab, rows_of_stratum = released.crosstab, released.crosstab.rows_of(stratum)
     theta = released.theta(model, stratum, k)
-    drawn = model.donor_records(released, stratum) if isinstance(model, LearnsFromRecords) else None
+    donor_records = model.donor_records(released, stratum) if isinstance(model, LearnsFromRecords) else None
     for block, part in enumerate(crosstab.expanded(rows_of_stratum, BATCH)):
         start = block * BATCH
         rng = released.seed.generator("synthesis", crosstab.stratum_labels[stratum], block, k + 1)
         if isinstance(model, Presampled):
             yield SyntheticBlock(part, *(values[start : start + BATCH] for values in model.presampled(theta)))
-        elif drawn is not None:
-            outcome, weight, donor = drawn.simulate(theta, part, rng)
-            copied = drawn.donors.records.copied
+        elif donor_records is not None:
+            outcome, weight, donor = donor_records.simulate(theta, part, rng)
+            copied = donor_records.donors.records.copied
             yield SyntheticBlock(part, outcome, weight, None if copied is None else copied.take(pa.array(donor)))
         else:
             assert isinstance(model, Synthesizer)

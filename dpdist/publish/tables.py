@@ -72,20 +72,20 @@ def table(
     """
     cells = released.cells(spec)
     intervals_of_statistics = _intervals_of(released, spec, cells, grounds, material)
-    shown = [
+    printed = [
         (statistic, estimator, interval)
         for statistic, intervals in zip(spec.statistics, intervals_of_statistics, strict=True)
         for estimator, interval in intervals.items()
     ]
-    cell = pa.array(np.repeat(np.arange(len(cells)), len(shown)))
+    cell = pa.array(np.repeat(np.arange(len(cells)), len(printed)))
     labels = zip(*cells.labels, strict=True) if spec.by else ()
     columns = {name: pa.array(levels, pa.string()).take(cell) for name, levels in zip(spec.by, labels, strict=True)}
-    of_row = [[statistic.label, statistic.about, estimator] for statistic, estimator, _ in shown]
+    of_row = [[statistic.label, statistic.about, estimator] for statistic, estimator, _ in printed]
     columns |= {
         name: pa.array(list(texts) * len(cells), pa.string())
         for name, texts in zip(COLUMNS, zip(*of_row, strict=True), strict=True)
     }
-    return pa.table(columns | _numbers([interval for *_, interval in shown]))
+    return pa.table(columns | _numbers([interval for *_, interval in printed]))
 
 
 def _numbers(intervals: Sequence[Interval]) -> dict[str, pa.Array]:
@@ -124,7 +124,7 @@ def _intervals_of(
     totals = fixed_totals(cells, margins_of(released.job, released.crosstab))
     by_outcome = {
         outcome: {
-            estimator: [without_rounding(counts, totals), *others] for estimator, (counts, *others) in by_estimator.items()
+            estimator: [without_rounding(counts, totals), *rest] for estimator, (counts, *rest) in by_estimator.items()
         }
         for outcome, by_estimator in by_outcome.items()
     }
@@ -165,7 +165,7 @@ def _records_of(released: ReleasedObject, cells: Cells, grounds: Grounds, parame
     """
     assert grounds.expected is not None
     sets, per_set = len(released.sets), _per_set(released, cells, grounds.sums)
-    composed, drawn = composition(released, cells, grounds.expected), released.job.mechanism.sets_are_free
+    composed, free_sets = composition(released, cells, grounds.expected), released.job.mechanism.sets_are_free
     plain = combined_records(released, cells, grounds.sums, outcome=grounds.outcome)
     effects = plain_effects(released.design_effects, cells, released.job.outcomes[grounds.outcome])
     totals, degrees = [], []
@@ -173,7 +173,7 @@ def _records_of(released: ReleasedObject, cells: Cells, grounds: Grounds, parame
         within = np.mean([figures[i].variance for figures in per_set], axis=0)
         added = (
             from_parameters.standard_error**2 + effects[i] * within
-            if drawn
+            if free_sets
             else np.maximum(within - composed[i].variance, 0.0)
         )
         added = np.zeros_like(added) if released.job.mechanism.donates else added
@@ -223,5 +223,5 @@ def _per_set(released: ReleasedObject, cells: Cells, sums: Sequence[PsuSums]) ->
 
 def _intervals(points: Sequence[Floats], totals: Sequence[Floats], degrees: Sequence[Floats]) -> list[Interval]:
     """Intervals by statistic. Counts of few records are skewed, so their intervals use the log scale."""
-    counts, *others = zip(points, totals, degrees, strict=True)
-    return [positive_interval(*counts), *(t_interval(*other) for other in others)]
+    counts, *rest = zip(points, totals, degrees, strict=True)
+    return [positive_interval(*counts), *(t_interval(*other) for other in rest)]

@@ -63,10 +63,10 @@ def _seconds_of_tasks() -> float:
     seconds += ended.children_user + ended.children_system
     for program in psutil.Process().children(recursive=True):
         try:
-            spent = program.cpu_times()
+            times = program.cpu_times()
         except psutil.Error:
             continue
-        seconds += spent.user + spent.system
+        seconds += times.user + times.system
     return seconds
 
 

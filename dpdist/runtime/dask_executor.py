@@ -200,8 +200,8 @@ class Dask:
             here = frozenset(scheduler.workers_of(self.client))
             for when, tasks in scheduler.deaths(self.client) if here != before else ():
                 if before is not None and when > until:
-                    given = self._ended | {future.key: key for future, key in pending.items()}
-                    key = next((key for name, key in given.items() if name in tasks), None)
+                    keys = self._ended | {future.key: key for future, key in pending.items()}
+                    key = next((key for name, key in keys.items() if name in tasks), None)
                     self.listener(Event("lost", "", unit={} if key is None else unit_of(task, key)))
                 until = max(until, when)
             if len(pending) == 1:

@@ -34,7 +34,7 @@ from dpdist.privacy.guarantees import Concentrated, Strict
 from dpdist.privacy.noisy_counts import counts, layers_of, noise_name, noisy_crosstab
 from dpdist.privacy.weights import NotReached
 from dpdist.runtime.executors import Executor
-from dpdist.runtime.tasks import Address, Fit, Outcome
+from dpdist.runtime.tasks import Address, JobFit, Outcome
 from dpdist.sampling import Unconverged, reference_sampler
 from dpdist.sampling.samplers import PosteriorSampler
 from dpdist.storage.noise_once import noise_once
@@ -98,7 +98,7 @@ class LearnOne:
         return Outcome(stratum, None)
 
 
-def learn(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
+def learn(fit: JobFit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
     """Learns from the job's reference for these strata.
 
     Returns the strata for which the reference is insufficient. These strata are public, as the reference is.
@@ -112,13 +112,13 @@ def learn(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener
     return sorted(failures)
 
 
-def learn_or_refuse(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> None:
+def learn_or_refuse(fit: JobFit, strata: Iterable[int], workers: Executor, listener: Listener) -> None:
     """As `learn`, but raises `DataError` with the strata for which the reference is insufficient."""
     if failures := learn(fit, strata, workers, listener):
         raise refused(fit, failures)
 
 
-def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
+def refused(fit: JobFit, failures: Iterable[Outcome]) -> DataError:
     reference, labels = fit.job.reference, fit.crosstab.stratum_labels
     allowed = "a reference that the mechanism can be fixed on"
     remedy = "raise the budget, pool strata, plan another drift, or use another reference"
@@ -130,7 +130,7 @@ def refused(fit: Fit, failures: Iterable[Outcome]) -> DataError:
     return DataError((reference.location if reference is not None else None) or "reference", problems)
 
 
-def powers(fit: Fit) -> dict[str, float]:
+def powers(fit: JobFit) -> dict[str, float]:
     """Returns the power a of the likelihood under a centred clamp, by stratum.
 
     It follows from the reference and public sizes, so it is public.
@@ -142,11 +142,11 @@ def powers(fit: Fit) -> dict[str, float]:
     }
 
 
-def _unit(fit: Fit, stratum: int) -> str:
+def _unit(fit: JobFit, stratum: int) -> str:
     return f"reference-{fit.address.name}-{stratum:06d}-{LEARNED_FORM}"
 
 
-def summaries(job: Job, fits: Mapping[int, Fit]) -> tuple[dict[str, Facts], dict[str, Donors]]:
+def summaries(job: Job, fits: Mapping[int, JobFit]) -> tuple[dict[str, Facts], dict[str, Donors]]:
     """Returns what is published from the reference, by stratum: distributions of a score model, or donor records."""
     facts, donors = dict[str, Facts](), dict[str, Donors]()
     for stratum, fit in fits.items() if job.has_reference else ():
@@ -158,7 +158,7 @@ def summaries(job: Job, fits: Mapping[int, Fit]) -> tuple[dict[str, Facts], dict
     return facts, donors
 
 
-def described(plan: Plan, fit: Fit) -> dict[str, Any] | None:
+def described(plan: Plan, fit: JobFit) -> dict[str, Any] | None:
     spec, reference = plan.job.reference, plan.reference
     if spec is None:
         return None

@@ -55,8 +55,8 @@ class Pieces:
             results = self.executor.map(task, numbers)
             for number in numbers:
                 while number not in early:
-                    done, result = next(results)
-                    early[done] = result
+                    finished_number, result = next(results)
+                    early[finished_number] = result
                 yield early.pop(number)
         finally:
             remove(self.space, folder_of(self.space, name))

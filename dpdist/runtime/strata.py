@@ -15,14 +15,14 @@ from dpdist.core.progress import Event, Listener, stage
 from dpdist.planning.blocks import seconds
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.reference import learn, learn_or_refuse
-from dpdist.runtime.tasks import Fit, Outcome, ProtectBin, ProtectOne, fit_error, open_fit, protect_giant, released_by
+from dpdist.runtime.tasks import JobFit, Outcome, ProtectBin, ProtectOne, fit_error, open_fit, protect_giant, released_by
 from dpdist.storage import arrays
 from dpdist.storage.store import withdraw
 from dpdist.storage.tables import gather, read_part, write_table
 from dpdist.storage.workspace import GATHERED, Workspace
 
 
-def create_stores(fit: Fit) -> None:
+def create_stores(fit: JobFit) -> None:
     """Creates a fit's stores once, with their full shape. The stores of a pooled fit replace those of the strata."""
     space, crosstab, unit = fit.space, fit.crosstab, fit.stores
     if space.finished(unit):
@@ -42,7 +42,7 @@ def create_stores(fit: Fit) -> None:
     return space.mark(unit, files)
 
 
-def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome]:
+def protect_all(fit: JobFit, workers: Executor, listener: Listener) -> list[Outcome]:
     """Fits every unfinished stratum: giant strata first, then bins of small ones. Returns the strata that failed."""
     unfinished = _unfinished(fit, fit.strata)
     width, times = workers.width, seconds(fit.layout.crosstab.stratum_count.tolist(), fit.layout.draws)
@@ -61,7 +61,7 @@ def protect_all(fit: Fit, workers: Executor, listener: Listener) -> list[Outcome
     return _failures(outcomes)
 
 
-def protect_some(fit: Fit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
+def protect_some(fit: JobFit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
     """Fits the given strata, each in a task of its own; giant ones round by round. Returns the strata that failed."""
     wanted = list(strata)
     unfinished = _unfinished(fit, wanted)
@@ -76,18 +76,18 @@ def protect_some(fit: Fit, strata: Iterable[int], workers: Executor, listener: L
     return _failures(outcomes)
 
 
-def _unfinished(fit: Fit, strata: Iterable[int]) -> set[int]:
+def _unfinished(fit: JobFit, strata: Iterable[int]) -> set[int]:
     """The unfinished strata.
 
     A stratum with damaged or missing files counts as unfinished, and its completion record is deleted.
     """
-    unfinished = set(strata) - fit.done(strata)
+    unfinished = set(strata) - fit.finished(strata)
     for unit in dict.fromkeys(map(fit.unit, sorted(unfinished))):
         withdraw(fit.space.completions, unit, fit.space.confidential, fit.space.store)
     return unfinished
 
 
-def gather_strata(fits: Mapping[int, Fit]) -> list[list[str]]:
+def gather_strata(fits: Mapping[int, JobFit]) -> list[list[str]]:
     """Collects bounds.parquet and strata.parquet from the strata's parts.
 
     `fits[k]` is the fit that released stratum k. Returns for each stratum its released θ as JSON, one for each set.
@@ -119,7 +119,7 @@ def _failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
     return sorted(outcome for outcome in outcomes if outcome.failure is not None)
 
 
-def _batches(fits: Mapping[int, Fit]) -> Iterator[range]:
+def _batches(fits: Mapping[int, JobFit]) -> Iterator[range]:
     """Strata whose by-products are in the same files, in order."""
     stratum = 0
     while stratum in fits:
@@ -127,7 +127,7 @@ def _batches(fits: Mapping[int, Fit]) -> Iterator[range]:
         stratum = batch.stop
 
 
-def _bounds(fit: Fit, batch: range) -> Iterator[pa.Table]:
+def _bounds(fit: JobFit, batch: range) -> Iterator[pa.Table]:
     """The bounds of a batch's records with their stratum. A file of several strata has a batch of records for each."""
     labels = fit.crosstab.stratum_labels
     for path in sorted(fit.folder(batch.start).glob("bounds-*.arrow")):
@@ -156,8 +156,8 @@ class FitContext(NamedTuple):
 class FittedStrata(NamedTuple):
     """The fit of the crosstab's strata, the fit by which each stratum was released, and the strata without a release."""
 
-    fit: Fit
-    fits: Mapping[int, Fit]
+    fit: JobFit
+    fits: Mapping[int, JobFit]
     failed: list[Outcome]
 
 
@@ -175,13 +175,13 @@ def fitted(means: FitContext) -> FittedStrata:
     return result
 
 
-def refuse(means: FitContext, fit: Fit) -> FittedStrata:
+def refuse(means: FitContext, fit: JobFit) -> FittedStrata:
     """Fits the strata, and tries nothing else."""
     learn_or_refuse(fit, fit.strata, means.workers, means.listener)
     return FittedStrata(fit, dict.fromkeys(fit.strata, fit), protect_all(fit, means.workers, means.listener))
 
 
-def pool(means: FitContext, fit: Fit) -> FittedStrata:
+def pool(means: FitContext, fit: JobFit) -> FittedStrata:
     """Fits all strata together if one cannot be fitted alone. The decision is stored before any store is replaced."""
     if not learn(fit, fit.strata, means.workers, means.listener) and not protect_all(fit, means.workers, means.listener):
         return FittedStrata(fit, dict.fromkeys(fit.strata, fit), [])
@@ -192,11 +192,11 @@ def pool(means: FitContext, fit: Fit) -> FittedStrata:
     return refuse(means, pooled)
 
 
-def proper_prior(means: FitContext, fit: Fit) -> FittedStrata:
+def proper_prior(means: FitContext, fit: JobFit) -> FittedStrata:
     failed = learn(fit, fit.strata, means.workers, means.listener)
-    others = sorted(set(fit.strata) - {outcome.stratum for outcome in failed})
+    rest = sorted(set(fit.strata) - {outcome.stratum for outcome in failed})
     failed += (
-        protect_some(fit, others, means.workers, means.listener)
+        protect_some(fit, rest, means.workers, means.listener)
         if failed
         else protect_all(fit, means.workers, means.listener)
     )
@@ -210,7 +210,7 @@ def proper_prior(means: FitContext, fit: Fit) -> FittedStrata:
     return FittedStrata(fit, fits | dict.fromkeys(strata, again), failed)
 
 
-FALLBACKS: Mapping[str, Callable[[FitContext, Fit], FittedStrata]] = {
+FALLBACKS: Mapping[str, Callable[[FitContext, JobFit], FittedStrata]] = {
     "refuse": refuse,
     "pool": pool,
     "proper_prior": proper_prior,

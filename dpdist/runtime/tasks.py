@@ -64,13 +64,13 @@ class Address:
     run: str
     name: FitName
 
-    def open(self) -> Fit:
+    def open(self) -> JobFit:
         """Opens the fit. A process opens each fit only once."""
         return _open(self)
 
 
 @dataclass(frozen=True)
-class Fit:
+class JobFit:
     """One fit of a job: of every stratum, of some strata under the proper prior, or of all strata pooled."""
 
     address: Address
@@ -164,10 +164,10 @@ class Fit:
         Stored noise is given only for the sums for which it was drawn.
         """
 
-        def kept(request: Noise) -> Floats:
+        def stored_noise(request: Noise) -> Floats:
             return noise_once(self.space, self.space.noise(self.address.name, stratum, request.set), request)
 
-        return kept
+        return stored_noise
 
     def records(self, blocks: range) -> list[Records]:
         edges = self.layout.blocks.edges
@@ -198,7 +198,7 @@ class Fit:
         size = self.layout.batch_strata
         return self.space.part(self.address.name, stratum // size).name + of_size(size)
 
-    def done(self, strata: Iterable[int]) -> set[int]:
+    def finished(self, strata: Iterable[int]) -> set[int]:
         """Strata with a completion record, all of whose files are complete."""
         units: dict[str, list[int]] = {}
         for k in strata:
@@ -217,7 +217,7 @@ def of_size(batch: int) -> str:
     return "" if batch == 1 else f"x{batch}"
 
 
-def open_fit(space: Workspace, key: Key, name: FitName) -> Fit:
+def open_fit(space: Workspace, key: Key, name: FitName) -> JobFit:
     """Opens a fit in a workspace that holds the records."""
     run = key.child("run").hex()[:16] + space.store.view
     return Address(space.opened_for(run).place, run, name).open()
@@ -238,17 +238,17 @@ def _job(space: Workspace) -> Job:
 
 
 @lru_cache(maxsize=3)
-def _open(address: Address) -> Fit:
+def _open(address: Address) -> JobFit:
     space = Workspace.of_run(address.place, address.run)
     space.take_units(["records", STORED_REFERENCE, NOISY_FRAME])
     space.store.take(space.key)
     job = _job(space)
     crosstab = crosstab_from_table(read_table(space.crosstab))
-    seen = crosstab if not job.noisy_crosstab else crosstab_from_table(read_table(space.noisy_crosstab))
+    public_crosstab = crosstab if not job.noisy_crosstab else crosstab_from_table(read_table(space.noisy_crosstab))
     if address.name == "pooled":
-        crosstab, seen = crosstab.pooled(), seen.pooled()
+        crosstab, public_crosstab = crosstab.pooled(), public_crosstab.pooled()
     key = Key.from_hex(space.key.read_text(encoding="ascii")).child(address.name)
-    fit = Fit(address, space, job, seen, key, Layout.of(job, crosstab))
+    fit = JobFit(address, space, job, public_crosstab, key, Layout.of(job, crosstab))
     space.take_units([fit.stores])
     return fit
 
@@ -279,7 +279,7 @@ class Journal(NamedTuple):
     def finished(self, round: int, part: int) -> bool:
         """True if a span's result of a round is complete, with its carry and by-products."""
         path = self.result(round, part)
-        return self._whole(path) and self.store.intact(self.left(round, part), self.confidential)
+        return self._whole(path) and self.store.intact(self.files_of(round, part), self.confidential)
 
     def sound(self, spans: int) -> bool:
         """True if all totals are complete, and so are all files of the last finished round."""
@@ -289,7 +289,7 @@ class Journal(NamedTuple):
         earlier_spans = (self.finished(rounds - 1, span) for span in range(spans) if rounds)
         return all(_readable(self.total(round)) for round in range(rounds)) and all(earlier_spans)
 
-    def left(self, round: int, part: int) -> dict[str, str]:
+    def files_of(self, round: int, part: int) -> dict[str, str]:
         """The files that a span wrote in a finished round, with their checksums."""
         with np.load(self.result(round, part)) as file:
             files: dict[str, str] = json.loads(str(file["left"]))
@@ -305,7 +305,7 @@ class Journal(NamedTuple):
         """Copies a span's complete result and carry from the store to this workspace."""
         self.store.take(self.result(round, part), anew=True)
         name = str(self.carry(round, part).relative_to(self.confidential))
-        self.store.take_files({name: self.left(round, part)[name]}, self.confidential)
+        self.store.take_files({name: self.files_of(round, part)[name]}, self.confidential)
 
     def block_state(self, round: int, part: int) -> Carry:
         """Opens the carry of a span after a round; it is memory-mapped, because a pass need not read all of it."""
@@ -317,7 +317,7 @@ class Journal(NamedTuple):
 
     def recorded(self, round: int, spans: int) -> dict[str, str]:
         folder = str(self.folder.relative_to(self.confidential))
-        entries = [entry for span in range(spans) for entry in self.left(round, span).items()]
+        entries = [entry for span in range(spans) for entry in self.files_of(round, span).items()]
         return {name: digest for name, digest in entries if not name.startswith(f"{folder}/")}
 
     def clear(self, before: int) -> None:
@@ -336,7 +336,7 @@ class Journal(NamedTuple):
         return self.store.take(path) and _readable(path)
 
 
-def journal_of(fit: Fit, stratum: int) -> Journal:
+def journal_of(fit: JobFit, stratum: int) -> Journal:
     return Journal(fit.space.journal(fit.address.name, stratum), fit.space.confidential, fit.space.store)
 
 
@@ -400,10 +400,10 @@ class ProtectOne:
         return {"fit": self.address.name, "stratum": stratum, "strata": 1}
 
 
-def protect_unfinished(fit: Fit, strata: Sequence[int]) -> list[Outcome]:
-    done, outcomes = fit.done(strata), list[Outcome]()
+def protect_unfinished(fit: JobFit, strata: Sequence[int]) -> list[Outcome]:
+    finished, outcomes = fit.finished(strata), list[Outcome]()
     for batch in dict.fromkeys(map(fit.layout.batch_of, strata)):
-        if batch.start in done:
+        if batch.start in finished:
             outcomes += [Outcome(stratum, None) for stratum in batch]
         elif fit.layout.batch_strata == 1:
             outcomes.append(protect_small(fit, batch.start))
@@ -412,7 +412,7 @@ def protect_unfinished(fit: Fit, strata: Sequence[int]) -> list[Outcome]:
     return outcomes
 
 
-def protect_small(fit: Fit, stratum: int) -> Outcome:
+def protect_small(fit: JobFit, stratum: int) -> Outcome:
     """Runs all rounds of a stratum in memory, and stores its by-products and its completion record."""
     store = fit.store(stratum)
     part = store.part(0)
@@ -429,7 +429,7 @@ def protect_small(fit: Fit, stratum: int) -> Outcome:
     return Outcome(stratum, None)
 
 
-def protect_batch(fit: Fit, strata: range) -> list[Outcome]:
+def protect_batch(fit: JobFit, strata: range) -> list[Outcome]:
     """Runs all rounds of every stratum of a batch, and stores their by-products with one completion record.
 
     If a stratum fails, nothing of the batch is finished.
@@ -453,7 +453,7 @@ def protect_batch(fit: Fit, strata: range) -> list[Outcome]:
 
 
 def _described(
-    fit: Fit, stratum: int, store: StratumStore | MemberStore, recorder: Callable[[int], BlockRecorder]
+    fit: JobFit, stratum: int, store: StratumStore | MemberStore, recorder: Callable[[int], BlockRecorder]
 ) -> list[Mapping[str, Any]]:
     """Runs all rounds of a stratum in memory. Returns the released parameters of every set, in public form."""
     model, numbers = fit.fitted(stratum), fit.layout.blocks.of_stratum(stratum)
@@ -464,7 +464,7 @@ def _described(
     return [model.describe(theta) for theta in released.parameters]
 
 
-def _finished(fit: Fit, stratum: int) -> None:
+def _finished(fit: JobFit, stratum: int) -> None:
     """Notes that a stratum was tried, for all strata alike, because which stratum failed depends on the records."""
     beat()
     note("stratum", {"fit": fit.address.name, "stratum": stratum})
@@ -512,7 +512,7 @@ class VisitPart:
         return {"fit": self.address.name, "stratum": self.stratum, "block": blocks.start, "blocks": len(blocks)}
 
 
-def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int], None]) -> Outcome:
+def protect_giant(fit: JobFit, stratum: int, workers: Executor, tick: Callable[[int], None]) -> Outcome:
     """Runs the rounds of a giant stratum from the driver, with a task for each span.
 
     It resumes after the last round that the journal has finished. Work between rounds has pieces, which are tasks, too.
@@ -553,14 +553,14 @@ def protect_giant(fit: Fit, stratum: int, workers: Executor, tick: Callable[[int
     return Outcome(stratum, None)
 
 
-def released_by(fit: Fit, batch: range) -> list[dict[str, Any]]:
+def released_by(fit: JobFit, batch: range) -> list[dict[str, Any]]:
     """Reads what every stratum of a finished batch has released: its summary, and the parameters θ of each set."""
     alone, folder = fit.layout.batch_strata == 1, fit.folder(batch.start)
     content = json.loads((folder / ("stratum.json" if alone else "strata.json")).read_text(encoding="utf-8"))
     return [content] if alone else list(content)
 
 
-def fit_error(fit: Fit, outcome: Outcome) -> FitError:
+def fit_error(fit: JobFit, outcome: Outcome) -> FitError:
     k = outcome.stratum
     return FitError(
         f"{fit.crosstab.stratum_labels[k]} (n = {int(fit.crosstab.stratum_count[k])}, p = {fit.model(k).identified})",
@@ -569,7 +569,7 @@ def fit_error(fit: Fit, outcome: Outcome) -> FitError:
     )
 
 
-def _remedies(fit: Fit) -> str:
+def _remedies(fit: JobFit) -> str:
     job, fallback_taken = fit.job, fit.job.mechanism.fallback
     ways = []
     if job.frozen and job.mechanism.tunes_weights:

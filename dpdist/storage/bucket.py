@@ -134,8 +134,8 @@ class Bucket:
             there = self.objects.between(min(by_name), max(by_name), min(len(by_name), PAGE))
             by_name = {name: mark for name, mark in by_name.items() if name in there}
         marks = list(by_name.values())
-        standing = [mark for mark, here in zip(marks, _each(self._fresh, marks), strict=True) if here]
-        units = {mark: files for mark in standing if (files := read_mark(mark)) is not None}
+        present = [mark for mark, here in zip(marks, _each(self._fresh, marks), strict=True) if here]
+        units = {mark: files for mark in present if (files := read_mark(mark)) is not None}
         objects_found = self._kept(
             {self._name(root / name) for files in units.values() for name in files}, self._name(root)
         )

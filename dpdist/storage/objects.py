@@ -52,16 +52,16 @@ def is_url(place: str | Path) -> bool:
         raise WorkspaceError(text, "a URL that has lost a slash", "give it as text, scheme://bucket/prefix", 2)
     if "://" not in text:
         return False
-    shown, remedy = text.rpartition("@")[2].partition("?")[0], "write s3://bucket/prefix, or the path of a folder"
+    address, remedy = text.rpartition("@")[2].partition("?")[0], "write s3://bucket/prefix, or the path of a folder"
     if "@" in text or "?" in text or "#" in text:
         fault = "the URL holds more than scheme, bucket and prefix"
-        raise WorkspaceError(shown, fault, f"{remedy}; credentials come from the environment or from mounted files", 2)
+        raise WorkspaceError(address, fault, f"{remedy}; credentials come from the environment or from mounted files", 2)
     parts = urlsplit(text)
     if parts.scheme not in SCHEMES:
-        raise WorkspaceError(shown, f"'{parts.scheme}' is none of {', '.join(SCHEMES)}", remedy, 2)
+        raise WorkspaceError(address, f"'{parts.scheme}' is none of {', '.join(SCHEMES)}", remedy, 2)
     prefix = parts.path.strip("/")
     if not parts.netloc or (prefix and {"", ".", ".."} & set(prefix.split("/"))):
-        raise WorkspaceError(shown, "no bucket, or an empty part in the prefix", remedy, 2)
+        raise WorkspaceError(address, "no bucket, or an empty part in the prefix", remedy, 2)
     return True
 
 
@@ -328,17 +328,17 @@ class Lease:
 
         Raises `WorkspaceError` if it was renewed.
         """
-        seen: Tag | None = None
+        tag: Tag | None = None
         deadline = time.monotonic() + SILENCE
         while time.monotonic() < deadline:
             lease = self._objects.get(self._name)
             if lease is None:
                 return None
-            if seen is not None and lease.tag != seen:
+            if tag is not None and lease.tag != tag:
                 raise self._held(_parse(lease.data))
-            seen = lease.tag
+            tag = lease.tag
             time.sleep(BEAT / 3)
-        return seen
+        return tag
 
     def _held(self, lease: dict[str, Any]) -> WorkspaceError:
         holder = f" (process {lease['process']} on {lease['host']})" if {"process", "host"} <= lease.keys() else ""

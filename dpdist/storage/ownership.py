@@ -128,13 +128,13 @@ def _begin(space: Workspace, identity: Identity, source: RunKey | None, date: st
     if source is None and space.replayed:
         fault, remedy = "a study or a replay began here and did not get far", "use an empty folder, or empty this one"
         raise WorkspaceError(space.place, fault, remedy, exit_code=2)
-    drawn = Key.from_os() if source is None else source.key
+    new_key = Key.from_os() if source is None else source.key
     if source is not None:
         write_text(space.replay, source.mark)
         space.store.put_if_absent(space.replay)
-    write_text(space.key, drawn.hex() + "\n", mode=0o600)
+    write_text(space.key, new_key.hex() + "\n", mode=0o600)
     space.store.put_if_absent(space.key)
-    if (key := Key.read(space.key)) != drawn and source is not None:
+    if (key := Key.read(space.key)) != new_key and source is not None:
         raise space.damaged(space.key, "is not the one that was given")
     content = {
         "format": WORKSPACE,
@@ -166,7 +166,7 @@ def _has_published(space: Workspace) -> bool:
 
     After a kill the folder may still have its temporary name.
     """
-    places = (space.public, space.held)
+    places = (space.public, space.held_release)
     folders = [*places, *(folder.with_name(f".{folder.name}.{end}") for folder in places for end in ("old", "new"))]
     names = space.store.names(space.confidential)
     return any(MANIFEST in space.store.names(folder) for folder in folders) or "strata.parquet" in names

@@ -51,7 +51,7 @@ class WorkspacePaths:
         return self.root / "public"
 
     @property
-    def held(self) -> Path:
+    def held_release(self) -> Path:
         """The folder of a release that waits for approval."""
         return self.root / HELD
 
@@ -194,8 +194,8 @@ class Identity:
         keys = sorted(self.job.keys() | other.job.keys())
         mine, theirs = ([job.get(key, "not stated") for key in keys] for job in (self.job, other.job))
         changed = [triple for triple in zip(keys, theirs, mine, strict=True) if triple[1] != triple[2]]
-        shown = [f"{key}: {there!s:.40} there, {here!s:.40} here" for key, there, here in changed[:5]]
-        texts = [f"job ({'; '.join(shown)}{'; …' if len(changed) > 5 else ''})"] if changed else []
+        examples = [f"{key}: {there!s:.40} there, {here!s:.40} here" for key, there, here in changed[:5]]
+        texts = [f"job ({'; '.join(examples)}{'; …' if len(changed) > 5 else ''})"] if changed else []
         texts += ["input (its content)"] if self.input != other.input else []
         return texts + ([f"version of dpdist ({other.version} there, {self.version} here)"] if self._recoded(other) else [])
 
@@ -269,7 +269,7 @@ class Workspace(WorkspacePaths):
         except WorkspaceError as error:
             if space.store.shared or not Path(error.path).is_relative_to(space.root):
                 raise
-            where = space.shown(Path(error.path))
+            where = space.address(Path(error.path))
             raise WorkspaceError(where, error.fault, error.remedy, error.exit_code) from None
         finally:
             space.store.close()
@@ -305,7 +305,7 @@ class Workspace(WorkspacePaths):
     @property
     def newest(self) -> Path:
         """The folder of the latest release: `held`, if that one is held, otherwise `public`."""
-        return self.held if self.store.take(self.held / MANIFEST) else self.public
+        return self.held_release if self.store.take(self.held_release / MANIFEST) else self.public
 
     @property
     def released(self) -> bool:
@@ -325,9 +325,9 @@ class Workspace(WorkspacePaths):
             return
         with self.store.alone(self.confidential / "lock"):
             self.store.take_folder(self.public)
-            self.store.take_folder(self.held)
+            self.store.take_folder(self.held_release)
             if self.public.exists() and not (self.public / MANIFEST).exists():
-                if replacing and (self.held / MANIFEST).exists():
+                if replacing and (self.held_release / MANIFEST).exists():
                     shutil.rmtree(self.public)
                     yield
                     return
@@ -340,7 +340,7 @@ class Workspace(WorkspacePaths):
         """The place that all workers of a run must be able to reach."""
         return self.confidential if self.store.shared else self.place
 
-    def shown(self, path: Path) -> str:
+    def address(self, path: Path) -> str:
         return f"{self.place}/{path.relative_to(self.root).as_posix()}"
 
     def mark(self, unit: str, files: Iterable[Path], elsewhere: Mapping[str, str] | None = None) -> None:
@@ -467,11 +467,11 @@ class Workspace(WorkspacePaths):
     def damaged(self, path: Path, fault: str) -> WorkspaceError:
         return WorkspaceError(self.place, f"{path.relative_to(self.root)} {fault}", RESTORE, exit_code=2)
 
-    def others(self) -> list[str]:
+    def other_files(self) -> list[str]:
         """Files in the folder that belong to no run. An object store is not searched."""
         if not self.store.shared or not self.root.is_dir() or self.read_identity() is not None:
             return []
-        of_runs = {self.public.name, self.held.name, self.confidential.name, "status.json"}
+        of_runs = {self.public.name, self.held_release.name, self.confidential.name, "status.json"}
         return sorted(
             path.name for path in self.root.iterdir() if path.name not in of_runs and not path.name.startswith(".")
         )

@@ -28,7 +28,7 @@ from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
 from dpdist.release import run
 from dpdist.runtime import tasks
-from dpdist.runtime.tasks import Fit
+from dpdist.runtime.tasks import JobFit
 from dpdist.survey.checks import Findings, check
 from dpdist.survey.schema import needed_columns
 
@@ -79,7 +79,7 @@ Below it, a mechanism adds too much noise, or these records do not reach its sum
 class CapturedStratum:
     """A stratum of a small job, before it is protected."""
 
-    fit: Fit
+    fit: JobFit
     stratum: int
     records: Records
 
@@ -100,7 +100,7 @@ def capture(job: Job, workspace: Path) -> CapturedStratum:
     """Runs a small job up to its first stratum, and keeps the inputs of its mechanism."""
     cases = list[CapturedStratum]()
 
-    def protect(fit: Fit, stratum: int) -> None:
+    def protect(fit: JobFit, stratum: int) -> None:
         cases.append(CapturedStratum(fit, stratum, _whole(fit.records(fit.layout.blocks.of_stratum(stratum)))))
         raise Seen
 

@@ -39,7 +39,7 @@ from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.pseudo_posterior import query as presets
 from dpdist.models.protocol import Improper
 from dpdist.privacy.guarantees import Concentrated
-from dpdist.runtime.tasks import Fit
+from dpdist.runtime.tasks import JobFit
 from dpdist.sampling import sampler_of
 
 MODELS = """
@@ -207,7 +207,7 @@ def test_strata_that_are_left_out_are_counted_and_an_empty_audit_fails(
     dpdist.run(dpdist.parse_job(SUMS), tmp_path / "ws", survey(120))
     real, command = auditing._both, ["audit", f"{tmp_path}/ws", "--draws", "200", "--confidential"]
 
-    def improper(fit: Fit, stratum: int, *given: Any) -> tuple[Floats, Floats]:
+    def improper(fit: JobFit, stratum: int, *given: Any) -> tuple[Floats, Floats]:
         if stratum in missing:
             raise Improper("no posterior", "none")
         return real(fit, stratum, *given)

@@ -17,7 +17,7 @@ from dpdist.core.records import Crosstab, Floats, Ints
 from dpdist.engine.protocol import Measurement, Noise
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.runtime.tasks import Fit
+from dpdist.runtime.tasks import JobFit
 from dpdist.storage.workspace import Workspace
 
 JOB = """
@@ -210,7 +210,7 @@ Keys = Callable[[str], AbstractContextManager[None]]
 def under(noisy: Noisy) -> Iterator[None]:
     """Runs get their noise from here: it is the instrument; all else is as in a release."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Fit, "noise", lambda fit, stratum, *_: noisy.of(stratum))
+        patch.setattr(JobFit, "noise", lambda fit, stratum, *_: noisy.of(stratum))
         patch.setattr(Measurement, "under", lambda query, noise: noisy.under(query, noise))
         patch.setattr("dpdist.runtime.reference._noise", noisy.of_frame)
         yield

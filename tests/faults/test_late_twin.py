@@ -24,14 +24,14 @@ from campaign import (
 )
 
 from dpdist.runtime import tasks
-from dpdist.runtime.tasks import Fit, open_fit
+from dpdist.runtime.tasks import JobFit, open_fit
 from dpdist.storage.byproducts import StratumStore
 from dpdist.storage.workspace import Workspace
 
 STRATUM = 1
 
 
-def begun_fit(finished: Path, folder: Path) -> Fit:
+def begun_fit(finished: Path, folder: Path) -> JobFit:
     """The fit of a copy of a workspace in which one stratum is not done yet."""
     shutil.copytree(finished, folder)
     space = Workspace(folder)
@@ -41,7 +41,7 @@ def begun_fit(finished: Path, folder: Path) -> Fit:
     return fit
 
 
-def everything(fit: Fit) -> dict[str, Stamp]:
+def everything(fit: JobFit) -> dict[str, Stamp]:
     """Stamps of every file of the confidential folder, temporary ones included."""
     folder = fit.space.confidential
     return {name: stamp for name, stamp in stamps(folder, "**/*").items() if (folder / name).is_file()}
@@ -62,7 +62,7 @@ def meet(monkeypatch: pytest.MonkeyPatch, at: int, other: Callable[[], None], fe
     return counted
 
 
-def writes_of(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> int:
+def writes_of(fit: JobFit, monkeypatch: pytest.MonkeyPatch) -> int:
     with monkeypatch.context() as patch:
         counted = meet(patch, 0, lambda: None)
         assert tasks.protect_unfinished(fit, [STRATUM]) == [tasks.Outcome(STRATUM, None)]
@@ -77,7 +77,7 @@ def test_a_twin_that_comes_late_at_any_of_its_writes_leaves_everything_as_the_ot
     for at in range(1, writes + 1):
         fit, stored = begun_fit(undisturbed, tmp_path / f"at-{at}"), dict[str, Stamp]()
 
-        def other(fit: Fit = fit, stored: dict[str, Stamp] = stored) -> None:
+        def other(fit: JobFit = fit, stored: dict[str, Stamp] = stored) -> None:
             assert tasks.protect_small(fit, STRATUM).failure is None
             stored |= everything(fit)
 
@@ -86,7 +86,7 @@ def test_a_twin_that_comes_late_at_any_of_its_writes_leaves_everything_as_the_ot
             assert tasks.protect_unfinished(fit, [STRATUM]) == [tasks.Outcome(STRATUM, None)]
         assert stored, f"control: the other finished while the twin was about to write for the {at}-th time"
         assert everything(fit) == stored, f"late at write {at}"
-        assert fit.done([STRATUM])
+        assert fit.finished([STRATUM])
 
 
 def test_without_the_guard_a_late_twin_replaces_files_with_their_own_bytes(
@@ -104,7 +104,7 @@ def test_without_the_guard_a_late_twin_replaces_files_with_their_own_bytes(
     again = everything(fit)
     assert sum(again[name] != stamp for name, stamp in stored.items()) >= 5
     assert set(again) == set(stored)
-    assert fit.done([STRATUM]), "the checksums of the first still hold"
+    assert fit.finished([STRATUM]), "the checksums of the first still hold"
 
 
 def test_a_watch_of_finished_strata_tells_other_bytes_from_the_same_bytes_written_again(

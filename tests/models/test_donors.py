@@ -30,7 +30,7 @@ def donors(sizes: tuple[int, ...]) -> Donors:
 @given(st.integers(0, 10_000), st.integers(1, 4))
 def test_every_donor_is_drawn_as_often_as_any_other(seed: int, times: int) -> None:
     held = donors((600, 60))
-    drawn = held.by_cell(CODES[:2]).drawn(0, 600 * times, np.random.default_rng(seed))
+    drawn = held.by_cell(CODES[:2]).draw(0, 600 * times, np.random.default_rng(seed))
     np.testing.assert_array_equal(np.bincount(drawn), np.full(600, times))
 
 
@@ -42,7 +42,7 @@ def test_a_part_of_the_donors_has_their_distribution_and_independent_draws_have_
     def off(positions: np.ndarray) -> float:
         return max(abs(np.mean(salary[positions] <= y) - np.mean(salary <= y)) for y in np.unique(salary))
 
-    assert off(held.by_cell(CODES[:1]).drawn(0, 700, rng)) < 1.5 / 700
+    assert off(held.by_cell(CODES[:1]).draw(0, 700, rng)) < 1.5 / 700
     assert off(rng.integers(0, 5000, 700)) > 10.0 / 700
 
 
@@ -59,7 +59,7 @@ def test_of_many_records_as_many_stay_and_atoms_keep_their_share() -> None:
 @pytest.mark.parametrize(("size", "cells"), [(FEWEST, {1}), (FEWEST - 1, {0, 1}), (0, {0, 1})])
 def test_a_cell_with_too_few_donors_takes_those_of_the_cells_most_like_it(size: int, cells: set[int]) -> None:
     held = donors((300, size, 300))
-    drawn = held.by_cell(CODES).drawn(1, 3000, np.random.default_rng(1))
+    drawn = held.by_cell(CODES).draw(1, 3000, np.random.default_rng(1))
     assert set(held.cell[drawn].tolist()) == (cells if size else cells - {1})
 
 

@@ -188,8 +188,8 @@ def test_nobody_else_is_at_what_is_held_while_it_is_published(folder: Path, monk
     asked = []
 
     def other(space: Workspace) -> bool:
-        asked.append(space.held)
-        with pytest.raises(WorkspaceError, match="another command is publishing it"), publishing(space.held):
+        asked.append(space.held_release)
+        with pytest.raises(WorkspaceError, match="another command is publishing it"), publishing(space.held_release):
             pass
         return False
 

@@ -207,7 +207,7 @@ def test_killed_before_the_verdict_the_same_command_ends_with_the_same_bytes(
         early = command("approve", str(folder / "ws"), "--reason", "early")
         assert (early.exit_code, space.public.exists()) == (1, False)
         assert "no evaluation" in early.output
-    before = contents(space.held)
+    before = contents(space.held_release)
     assert run(folder, job).exit_code == code
     assert contents(space.newest) == before
 

@@ -101,7 +101,7 @@ class Curve(NamedTuple):
         ).T
         return cls(log_counts(beta), features, root)
 
-    def drawn(self, number: int, rng: np.random.Generator) -> Floats:
+    def draw(self, number: int, rng: np.random.Generator) -> Floats:
         """Draws of counts, (draw, bin)."""
         logs = self.features @ (self.root @ rng.standard_normal((self.root.shape[1], number)))
         return np.asarray(np.exp(self.log_counts[:, None] + np.clip(logs, -3.0, 3.0)).T)
@@ -160,7 +160,7 @@ class Bins(NamedTuple):
         counts = np.where(self.alone & (noisy > LEAST * scale), noisy, 0.0)
         found = self.curves(noisy, scale)
         for side, curve in found if found or counts.any() else self.curves(noisy, scale, 0.0):
-            counts[side] = np.exp(curve.log_counts) if rng is None else curve.drawn(1, rng)[0]
+            counts[side] = np.exp(curve.log_counts) if rng is None else curve.draw(1, rng)[0]
         if np.count_nonzero(counts) < 2:
             counts = np.where(self.alone, np.maximum(counts, scale), counts)
         return np.asarray(counts / counts.sum())

@@ -93,7 +93,7 @@ class Drawn(NamedTuple):
         present, number = np.unique(cell, return_inverse=True)
         groups = rows_of_groups(number, len(present))
         for k, rows in zip(present.tolist(), groups, strict=True):
-            donor[rows] = self.donors.drawn(k, len(rows), rng)
+            donor[rows] = self.donors.draw(k, len(rows), rng)
         parts = [slice(start, start + CELLS_OF_PART) for start in range(0, len(present), CELLS_OF_PART)]
         agreeing = _Agreeing(self.domains, self.cells.weighted and not self.cells.one_weight)
         pieces = [

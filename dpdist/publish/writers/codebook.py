@@ -226,11 +226,11 @@ def _study(job: Job, title: str, statement: Mapping[str, Any]) -> Element:
     copied = COPIED.format(", ".join(job.microdata.columns)) if job.microdata.columns else ""
     _text(about, "dataKind", KIND + (STRICT if str(statement["guarantee"]).startswith("strict") else "") + copied)
     study.append(_method(job, statement))
-    used = SubElement(SubElement(study, "dataAccs"), "useStmt")
-    _text(used, "confDec", statement["guarantee_in_words"], required="no")
-    _text(used, "contact", text.contact)
-    _text(used, "conditions", text.licence)
-    _text(used, "disclaimer", " ".join(statement.get("cautions", ())))
+    use_statement = SubElement(SubElement(study, "dataAccs"), "useStmt")
+    _text(use_statement, "confDec", statement["guarantee_in_words"], required="no")
+    _text(use_statement, "contact", text.contact)
+    _text(use_statement, "conditions", text.licence)
+    _text(use_statement, "disclaimer", " ".join(statement.get("cautions", ())))
     return study
 
 

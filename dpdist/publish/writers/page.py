@@ -210,7 +210,7 @@ class Row(NamedTuple):
     margin: bool
 
 
-class Shown(NamedTuple):
+class PageTable(NamedTuple):
     """A table on the page; without rows it is for download only."""
 
     printed: PrintedTable
@@ -229,7 +229,7 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
     templates = environment("dpdist.publish.writers")
     text, names = job.presentation, names_of(job)
     records = (path.parent / "synthetic").exists()
-    check, listed = None, list[Shown]()
+    check, listed = None, list[PageTable]()
     for form, rows in tables:
         if records and check is None:
             check = check_of(form, rows, names.outcome)
@@ -252,26 +252,26 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
         "files": list(_files(path.parent, job, tables=not many)),
         "many": many,
         "of_table": {
-            one.printed.name: [
+            form.printed.name: [
                 caution
                 for caution in statement.get("cautions", [])
-                if caution.startswith((f"{one.printed.name}, ", f"{one.printed.name}: "))
+                if caution.startswith((f"{form.printed.name}, ", f"{form.printed.name}: "))
             ]
-            for one in listed
+            for form in listed
             if len(tables) > 1
         },
     }
-    template, every = templates.get_template("release.html"), [one.printed.notes for one in listed]
-    shared = [note for note in next(iter(every), ()) if many and all(note in notes for notes in every)]
+    template, notes_of_tables = templates.get_template("release.html"), [form.printed.notes for form in listed]
+    shared = [note for note in next(iter(notes_of_tables), ()) if many and all(note in notes for notes in notes_of_tables)]
 
-    def shown(number: int, fits: bool) -> Shown:
-        one = shown_table(tables[number][0], drawn=not many) if fits else listed[number]
-        rest = tuple(note for note in every[number] if note not in shared)
-        return one._replace(printed=replace(one.printed, notes=rest))
+    def page_table(number: int, fits: bool) -> PageTable:
+        form = shown_table(tables[number][0], with_plots=not many) if fits else listed[number]
+        rest = tuple(note for note in notes_of_tables[number] if note not in shared)
+        return form._replace(printed=replace(form.printed, notes=rest))
 
     for most in limits:
-        fitting = enumerate(in_room([one.figures for one in listed], most))
-        html = template.render(**facts, shared=shared, tables=[shown(*one) for one in fitting])
+        fitting = enumerate(in_room([form.figures for form in listed], most))
+        html = template.render(**facts, shared=shared, tables=[page_table(*pair) for pair in fitting])
         if len(html.encode()) < heaviest:
             break
     write_text(path, html)
@@ -303,19 +303,19 @@ def in_room(figures: Sequence[int], room: int) -> list[bool]:
     return fits
 
 
-def for_download(table: PrintedTable) -> Shown:
+def for_download(table: PrintedTable) -> PageTable:
     """A table without rows."""
-    return Shown(table.without_figures, [], [], [], [], table.values.size, "")
+    return PageTable(table.without_figures, [], [], [], [], table.values.size, "")
 
 
-def shown_table(table: PrintedTable, *, drawn: bool = True, judged: bool = True) -> Shown:
-    """A table with rows, and plots if they are `drawn`. Figures with large errors are marked, unless `judged` is false."""
+def shown_table(table: PrintedTable, *, with_plots: bool = True, judged: bool = True) -> PageTable:
+    """A table with rows, and with plots if asked. Figures with large errors are marked, unless `judged` is false."""
     table = in_large_units(table)
     columns = _columns(table)
     names = [printed.column.group for printed in columns]
     groups = [(name, names.count(name)) for name in dict.fromkeys(names)]
-    heads, drawings = [printed.head for printed in columns], list(plots(table)) if drawn else []
-    return Shown(
+    heads, drawings = [printed.head for printed in columns], list(plots(table)) if with_plots else []
+    return PageTable(
         *(table, heads, list(_rows(table, judged)), groups, drawings, table.values.size), _doubtful(table) if judged else ""
     )
 
@@ -357,8 +357,8 @@ def _doubtful(table: PrintedTable) -> str:
     number = int(_large_errors(table).sum())
     if not number:
         return ""
-    few = f"{number:,} figure{' is' if number == 1 else 's are'} marked caution"
-    return f"{few}: the standard error is above {100 * LARGE_CV:.0f} % of the figure."
+    count_text = f"{number:,} figure{' is' if number == 1 else 's are'} marked caution"
+    return f"{count_text}: the standard error is above {100 * LARGE_CV:.0f} % of the figure."
 
 
 def _codebook(job: Job) -> list[tuple[str, str, str, list[tuple[str, str]]]]:

@@ -255,17 +255,17 @@ class SdmxRelease:
             margin = scipy.special.stdtrit(df, 0.95) * error
         names = [statistic.name for statistic in table.statistics]
         quality = rate(self.job.presentation.quality, names, value, error, margin)
-        shown = quality.printed.ravel()
+        printed = quality.printed.ravel()
         columns = {"OBS_VALUE": "estimate", **{name: column for name, (column, _) in LIMITS.items()}}
         for name, column in columns.items():
             figures = rows[column].to_numpy(dtype=float)
             frame[name] = [
                 repr(v) if np.isfinite(v) and is_shown else None
-                for v, is_shown in zip(figures.tolist(), shown, strict=True)
+                for v, is_shown in zip(figures.tolist(), printed, strict=True)
             ]
         low = np.isin(quality.flags.ravel(), FLAGS[1:])
         missing = np.isnan(value.ravel())
         withheld = rows[BECAUSE].notna().to_numpy() if BECAUSE in rows else np.zeros(len(rows), dtype=bool)
-        frame["OBS_STATUS"] = np.select([~shown | withheld, missing, low], ["Q", "O", "U"], "A")
+        frame["OBS_STATUS"] = np.select([~printed | withheld, missing, low], ["Q", "O", "U"], "A")
         frame["CONF_STATUS"] = confidentiality
         return frame

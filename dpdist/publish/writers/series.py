@@ -214,8 +214,8 @@ def _of_changes(series: Series, name: str, changes: pd.DataFrame) -> PrintedTabl
     )
 
 
-def _interleaved(one: Any, other: Any) -> Any:
-    return np.stack([one, other], axis=2).reshape(len(one), -1)
+def _interleaved(first: Any, second: Any) -> Any:
+    return np.stack([first, second], axis=2).reshape(len(first), -1)
 
 
 def _stub(series: Series, name: str, cells: Sequence[tuple[str, ...]]) -> dict[str, Any]:
@@ -279,8 +279,10 @@ def _write_page(path: Path, series: Series, text: Presentation, tables: Sequence
     template = environment("dpdist.publish.writers").get_template("series.html")
     for most in MOST_FIGURES_OF_MANY:
         fitting = zip(tables, in_room([table.values.size for table in tables], most), strict=True)
-        shown = [shown_table(table, drawn=False, judged=False) if fits else for_download(table) for table, fits in fitting]
-        html = template.render(**facts, tables=shown)
+        forms = [
+            shown_table(table, with_plots=False, judged=False) if fits else for_download(table) for table, fits in fitting
+        ]
+        html = template.render(**facts, tables=forms)
         if len(html.encode()) < HEAVIEST_OF_MANY:
             break
     write_text(path, html)
