@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from fractions import Fraction
+from typing import Generic, TypeVar
 
 import numpy as np
 import scipy
 
+T = TypeVar("T")
 WRITTEN = "written"
 """Metadata key for a field's former name, which stored checksums contain."""
 
@@ -55,3 +57,17 @@ def _several(values: list[object] | tuple[object, ...] | range) -> Iterator[byte
     yield str(len(values)).encode()
     for value in values:
         yield from _parts(value)
+
+
+@dataclass(frozen=True, eq=False)
+class Keyed(Generic[T]):
+    """A value with a key by which caches know equal ones, as of a file that is read anew."""
+
+    value: T
+    key: str
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Keyed) and other.key == self.key

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from dpdist.core.digests import digest
+from dpdist.core.digests import Keyed, digest
 from dpdist.core.records import Cells, Floats
 from dpdist.estimation.donors import CELL
 from dpdist.estimation.estimators import STATISTICS, Interval, PsuSums, counts_and_means, t_interval
@@ -236,23 +236,14 @@ def _composition(released: ReleasedObject, cells: Cells, weight: Floats, outcome
     return np.array([statistic.variance for statistic in statistics])
 
 
-@dataclass(frozen=True, eq=False)
-class _ReadRelease:
-    """A release. A verdict and the custodian's page, which follows it, read it anew."""
-
-    released: ReleasedObject
-    key: str
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ReadRelease) and other.key == self.key
+def keyed(released: ReleasedObject) -> Keyed[ReleasedObject]:
+    """The release with a key. A verdict, and the custodian's page that follows it, read it anew."""
+    return Keyed(released, digest((released.seed.hex(), released.job.model_dump_json())))
 
 
 @lru_cache(maxsize=1)
-def _simulated(release: _ReadRelease) -> list[Spreads] | None:
-    return spreads(release.released, lambda _: None, noise_alone=True)
+def _simulated(release: Keyed[ReleasedObject]) -> list[Spreads] | None:
+    return spreads(release.value, lambda _: None, noise_alone=True)
 
 
 @dataclass(frozen=True)
@@ -275,7 +266,7 @@ class NoiseErrors:
             return cls(released, None, NoisedTables.of(released, model))
         if released.job.mechanism.clamps or not isinstance(model, Resampled):
             return cls(released, None)
-        simulated = _simulated(_ReadRelease(released, digest((released.seed.hex(), released.job.model_dump_json()))))
+        simulated = _simulated(keyed(released))
         if simulated is None or any(
             outcome_spreads.recounts is not None for outcome_spreads in simulated
         ):  # `laws` do not include noise on counts

@@ -22,7 +22,6 @@ from dpdist.job import Job
 from dpdist.publish.noisy_figures import FILE
 from dpdist.publish.released import ReleasedObject
 from dpdist.quality.report_parts import thin
-from dpdist.quality.summary import verdicts
 from dpdist.quality.verdict import Verdict
 from dpdist.storage.tables import each_block, read_table
 from dpdist.storage.workspace import Workspace
@@ -59,15 +58,12 @@ class ReportMaterial:
     statement: Mapping[str, Any]
     unjudged: Sequence[str]
     """Published tables, or statistics of a table, without an evaluation."""
+    verdicts: Mapping[str, Verdict | None]
+    """The verdict on each statistic of each table, by name."""
 
     @property
     def job(self) -> Job:
         return self.release.job
-
-    @cached_property
-    def verdicts(self) -> dict[str, Verdict | None]:
-        """The verdict on each statistic of each table, by name."""
-        return verdicts(self.tables, self.job.survey.clustered)
 
     @cached_property
     def crosstab(self) -> Crosstab:

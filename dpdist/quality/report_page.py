@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
+from dpdist.core.digests import Keyed, digest
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, sha256, write_text
 from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
 from dpdist.core.records import Cells, Crosstab, Floats
-from dpdist.job import Table
+from dpdist.job import StatisticName, Table
 from dpdist.opening.results import NO_EVALUATION, Evaluations
 from dpdist.publish.accuracy import design_in_words
-from dpdist.publish.noisy_figures import NoiseErrors
+from dpdist.publish.noisy_figures import NoiseErrors, keyed
 from dpdist.publish.printed_tables import printed_table, rows_with
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.writers.dotplot import MOST_ROWS as MOST_PLOTTED
@@ -39,9 +43,10 @@ from dpdist.quality.summary import (
     missing,
     notes,
     overall_of,
+    verdicts,
     worst,
 )
-from dpdist.quality.verdict import FAR_LARGEST, FAR_MEDIAN, FAR_RELATIVE, NOMINAL, SMALL_RATIO, labels_of, place
+from dpdist.quality.verdict import FAR_LARGEST, FAR_MEDIAN, FAR_RELATIVE, NOMINAL, SMALL_RATIO, Verdict, labels_of, place
 from dpdist.storage.objects import is_url
 from dpdist.storage.workspace import GATHERED, MADE_AGAIN, Workspace, confidential_log
 
@@ -362,59 +367,93 @@ def timings_section(material: ReportMaterial) -> Section:
     return section
 
 
+@dataclass(frozen=True, eq=False)
+class EvaluatedTables(Mapping[str, pd.DataFrame]):
+    """Evaluations of published tables by name, with a column `synthetic_noise_se`, NaN if this error is unknown.
+
+    Each is read when it is asked for: all of a large release are more than memory should hold.
+    """
+
+    evaluations: Evaluations
+    release: ReleasedObject
+    noise: Mapping[str, Floats]
+    """Standard errors by noise alone, (row,), by table."""
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        noise, rows = self.noise[name], self.evaluations[name]
+        table = next(table for table in self.release.job.tables if table.name == name)
+        shown = rows[_published(table, self.release.cells(table), rows).shown].reset_index(drop=True)
+        return shown.assign(synthetic_noise_se=noise)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.noise)
+
+    def __len__(self) -> int:
+        return len(self.noise)
+
+
 class JudgedTables(NamedTuple):
-    """Evaluations by table, with a column `synthetic_noise_se`, NaN if this error is unknown.
-
-    `unjudged` lists parts without an evaluation: tables or statistics published later.
+    """What evaluations show: standard errors by noise alone, (row,), by table; tables or statistics that were published
+    later and so have no evaluation; and the verdict on each statistic of each table, by name.
     """
 
-    tables: dict[str, pd.DataFrame]
+    noise: dict[str, Floats]
     unjudged: list[str]
+    verdicts: dict[str, Verdict | None]
 
 
-def read_evaluations(space: Workspace, release: ReleasedObject) -> JudgedTables:
-    """Reads the evaluations of the published tables.
-
-    Raises `WorkspaceError` if no folder has an evaluation.
-    """
-    noise, evaluations = NoiseErrors.of(release), Evaluations(space)
-    tables, unjudged = dict[str, pd.DataFrame](), list[str]()
+@lru_cache(maxsize=1)
+def _judged(evaluated: Keyed[tuple[Evaluations, ReleasedObject]]) -> JudgedTables:
+    evaluations, release = evaluated.value
+    of_noise, noise, unjudged = NoiseErrors.of(release), dict[str, Floats](), list[str]()
     for table in sorted(release.job.tables, key=lambda listed: listed.name):
-        rows = evaluations.get(table.name)
-        if rows is None or list(rows.columns[: rows.columns.get_loc("statistic")]) != list(table.by):
+        columns = pq.read_schema(evaluations.path(table.name)).names if table.name in evaluations else ["statistic"]
+        if table.name not in evaluations or columns[: columns.index("statistic")] != list(table.by):
             unjudged.append(table.name)
             continue
-        cells = table.cells(release.crosstab)
-        published, missing = _published(table, cells, rows)
-        unjudged += [f"{table.name}, {text}" for text in missing]
-        tables[table.name] = published.assign(synthetic_noise_se=_errors(noise, table, cells, published))
-    if not tables:
-        raise WorkspaceError(space.place, NO_EVALUATION, MADE_AGAIN)
-    return JudgedTables(tables, unjudged)
+        rows = pd.read_parquet(evaluations.path(table.name), columns=[*table.by, "statistic", "variable"])
+        cells = release.cells(table)
+        published = _published(table, cells, rows)
+        unjudged += [f"{table.name}, {text}" for text in published.missing]
+        noise[table.name] = _errors(of_noise, table, cells, rows[published.shown])
+    judged = verdicts(EvaluatedTables(evaluations, release, noise), release.job.survey.clustered)
+    return JudgedTables(noise, unjudged, judged)
 
 
-def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    labels = set(cells.labels)
-    inside = [tuple(label) in labels for label in rows[list(table.by)].astype(str).to_numpy().tolist()]
+class _Published(NamedTuple):
+    """Rows of an evaluation whose figures are published, true for each; and published parts without an evaluation."""
+
+    shown: NDArray[np.bool_]
+    missing: list[str]
+
+
+def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> _Published:
+    labels, present = set(cells.labels), _labels(table, rows)
     about = [variable if isinstance(variable, str) else None for variable in rows["variable"]]
     have = list(zip(rows["statistic"], about, strict=True))
     wanted = {(statistic.label, statistic.about): statistic.text for statistic in table.statistics}
-    chosen_rows = rows[np.array(inside) & np.array([statistic in wanted for statistic in have])].reset_index(drop=True)
     missing = [text for statistic, text in wanted.items() if statistic not in have]
-    if len({tuple(label) for label in rows[list(table.by)].astype(str).to_numpy().tolist()} & labels) < len(labels):
+    if len(labels.intersection(present)) < len(labels):
         missing.append("margins")
-    return chosen_rows, missing
+    shown = [label in labels and statistic in wanted for label, statistic in zip(present, have, strict=True)]
+    return _Published(np.array(shown, dtype=np.bool_), missing)
+
+
+def _labels(table: Table, rows: pd.DataFrame) -> list[tuple[str, ...]]:
+    columns = [rows[name].astype(str).tolist() for name in table.by]
+    return list(zip(*columns, strict=True)) if columns else [()] * len(rows)
 
 
 def _errors(noise: NoiseErrors, table: Table, cells: Cells, rows: pd.DataFrame) -> Floats:
-    values = np.full(len(rows), np.nan)
+    values, by_outcome = np.full(len(rows), np.nan), dict[str, dict[StatisticName, Floats]]()
     place = {label: number for number, label in enumerate(cells.labels)}
-    positions = [place[tuple(label)] for label in rows[list(table.by)].astype(str).to_numpy().tolist()]
+    positions = np.array([place[label] for label in _labels(table, rows)])
     for statistic in table.statistics:
         if statistic.plain:
-            outcome = statistic.variable or noise.released.job.outcomes[0]
-            mine = rows_with(rows, statistic)
-            values[mine] = noise.errors(table, cells, outcome)[statistic.name][np.array(positions)[mine]]
+            outcome, mine = statistic.variable or noise.released.job.outcomes[0], rows_with(rows, statistic)
+            if outcome not in by_outcome:
+                by_outcome[outcome] = noise.errors(table, cells, outcome)
+            values[mine] = by_outcome[outcome][statistic.name][positions[mine]]
     return values
 
 
@@ -464,13 +503,19 @@ def write_report_again(space: Workspace, listener: Listener) -> None:
 def material_of(space: Workspace) -> ReportMaterial:
     """Collects the input of the verdict and of the page.
 
-    Raises `WorkspaceError` if the run has no evaluation, or if a file of the page is damaged.
+    The page after a run follows a verdict, which it does not judge again. Raises `WorkspaceError` if the run has no
+    evaluation, or if a file of the page is damaged.
     """
     space.refuse_damaged(["records", GATHERED], MADE_AGAIN)
     release = read_released(space.newest / "released")
     statement = json.loads((space.newest / "statement.json").read_text(encoding="utf-8"))
-    judged_tables = read_evaluations(space, release)
-    return ReportMaterial(space, release, judged_tables.tables, statement, judged_tables.unjudged)
+    evaluations = Evaluations(space)
+    files = [(name, sha256(evaluations.path(name))) for name in evaluations]
+    judged = _judged(Keyed((evaluations, release), digest((keyed(release).key, files))))
+    if not judged.noise:
+        raise WorkspaceError(space.place, NO_EVALUATION, MADE_AGAIN)
+    tables = EvaluatedTables(evaluations, release, judged.noise)
+    return ReportMaterial(space, release, tables, statement, judged.unjudged, judged.verdicts)
 
 
 def _lighter(parts: list[Section], excess: int) -> bool:

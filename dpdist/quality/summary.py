@@ -256,8 +256,12 @@ def overall_of(judged: Mapping[str, Verdict | None]) -> Overall:
 
 def verdicts(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> dict[str, Verdict | None]:
     """The verdict on each statistic of each table, by name; None if nothing can be judged."""
-    groups = {f"{name}, {statistic}": group for name, rows in tables.items() for statistic, group in by_statistic(rows)}
-    return {name: judge(group, len(groups), clustered) for name, group in groups.items()}
+    number = sum(len(rows[["statistic", "variable"]].drop_duplicates()) for rows in tables.values())
+    return {
+        f"{name}, {statistic}": judge(group, number, clustered)
+        for name, rows in tables.items()
+        for statistic, group in by_statistic(rows)
+    }
 
 
 def by_statistic(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -177,7 +177,7 @@ def test_no_block_of_records_outlives_its_turn(workspace: Path, monkeypatch: pyt
 
     monkeypatch.setattr(report_material, "each_block", blocks)
     drawn = report_material.ReportMaterial(
-        Workspace(workspace), read_released(workspace / "public" / "released"), {}, {}, []
+        Workspace(workspace), read_released(workspace / "public" / "released"), {}, {}, [], {}
     ).records
     assert len(drawn.weight) == 4 * 700
     assert [each() for each in kept[:-1]] == [None] * 3
