@@ -150,9 +150,14 @@ def _read_number(path: str) -> int | None:
         return None
 
 
+def machine_memory() -> int:
+    """The machine's memory in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def container_memory() -> int | None:
     """The limit of memory, in bytes, of this process's control group; None if it has none below the machine's memory."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    machine = machine_memory()
     limits = [limit for path, _ in _LIMITS if (limit := _read_number(path)) is not None and limit < machine]
     return min(limits, default=None)
 

@@ -12,6 +12,7 @@ import numpy as np
 from dpdist.core.errors import DataError, JobError, Problem, install, installed
 from dpdist.core.progress import Event, Listener, stage
 from dpdist.core.records import POOLED, Crosstab, Floats
+from dpdist.core.this_process import container_memory, machine_memory
 from dpdist.estimation.estimators import stratum_sizes
 from dpdist.job import Job, refuse_formats
 from dpdist.job.checks.models import likelihood
@@ -70,7 +71,7 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
     nestings = job.nestings(_public_nestings(job, layout.crosstab, reference))
     plan = Plan(job, source, census, promise, layout, reference, goodness, design, nestings)
     _check_scale(job, plan.model)
-    _check_worker(plan)
+    _check_machine(plan)
     check(job, plan.model)
     return plan
 
@@ -145,21 +146,33 @@ def _check_memory(job: Job, layout: Layout) -> None:
     _refuse_beyond(job, "the largest stratum's task", layout.largest_task_bytes, remedy)
 
 
-def _check_worker(plan: Plan) -> None:
-    """Raises `JobError` if a worker, which is ended beyond its memory, cannot hold the task of all tables."""
-    if plan.job.runtime.executor != "serial" and plan.cost is not None:
-        remedy = "drop or coarsen columns of the largest tables"
+def _check_machine(plan: Plan) -> None:
+    """Raises `JobError` if a worker, which is ended beyond its memory, or this machine without workers, cannot hold the
+    task of all tables.
+    """
+    if plan.cost is None:
+        return
+    remedy = "drop or coarsen columns of the largest tables"
+    if plan.job.runtime.executor != "serial":
         _refuse_beyond(plan.job, "the task of all tables", plan.cost.bytes, remedy)
+    elif plan.driver_bytes > (machine := container_memory() or machine_memory()):
+        fault = f"the run needs {_amount(plan.job, plan.driver_bytes)}, this machine has {machine / 2**20:,.0f} MiB"
+        problem = Problem("tables", fault, "what this machine holds", f"run on a larger machine, or {remedy}")
+        raise JobError(plan.job.dataset, [problem])
 
 
 def _refuse_beyond(job: Job, task: str, needed: int, remedy: str) -> None:
-    """Raises `JobError` if a task needs more bytes than a worker has. It leaves the amount out where sizes are secret."""
+    """Raises `JobError` if a task needs more bytes than a worker has."""
     available = int(job.runtime.memory_per_worker)
     if needed > available:
-        amount = "more" if job.sizes_secret else f"{ceil(needed / 2**20):,} MiB"
-        fault = f"{task} needs {amount}, a worker has {available / 2**20:,.0f} MiB"
+        fault = f"{task} needs {_amount(job, needed)}, a worker has {available / 2**20:,.0f} MiB"
         problem = Problem("runtime.memory_per_worker", fault, "at least that", f"set runtime.memory_per_worker, {remedy}")
         raise JobError(job.dataset, [problem])
+
+
+def _amount(job: Job, needed: int) -> str:
+    """Memory as text, which leaves the amount out where sizes are secret."""
+    return "more" if job.sizes_secret else f"{ceil(needed / 2**20):,} MiB"
 
 
 def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None:

@@ -8,7 +8,6 @@ with exit code 2, which a Kubernetes Job takes as final.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from typing import Any
 
 from dpdist.core.errors import DpdistError, TaskError
 from dpdist.core.files import write_json
-from dpdist.core.this_process import container_memory, peak_memory
+from dpdist.core.this_process import container_memory, machine_memory, peak_memory
 from dpdist.storage.workspace import Workspace
 
 FILE = "driver-memory.json"
@@ -57,7 +56,7 @@ def remembered_memory(space: Workspace) -> Iterator[None]:
 
 def _limit() -> int:
     """The memory, in bytes, of this process's container, or else of the machine."""
-    return container_memory() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return container_memory() or machine_memory()
 
 
 def _before(space: Workspace, path: Path) -> dict[str, Any]:
