@@ -24,7 +24,7 @@ from dpdist.estimation.estimators import PsuSums
 from dpdist.models.protocol import Expectation, NoisedFigures
 from dpdist.publish.further_statistics import Material
 from dpdist.publish.noisy_figures import FILE as MEASUREMENTS
-from dpdist.publish.noisy_figures import NoisedTables, write_measurements, write_model_tables
+from dpdist.publish.noisy_figures import NoisedTables, remember_noise, write_measurements, write_model_tables
 from dpdist.publish.predicted_errors import beyond_direct
 from dpdist.publish.printed_tables import WrittenTables, printed_table, with_withheld, without_empty_figures
 from dpdist.publish.refit import Expected
@@ -117,6 +117,7 @@ def _publish(released: ReleasedObject, public: Path, listener: Listener, unfit: 
     write_released(building / "released", released)
     grounds, material = grounds_of(released, building, listener, by_batch)
     tables = _write_tables(released, building / "tables", grounds, material, listener)
+    remember_noise(released, {name: of_outcome.spread for name, of_outcome in grounds.items()})
     write_json(building / "statement.json", with_withheld(tables, statement(released, beyond_direct(released, grounds))))
     written = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
     write_measurements(building / MEASUREMENTS, released)

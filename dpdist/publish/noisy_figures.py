@@ -7,7 +7,7 @@ cells. There are no standard errors if the noise scale follows from the file's o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -28,7 +28,15 @@ from dpdist.job import DesignEffect, StatisticName, Table
 from dpdist.mechanisms.parts import Figures, measured_of
 from dpdist.models.protocol import DRAWS, CodedRecords, DesignEffectOf, Draws, ModelTable, NoisedFigures, Resampled
 from dpdist.publish.released import ReleasedObject, effect_of, plain_effects
-from dpdist.publish.standard_errors import Spreads, VarianceParts, noise_variances, normal_variance, spreads
+from dpdist.publish.standard_errors import (
+    CellsKey,
+    Spreads,
+    VarianceParts,
+    cells_key,
+    noise_variances,
+    normal_variance,
+    spreads,
+)
 
 # `measurements.parquet` has one row for each cell and statistic. Values and noise scales have one unit, in which an
 # unclipped record counts as at most 1. A weighted posterior measures no figures, and so has no such file.
@@ -241,6 +249,26 @@ def keyed(released: ReleasedObject) -> Keyed[ReleasedObject]:
     return Keyed(released, digest((released.seed.hex(), released.job.model_dump_json())))
 
 
+NoiseParts = Mapping[tuple[str, CellsKey], Sequence[Floats]]
+"""Variances of counts, means and totals by noise alone, (cell,) each, by outcome and table's cells."""
+_published: dict[str, NoiseParts] = {}
+"""Those of this process's last publication, by its release's key."""
+
+
+def remember_noise(released: ReleasedObject, by_outcome: Mapping[str, Spreads | None]) -> None:
+    """Keeps variances by noise of all published tables, so that the verdict on a run does not simulate noise again.
+
+    Those of sums over batches are not kept: they have other last digits than those that are simulated again.
+    """
+    _published.clear()
+    _published[keyed(released).key] = {
+        (name, key): [part.noise for part in parts]
+        for name, spread in by_outcome.items()
+        if spread is not None and spread.by_cells is None
+        for key, (_, parts) in spread.parts.items()
+    }
+
+
 @lru_cache(maxsize=1)
 def _simulated(release: Keyed[ReleasedObject]) -> list[Spreads] | None:
     return spreads(release.value, lambda _: None, noise_alone=True)
@@ -248,37 +276,37 @@ def _simulated(release: Keyed[ReleasedObject]) -> list[Spreads] | None:
 
 @dataclass(frozen=True)
 class NoiseErrors:
-    """Standard errors by noise alone, from simulated spreads by outcome; None if noise cannot be simulated."""
+    """Standard errors by noise alone; unknown if noise cannot be simulated."""
 
     released: ReleasedObject
-    spreads: Mapping[str, Spreads] | None
+    known: bool
     noised: NoisedTables | None = None
     """Tables whose figures were released themselves."""
 
     @classmethod
     def of(cls, released: ReleasedObject) -> NoiseErrors:
-        """Simulates the noise again, as post-processing.
+        """Simulates the noise again where it is asked for, as post-processing.
 
-        None for a fit with searched privacy weights, whose noise cannot be separated from its sampling error.
+        Unknown for a fit with searched privacy weights, whose noise cannot be separated from its sampling error, and
+        where sample counts are noisy, whose noise laws do not include.
         """
         model = released.model(0)
         if isinstance(model, NoisedFigures):
-            return cls(released, None, NoisedTables.of(released, model))
-        if released.job.mechanism.clamps or not isinstance(model, Resampled):
-            return cls(released, None)
-        simulated = _simulated(keyed(released))
-        if simulated is None or any(
-            outcome_spreads.recounts is not None for outcome_spreads in simulated
-        ):  # `laws` do not include noise on counts
-            return cls(released, None)
-        return cls(released, dict(zip(released.job.outcomes, simulated, strict=True)))
+            return cls(released, False, NoisedTables.of(released, model))
+        job = released.job
+        return cls(released, not job.mechanism.clamps and isinstance(model, Resampled) and not job.noisy_crosstab)
 
     def errors(self, table: Table, cells: Cells, outcome: str) -> dict[StatisticName, Floats]:
         """Standard errors of counts, means and totals by noise alone, (cell,) each; NaN if they are not known."""
         unknown = dict.fromkeys(STATISTICS, np.full(len(cells), np.nan))
         if self.noised is not None:
             return unknown | {name: np.sqrt(of_noise) for name, of_noise in self.noised.noise(table).items()}
-        if self.spreads is None:
+        if not self.known:
             return unknown
-        alone = noise_variances(self.released, cells, self.spreads[outcome])
+        release = keyed(self.released)
+        alone = _published.get(release.key, {}).get((outcome, cells_key(cells)))
+        if alone is None:
+            simulated = _simulated(release)
+            assert simulated is not None
+            alone = noise_variances(self.released, cells, simulated[self.released.job.outcomes.index(outcome)])
         return {name: np.sqrt(variance) for name, variance in zip(STATISTICS, alone, strict=True)}

@@ -94,7 +94,7 @@ PROOF = "proof.json"
 """File of the proof record, in the folder `released/`."""
 MOST_MODELS = 1000
 """Number of models of strata that a release keeps, so that memory does not grow with strata."""
-MOST_ENTRIES = 20_000_000
+MOST_ENTRIES = 4_000_000
 """Entries of memberships of cells that a release keeps."""
 DISTRIBUTIONS = "distributions.parquet"
 """File of the reference's distributions by cell, for the family of scores."""

@@ -84,7 +84,7 @@ class Spreads:
     laws: tuple[LawSpread, ...]
     recounts: Recounts | None = None
     by_cells: Mapping[CellsKey, Sequence[CellSums]] | None = None
-    parts: dict[Hashable, tuple[Sequence[Expected], list[VarianceParts]]] = field(default_factory=dict, repr=False)
+    parts: dict[CellsKey, tuple[Sequence[Expected], list[VarianceParts]]] = field(default_factory=dict, repr=False)
     """Parts of variances that `variance_parts` has computed, by table, with their expectations."""
 
     def figures(self, cells: Cells, n: Floats) -> list[tuple[Floats, Floats, Floats]]:
@@ -414,7 +414,7 @@ def variance_parts(
     released: ReleasedObject, cells: Cells, expected: Sequence[Expected], spread: Spreads, outcome: int = 0
 ) -> list[VarianceParts]:
     """The parts of T of counts, means and totals, where spreads were simulated. They are computed once for a table."""
-    key = outcome, cells.by, cells.labels, cells.universe
+    key = cells_key(cells)
     if key not in spread.parts or spread.parts[key][0] is not expected:
         spread.parts[key] = expected, _variance_parts(released, cells, expected, spread, outcome)
     return spread.parts[key][1]

@@ -26,7 +26,12 @@ import dpdist
 from dpdist.cli.main import app
 from dpdist.confidential.records import Records
 from dpdist.core.errors import WorkspaceError
+from dpdist.estimation.estimators import STATISTICS
+from dpdist.publish import noisy_figures
+from dpdist.publish.folder import publish as publish_folder
+from dpdist.publish.noisy_figures import NoiseErrors, keyed
 from dpdist.publish.released import read_released
+from dpdist.publish.standard_errors import cells_key
 from dpdist.quality import report_material
 from dpdist.quality.report_page import ANSWERS, MARKING, _cells_drawn, _lighter, material_of, overall_verdict, write_report
 from dpdist.quality.report_parts import ReportFigure, Section, axis, distribution, error
@@ -291,6 +296,23 @@ def test_publish_in_python_writes_the_page_again_as_the_command_does(workspace: 
     assert not any("report.html" in each for each in said)
     page.write_text(html, encoding="utf-8")
     page.chmod(0o600)
+
+
+def test_a_verdict_after_a_publication_has_the_noise_errors_that_are_simulated_again(workspace: Path) -> None:
+    """The process that published simulates no noise a second time. Control: other kept variances give other errors."""
+    release = read_released(workspace / "public" / "released")
+    publish_folder(release, workspace.parent / "again")
+    (table,), noise = release.job.tables, NoiseErrors.of(release)
+    cells = release.cells(table)
+    key = ("salary", cells_key(cells))
+    assert key in noisy_figures._published[keyed(release).key]
+    assert noise.known == (release.job.mechanism.name == "tables")
+    kept = noise.errors(table, cells, "salary")
+    noisy_figures._published.clear()
+    simulated = noise.errors(table, cells, "salary")
+    assert all(np.array_equal(kept[name], simulated[name], equal_nan=True) for name in STATISTICS)
+    noisy_figures._published[keyed(release).key] = {key: [np.ones(len(cells))] * 3}
+    assert np.isfinite(noise.errors(table, cells, "salary")["mean"]).all() == noise.known
 
 
 def test_open_writes_the_page_again_and_opens_it(workspace: Path, html: str, monkeypatch: pytest.MonkeyPatch) -> None:
