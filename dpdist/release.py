@@ -194,7 +194,7 @@ def _run(
     if counted:
         refuse_small_counts(job, plan.small_counts)
         for caution in cautions(plan, workspace=space.place):
-            listener(Event("note", "plan", note=f"{caution} [{caution.code}]"))
+            listener(Event("note", "plan", note=f"{caution} [{caution.code}]", caution=caution))
     reference = {} if plan.reference is None else {REFERENCE: plan.reference.sha256}
     identity = Identity(job.identity | reference | readers_in_identity(plan), plan.source.fingerprint())
     meter = Meter.of(job, plan.promise.total, space, uncharged=not counted or replay is not None or space.replayed)

@@ -22,7 +22,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from dpdist.cli.caution_lines import caution_lines
 from dpdist.cli.console import err
+from dpdist.core.cautions import Caution
 from dpdist.core.progress import SHOWN, Event, Listener, seconds_left, unit_label
 
 FIRST, EVERY = 1.0, 10.0
@@ -159,12 +161,39 @@ class _JsonLines(_Steady):
         self._stream.flush()
 
 
+class _Sentences:
+    """Prints notes on standard error; cautions that follow each other take few lines, before the next event."""
+
+    def __init__(self) -> None:
+        self._cautions: list[Caution] = []
+
+    def hear(self, event: Event) -> None:
+        if event.caution is not None:
+            self._cautions.append(event.caution)
+            return
+        self.finish()
+        if event.sentence:
+            err.print(event.sentence, markup=False)
+
+    def finish(self) -> None:
+        cautions, self._cautions = self._cautions, []
+        for line in caution_lines(cautions, err.width):
+            err.print(line, markup=False)
+
+
 class _Lines(_Steady):
     """Prints notes, which are whole sentences, and lines on the state, on standard error."""
 
+    def __init__(self, first: float = FIRST, every: float = EVERY) -> None:
+        super().__init__(first, every)
+        self._sentences = _Sentences()
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__(*_)
+        self._sentences.finish()
+
     def show(self, event: Event) -> None:
-        if event.sentence:
-            err.print(event.sentence, markup=False)
+        self._sentences.hear(event)
 
     def say(self, state: Mapping[str, Any]) -> None:
         err.print(line_of(state), markup=False)
@@ -206,14 +235,15 @@ class _Bars:
             console=err,
         )
         self._tasks: dict[str, TaskID] = {}
+        self._sentences = _Sentences()
         self._progress.start()
         return self._say
 
     def _say(self, event: Event) -> None:
         if event.kind not in SHOWN:
             return
+        self._sentences.hear(event)
         if event.sentence:
-            self._progress.console.print(event.sentence, markup=False)
             return
         if event.stage not in self._tasks or event.kind == "begin":
             self._tasks[event.stage] = self._progress.add_task(event.stage, total=event.total, state=_State())
@@ -223,6 +253,7 @@ class _Bars:
         self._progress.update(bar.id, completed=event.done, total=total)
 
     def __exit__(self, *_: object) -> None:
+        self._sentences.finish()
         self._progress.stop()
 
 

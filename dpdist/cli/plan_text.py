@@ -63,11 +63,8 @@ def plan_text(plan: Plan, prediction: ErrorPrediction, others: Sequence[Alternat
         facts["alternatives"] = "\n".join(others_in_words(others))
     statement = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
     statement |= {"privacy_unit": "record" if job.privacy_unit is None else job.privacy_unit.column}
-    statement["cautions"] = [*map(str, cautions(plan, prediction))]
-    counted = terms(job, plan.promise.total)
-    return facts_text(
-        {**facts, **promise(statement), "composition": statement["composition"], **counted, **stated_cautions(statement)}
-    )
+    counted, warned = terms(job, plan.promise.total), stated_cautions({}, cautions(plan, prediction))
+    return facts_text({**facts, **promise(statement), "composition": statement["composition"], **counted, **warned})
 
 
 def valid_text(plan: Plan) -> str:

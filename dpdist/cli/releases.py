@@ -58,6 +58,7 @@ def validate(
 
     def act() -> None:
         with listening(quiet, as_json, answers=True) as listener:
+            from dpdist.cli.caution_lines import caution_lines
             from dpdist.cli.loading import read_job
             from dpdist.cli.plan_text import clipped, for_custodian, valid_text
             from dpdist.ledger.charging import terms
@@ -74,8 +75,8 @@ def validate(
             out.print(valid_text(plan))
             for name, line in {**for_custodian(plan), **account}.items():
                 out.print(f"{name}: {line}", markup=False)
-            for caution in cautions_found:
-                out.print(f"caution: {caution} [{caution.code}]", markup=False)
+            for line in caution_lines(cautions_found, out.width - len("caution: ")):
+                out.print(f"caution: {line}", markup=False)
 
     run_command(act, show_values, as_json, ANEW)
 

@@ -82,7 +82,7 @@ def run_text(workspace: str | Path, notes: Collection[str] = ()) -> RenderableTy
                 space.newest.name: space.address(space.newest),
                 "confidential": f"{space.address(space.confidential)} (guard it)",
                 **promise(statement),
-                **stated_cautions({**statement, "cautions": [*statement.get("cautions", ()), *map(str, advised)]}, notes),
+                **stated_cautions(statement, advised, notes),
                 **_unidentified(statement),
                 "tables": ", ".join(sorted(p.stem for p in (space.newest / "tables").glob("*.parquet"))),
                 **({"published too": PUBLISHED_TOO} if donated and _donates(space) else {}),

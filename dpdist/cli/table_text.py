@@ -12,6 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dpdist.cli.caution_lines import caution_lines
+from dpdist.cli.console import out
 from dpdist.core.cautions import Caution
 from dpdist.core.records import first_named
 from dpdist.estimation.donors import DONORS as DONORS_FILE
@@ -23,6 +25,8 @@ WIDEST_WORD = 16
 """Largest length in characters of a level's word that is not broken over lines."""
 LISTED = 4
 """Largest number of cautions on figures that may be far off, of which each is listed."""
+WIDEST_FACT, NARROWEST = 28, 60
+"""Characters of the longest name of a fact with its space, and of the narrowest terminal for which cautions are fitted."""
 WHOLE = 1e3
 """A column with a figure of at least this size is shown without decimals."""
 
@@ -114,12 +118,16 @@ def drifted(drift: Mapping[str, Any]) -> Iterator[Caution]:
         yield Caution.of("drift", cells=cells)
 
 
-def stated_cautions(statement: Mapping[str, Any], shown: Collection[str] = ()) -> dict[str, str]:
-    """Lists known problems, without those that have been `shown`; releases of earlier versions list none."""
-    stated = map(Caution.stated, statement.get("cautions", ()))
-    lines = [f"{caution} [{caution.code}]" for caution in (*_together(stated), *drifted(statement.get("drift", {})))]
-    cautions = [line for line in lines if line not in shown]
-    return {"cautions": "\n".join(f"- {line}" for line in cautions)} if cautions else {}
+def stated_cautions(
+    statement: Mapping[str, Any], further: Iterable[Caution] = (), shown: Collection[str] = ()
+) -> dict[str, str]:
+    """Lists known problems in few lines, without those that have been `shown`; early versions' statements list none."""
+    texts = statement.get("cautions", ())
+    stated = zip(statement.get("caution_codes", ["of_mechanism"] * len(texts)), texts, strict=True)
+    known = [*_together([*(Caution.coded(*pair) for pair in stated), *further]), *drifted(statement.get("drift", {}))]
+    new = [caution for caution in known if not any(note.startswith(caution.text) for note in shown)]
+    lines = caution_lines(new, max(out.width, NARROWEST) - WIDEST_FACT - len("- "))
+    return {"cautions": "\n".join(f"- {line}" for line in lines)} if lines else {}
 
 
 def _together(cautions: Iterable[Caution]) -> Iterator[Caution]:

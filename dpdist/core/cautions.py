@@ -206,6 +206,11 @@ class Caution:
             return cls("of_mechanism", text)
         return cls(next(code for code, form in _forms() if form.fullmatch(text)), text)
 
+    @classmethod
+    def coded(cls, code: str, text: str) -> Caution:
+        """A caution of a statement by its code, which an earlier or later version may have left out or not know."""
+        return cls(code, text) if code in KINDS and code != "of_mechanism" else cls.stated(text)
+
     @property
     def stage(self) -> Stage:
         return KINDS[self.code].stage

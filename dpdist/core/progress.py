@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, NamedTuple, Protocol
 
+from dpdist.core.cautions import Caution
+
 NOTHING: Mapping[str, int | str] = {}
 
 
@@ -17,7 +19,7 @@ class Event(NamedTuple):
     `seconds` is its time, and `unit` names its strata or blocks. A `work` event names the task that was submitted the
     longest ago. A `retry` counts tasks that were submitted again. An `alive` event shows that the run waits for tasks.
     `lost` counts a worker that died, with the task that `unit` names. An `again` event states that the workspace had its
-    release before this run, and `held` that the release waits for a decision.
+    release before this run, and `held` that the release waits for a decision. A note on a `caution` also has its parts.
     """
 
     kind: Literal["begin", "advance", "part", "end", "note", "task", "work", "retry", "alive", "lost", "again", "held"]
@@ -29,6 +31,7 @@ class Event(NamedTuple):
     seconds: float = 0.0
     always: bool = False
     share: float | None = None
+    caution: Caution | None = None
 
     @property
     def sentence(self) -> str:

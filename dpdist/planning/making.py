@@ -67,7 +67,7 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
         goodness = _check_fit(job, reference, listener)
         design = reference_design(job, reference) if job.survey.effects_of_reference else None
     for caution in large_delta(job, shown_records(job, layout.crosstab)):
-        listener(Event("note", "plan", note=str(caution)))
+        listener(Event("note", "plan", note=str(caution), caution=caution))
     nestings = job.nestings(_public_nestings(job, layout.crosstab, reference))
     plan = Plan(job, source, census, promise, layout, reference, goodness, design, nestings)
     _check_scale(job, plan.model)

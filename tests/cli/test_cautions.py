@@ -123,8 +123,8 @@ def test_what_to_look_at_before_publishing_is_said_by_validate_plan_and_run(said
         done = CliRunner().invoke(app, [line, job, "--input", path, *more])
         shown = "".join(done.output.split())
         assert done.exit_code == 0, done.output
-        assert shown.count(f"Lookat`dpdistreport{named}--confidential`beforepublishing") == 1
-        assert (f"`dpdistaudit{named}`measures" in shown) == (said != "none")
+        assert shown.count(f"Lookat`dpdistreport{named}--confidential`beforepublishing") + shown.count("fit_unseen,") == 1
+        assert (f"`dpdistaudit{named}`measures" in shown or "exact_losses" in shown) == (said != "none")
     quiet = CliRunner().invoke(app, ["validate", job, "--input", path, "--quiet"])
     assert (quiet.exit_code, quiet.output) == (0, "")
 

@@ -20,6 +20,7 @@ from tiny_survey import JOB, survey
 from typer.testing import CliRunner
 
 import dpdist
+from dpdist.cli.caution_lines import caution_lines
 from dpdist.cli.main import app
 from dpdist.ledger.charging import NOT_COUNTED
 from dpdist.release import cautions
@@ -130,9 +131,7 @@ def test_the_unspoilt_survey_runs_and_leaves_public_complete(tmp_path: Path, suf
     assert {one.code for one in told} == {"of_mechanism", "fit_unseen", "exact_losses"}, "none is about the file"
     assert attempt.exit_code == 0
     said = [line for line in lines if not PROGRESS.search(line)]
-    assert said == [*(f"{caution} [{caution.code}]" for caution in told), NOT_COUNTED], (
-        "a slow machine hears of progress, too"
-    )
+    assert said == [*caution_lines(told, 80), NOT_COUNTED], "a slow machine hears of progress, too"
     assert {path.relative_to(public).as_posix() for path in public.rglob("*") if path.is_file()} == PUBLIC_FILES
     listed = json.loads((public / "manifest.json").read_text())["files"]
     assert set(listed) == PUBLIC_FILES - {"manifest.json"}

@@ -323,7 +323,7 @@ def test_it_asks_on_a_terminal(files: Path) -> None:
     asked = subprocess.run([*program, "job.yaml"], stdin=inner, capture_output=True, text=True, timeout=60, check=True)
     assert "An earlier file of this survey that is public" in asked.stdout
     job = load_job("job.yaml")
-    assert (job.dataset, "the account that the ledger charges) [people]" in asked.stdout) == ("households", True)
+    assert (job.dataset, "a ledger charges the account of this name) [people]" in asked.stdout) == ("households", True)
     assert job.mechanism.name == "sanitized_statistics"
     assert job.reference is not None
     assert (job.reference.period, job.reference.provenance) == ("2022", "the files of 2022")

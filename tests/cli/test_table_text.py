@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from textwrap import wrap
 
 import pandas as pd
 import pytest
 from rich.console import Console
 
+from dpdist.cli.caution_lines import MOST_LINES, caution_lines
 from dpdist.cli.table_text import LISTED, least_width, stated_cautions, table_text
 from dpdist.core.cautions import Caution
 
@@ -43,11 +45,35 @@ def test_a_head_that_is_no_longer_than_its_levels_is_not_broken() -> None:
     assert "┃ in_or_out      ┃" in "\n".join(printed(pd.DataFrame({"in_or_out": ["south_and_west"]})))
 
 
-@pytest.mark.parametrize(("tables", "lines"), [(LISTED, LISTED + 1), (LISTED + 1, 2)])
-def test_many_tables_with_figures_far_off_have_one_caution_together(tables: int, lines: int) -> None:
+def far_off(tables: int) -> list[str]:
     facts = {"statistic": "count", "factor": 2, "cells": "1 cell"}
-    far = [str(Caution.of("far_off", table=f"table {number}", **facts)) for number in range(tables)]
-    listed = stated_cautions({"cautions": ["δ is large", *far]})["cautions"].splitlines()
-    assert len(listed) == lines
-    assert "- δ is large [of_mechanism]" in listed
-    assert all(f"table {number}" in " ".join(listed) for number in range(tables))
+    return [Caution.of("far_off", table=f"table {number}", **facts).text for number in range(tables)]
+
+
+@pytest.mark.parametrize("tables", [LISTED, LISTED + 1])
+def test_many_tables_with_figures_far_off_have_one_caution_together(tables: int) -> None:
+    """Control: up to `LISTED` tables have each their own, which do not all have room."""
+    listed = stated_cautions({"cautions": ["δ is large", *far_off(tables)]})["cautions"].splitlines()
+    assert ("more caution" in listed[-1]) == (tables == LISTED)
+    if tables > LISTED:
+        assert all(f"table {number}" in listed[0] for number in range(tables))
+        assert listed[1] == "- δ is large [of_mechanism]"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("number", [1, 3, 9])
+def test_cautions_take_five_lines_and_name_the_rest_by_code(number: int, width: int) -> None:
+    """Control: two short cautions are both stated, and no code stands alone."""
+    every = [
+        Caution.of("fit_unseen", command="`dpdist report W --confidential`"),
+        Caution.of("exact_losses", command="`dpdist audit W`"),
+        *(Caution.of("far_off", table=f"table {k}", statistic="count", factor=2, cells="1 cell") for k in range(7)),
+    ][:number]
+    lines = caution_lines(every, width)
+    assert sum(len(wrap(line, width)) for line in lines) <= MOST_LINES
+    assert all(any(caution.code in line for line in lines) for caution in every)
+    assert any(line.startswith(every[0].text[:40]) for line in lines)
+    assert ("dpdist explain CODE" in lines[-1]) == (len(lines) <= len(every) and not lines[-1].startswith(every[-1].text))
+    assert (number < 9) or "dpdist explain CODE" in lines[-1]
+    short = [Caution("weak_guarantee", "ε is large."), Caution("large_delta", "δ is large.")]
+    assert caution_lines(short, width) == ["ε is large. [weak_guarantee]", "δ is large. [large_delta]"]

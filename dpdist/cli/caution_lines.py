@@ -1,0 +1,40 @@
+"""Cautions on a terminal: the texts that fit into a few lines, and the codes of all others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+
+from dpdist.core.cautions import Caution
+
+MOST_LINES = 5
+"""Largest number of lines that the cautions of one occasion take on a terminal."""
+LINES_OF_CODES = 2
+"""Largest number of these lines that name codes in place of texts."""
+
+
+def caution_lines(cautions: Sequence[Caution], width: int) -> list[str]:
+    """One text for each caution that fits into `MOST_LINES` lines of `width` characters, and one that names the others.
+
+    A caution without room for its remedy is stated without it. Those of this job come before those of its mechanism.
+    """
+    cautions = sorted(cautions, key=lambda caution: caution.code == "of_mechanism")
+    texts, codes, room = list[str](), list[str](), MOST_LINES
+    for number, caution in enumerate(cautions, start=1):
+        last = number == len(cautions) and not codes
+        free = room if last else room - LINES_OF_CODES
+        forms = (f"{text} [{caution.code}]" for text in (str(caution), caution.text))
+        text = next((form for form in forms if len(wrap(form, width)) <= free), None)
+        if text is None:
+            codes.append(caution.code)
+        else:
+            texts.append(text)
+            room -= len(wrap(text, width))
+    return [*texts, _by_code(codes, "more " if texts else "", width)] if codes else texts
+
+
+def _by_code(codes: Sequence[str], more: str, width: int) -> str:
+    names = list(dict.fromkeys(codes))
+    head = f"{len(codes)} {more}caution{'s'[: len(codes) != 1]}: `dpdist explain CODE`, with CODE "
+    tails = (", ".join(names[:number]) + ", …" * (number < len(names)) for number in range(len(names), 0, -1))
+    return next((head + tail for tail in tails if len(wrap(head + tail, width)) <= LINES_OF_CODES), head.rpartition(",")[0])
