@@ -15,11 +15,15 @@ import pytest
 from sized_package import people, sized_job
 
 import dpdist
+from dpdist.core.errors import JobError
 from dpdist.core.progress import silent
 from dpdist.core.records import Floats
+from dpdist.job import Runtime
+from dpdist.ledger.book import Ledger
 from dpdist.mechanisms.tables import posterior
 from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.conjugate import EXACT
+from dpdist.planning import making
 from dpdist.planning.making import make_plan
 from dpdist.planning.plan import sizes
 
@@ -87,6 +91,28 @@ def test_sums_beyond_what_is_supported_are_refused(tmp_path: Path, monkeypatch: 
     assert model.too_large == f"{model.sums} sums to measure, and 'tables' may have {model.sums - 1}"
 
 
+def test_a_job_that_memory_cannot_hold_is_refused_before_its_charge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a worker's memory, or without workers by this machine's. Control: with enough of it, the job has a plan."""
+    path = job_of(tmp_path, (3, 4), 1, 2, 200)
+    serial = dpdist.load_job(path)
+    needed = make_plan(serial, None, silent).driver_bytes
+    shown = f"{-(-needed // 2**20):,} MiB"
+    ledger = Ledger(str(tmp_path / "ledger.sqlite"))
+    ledger.begin()
+    monkeypatch.setenv("DPDIST_LEDGER", ledger.name)
+    monkeypatch.setattr(making, "container_memory", lambda: needed - 1)
+    with pytest.raises(JobError, match=f"the run needs {shown}, this machine has"):
+        dpdist.run(serial, tmp_path / "work")
+    workers = Runtime(executor="dask", workers=2, memory_per_worker=needed - 1)
+    with pytest.raises(JobError, match=f"needs {shown}, a worker has"):
+        dpdist.run(serial.model_copy(update={"runtime": workers}), tmp_path / "work")
+    assert len(ledger.entries()) == 1
+    monkeypatch.setattr(making, "container_memory", lambda: needed)
+    assert make_plan(serial, None, silent).model.sums == 26
+
+
 def test_a_plan_says_how_sums_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = dpdist.load_job(job_of(tmp_path, (3, 4), 1, 2, 200))
     text = "26 sums of 12 base cells, by {}"  # two of each cell and of all records
@@ -100,6 +126,7 @@ import json, resource, sys, time
 import numpy as np
 import scipy
 import dpdist
+from dpdist.core.errors import JobError
 from dpdist.core.this_process import single_threaded
 
 with single_threaded():
