@@ -312,7 +312,7 @@ HISTORY = "history.json"
 """Name of the file of earlier periods' totals, in the folder `released/`."""
 MOST_PERIODS = 10_000
 """Largest number of periods between two totals."""
-MOST_LISTED = 2_000_000
+MOST_LISTED = 300_000
 """Largest number of numbers that an array of totals lists one by one; more are packed."""
 MOST_TOTALS = 2_000
 """Number of totals of earlier periods that a release learns from; those of the last period are never fewer than all."""

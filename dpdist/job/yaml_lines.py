@@ -30,7 +30,9 @@ DEEPEST = 50
 MOST_TEXT = 8 * 2**20
 """Characters of a job file. For eight times as many, the parser takes a minute and 2 GB before values can be counted."""
 MOST_VALUES = 50_000
-"""Largest number of values in a file. The values of an alias count at each use."""
+"""Largest number of values in a file with aliases, whose values count at each use. Without aliases, a file's length limits
+them: 100,000 strata have as many levels.
+"""
 
 
 class _TooDeepError(yaml.MarkedYAMLError):
@@ -222,7 +224,7 @@ def _unreadable(node: yaml.Node) -> Problem | None:
             problems.append(_not_yaml("a value that contains itself", "put the anchor elsewhere", line))
         return size[id(node)]
 
-    if visit(node) > MOST_VALUES:
+    if visit(node) > max(MOST_VALUES, len(size)):
         problems.append(_not_yaml(f"more than {MOST_VALUES:,} values, with those of aliases", "use fewer aliases", 1))
     return problems[0] if problems else None
 

@@ -656,3 +656,12 @@ def test_a_scheduler_is_named_in_full_and_its_links_are_encrypted(runtime: dict[
 )
 def test_a_scheduler_that_is_named_in_full_is_allowed(runtime: dict[str, object]) -> None:
     assert list(scheduler_contradictions(Runtime.model_validate(runtime))) == []
+
+
+def test_a_job_without_aliases_may_have_as_many_levels_as_it_writes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of 100,000 strata lists 100,000 levels. Control: as many values by aliases are refused."""
+    monkeypatch.setattr("dpdist.job.yaml_lines.MOST_VALUES", 100)
+    many = TEXT.replace("levels: [arts, law]", f"levels: [{', '.join(f'l{k}' for k in range(200))}]")
+    assert len(parse_job(many).columns["field"].levels or ()) == 200
+    with pytest.raises(JobError, match="more than 100 values, with those of aliases"):
+        parse_job(f"x: &x [{', '.join(['a'] * 60)}]\ny: [*x, *x, *x]\n{TEXT}")
