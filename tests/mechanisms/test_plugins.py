@@ -533,9 +533,7 @@ def test_a_family_of_a_plugin_passes_the_check_and_is_in_the_schema(installed: p
 
 @pytest.mark.usefixtures("installed")
 def test_a_clamp_of_a_family_with_a_closed_form_alone_is_refused_with_other_mechanisms() -> None:
-    with pytest.raises(
-        JobError, match=r"'geometric' has a closed form alone(.|\n)*use weighted, weighted_e or unweighted"
-    ):
+    with pytest.raises(JobError, match=r"'geometric' has a closed form alone(.|\n)*use weighted, weighted_e or unweighted"):
         parsed(geometric_job(mechanism={"name": "censor_uw"}))
 
 
