@@ -202,9 +202,9 @@ def _run(
     meter.check(listener)
     if space.date is not None and not space.replayed and space.released:
         listener(Event("again", "release", note=AGAIN.format(date=space.date), unit={"date": space.date}, always=True))
-    if others := space.other_files():
+    if files := space.other_files():
         listener(
-            Event("note", "workspace", note=f"the folder holds other files too, {others[0]} first: they are left alone")
+            Event("note", "workspace", note=f"the folder holds other files too, {files[0]} first: they are left alone")
         )
     with (
         owned(space, identity, replay, seed) as key,

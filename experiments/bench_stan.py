@@ -56,7 +56,7 @@ class Fits(NamedTuple):
     def __call__(self, seed: int) -> float:
         sampler, model, records = beta(self.folder)
         statistics = model.statistics(records, np.ones(N))
-        return float(sampler.many(model, statistics, np.random.default_rng(seed))["mean"].mean())
+        return float(sampler.sample(model, statistics, np.random.default_rng(seed))["mean"].mean())
 
 
 def test_times_as_fast_as_the_papers_workflow(ratio, tmp_path, stan_cache):
@@ -65,7 +65,7 @@ def test_times_as_fast_as_the_papers_workflow(ratio, tmp_path, stan_cache):
     naive, alpha = executable(NAIVE), np.ones(N)
 
     def ours():
-        draws = sampler.many(model, model.statistics(records, alpha), np.random.default_rng(1))
+        draws = sampler.sample(model, model.statistics(records, alpha), np.random.default_rng(1))
         return (alpha * model.extremes(draws, records).bound).max()
 
     def theirs():

@@ -144,7 +144,7 @@ def publish_approved(space: Workspace) -> bool:
     The decision must name this manifest: a release that has changed since then stays held.
     """
     if _published(space) is not None:
-        _move_to_public(space, None, shown=True)
+        _move_to_public(space, None, resumed=True)
         return True
     last = _last_decision(space)
     if last is None or last["decision"] != "approved":
@@ -177,8 +177,8 @@ def verdict_refuses(space: Workspace) -> bool:
 
 
 def _same_manifest(space: Workspace) -> bool:
-    public, held = space.public / MANIFEST, space.held_release / MANIFEST
-    return space.store.take(public) and public.read_bytes() == held.read_bytes()
+    public, held_manifest = space.public / MANIFEST, space.held_release / MANIFEST
+    return space.store.take(public) and public.read_bytes() == held_manifest.read_bytes()
 
 
 def _last_decision(space: Workspace) -> dict[str, Any] | None:
@@ -200,13 +200,13 @@ def _refuse_other(space: Workspace, decision: dict[str, Any]) -> None:
         raise space.damaged(space.decisions, "is damaged: its signature does not match the release") from None
 
 
-def _move_to_public(space: Workspace, signature: str | None, shown: bool = False) -> None:
-    """Puts the held release in the public folder's place; `shown` if a killed approval has already done so.
+def _move_to_public(space: Workspace, signature: str | None, resumed: bool = False) -> None:
+    """Puts the held release in the public folder's place; `resumed` if a killed approval has already done so.
 
     The public folder is built aside, signed, and put in place as a whole. The held folder is deleted last.
     """
     with publishing(space.public):
-        if not shown:
+        if not resumed:
             _copy_in(space.held_release, space.public, signature)
         space.store.show(space.public)
     (space.held_release / MANIFEST).unlink(missing_ok=True)  # first, because a folder without a manifest is no held release
@@ -215,10 +215,10 @@ def _move_to_public(space: Workspace, signature: str | None, shown: bool = False
     space.store.drop([space.held_release])
 
 
-def _copy_in(held: Path, public: Path, signature: str | None) -> None:
+def _copy_in(release: Path, public: Path, signature: str | None) -> None:
     partial = aside(public)
     shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(held, partial, ignore=shutil.ignore_patterns(UNFIT))
+    shutil.copytree(release, partial, ignore=shutil.ignore_patterns(UNFIT))
     if signature is not None:
         write_text(partial / SIGNATURE, signature)
     shared(partial)

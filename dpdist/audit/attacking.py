@@ -104,22 +104,22 @@ def scaled(values: Floats, reference: Floats) -> Floats:
     return np.column_stack([*columns, np.empty((len(values), 0))]) / len(reference)
 
 
-def distances(one: Points, other: Points) -> Floats:
-    """Returns the number of differing categories plus the distances between numbers, (one, other)."""
+def distances(points: Points, other: Points) -> Floats:
+    """Returns the number of differing categories plus the distances between numbers, (point, other point)."""
     total = (
-        scipy.spatial.distance.cdist(one.values, other.values, "cityblock")
-        if one.values.shape[1]
-        else np.zeros((len(one[0]), len(other[0])))
+        scipy.spatial.distance.cdist(points.values, other.values, "cityblock")
+        if points.values.shape[1]
+        else np.zeros((len(points[0]), len(other[0])))
     )
-    for mine, theirs in zip(one.codes.T, other.codes.T, strict=True):
+    for mine, theirs in zip(points.codes.T, other.codes.T, strict=True):
         total += mine[:, None] != theirs[None]
     return np.asarray(total)
 
 
-def nearest(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> Nearest:
+def nearest(synthetic: Points, members: Points, nonmembers: Points, rng: np.random.Generator) -> Nearest:
     """Compares the distances to members with the distances to an equal number of others; a tie counts one half."""
-    number = min(len(members.codes), len(others.codes), MOST)
-    mine, theirs = (points.take(rng.permutation(len(points.codes))[:number]) for points in (members, others))
+    number = min(len(members.codes), len(nonmembers.codes), MOST)
+    mine, theirs = (points.take(rng.permutation(len(points.codes))[:number]) for points in (members, nonmembers))
     sample = synthetic.take(rng.permutation(len(synthetic.codes))[:MOST])
     distance = np.concatenate([distances(sample, mine), distances(sample, theirs)], axis=1)
     closest = distance.min(axis=1, keepdims=True)
@@ -136,14 +136,14 @@ def nearest(synthetic: Points, members: Points, others: Points, rng: np.random.G
     return Nearest(observed, chance, *medians)
 
 
-def singling_out(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> SinglingOut:
+def singling_out(synthetic: Points, members: Points, nonmembers: Points, rng: np.random.Generator) -> SinglingOut:
     """Tries predicates that single out one record.
 
     A predicate uses some columns of one synthetic record. A category must be equal. A number must lie on the record's
     side of the median, and at least as far out.
     """
-    number = min(len(members.codes), len(others.codes))
-    mine, theirs = (points.take(rng.permutation(len(points.codes))[:number]) for points in (members, others))
+    number = min(len(members.codes), len(nonmembers.codes))
+    mine, theirs = (points.take(rng.permutation(len(points.codes))[:number]) for points in (members, nonmembers))
     categories, middle = synthetic.codes.shape[1], np.median(synthetic.values, axis=0)
     columns = categories + synthetic.values.shape[1]
     outcomes = list[tuple[bool, bool]]()
@@ -174,24 +174,24 @@ def singling_out(synthetic: Points, members: Points, others: Points, rng: np.ran
     return SinglingOut(len(outcomes), of_members, of_others, (of_members - of_others) / max(1.0 - of_others, 1e-9))
 
 
-def membership(synthetic: Points, members: Points, others: Points, rng: np.random.Generator) -> Membership:
+def membership(synthetic: Points, members: Points, nonmembers: Points, rng: np.random.Generator) -> Membership:
     """Guesses which record of each pair was in the file.
 
     Half of the others stand for the population. The rest are paired with members of the same categories.
     """
-    order = rng.permutation(len(others.codes))
-    population, rest = others.take(order[: len(order) // 2][:MOST]), others.take(order[len(order) // 2 :])
+    order = rng.permutation(len(nonmembers.codes))
+    population, rest = nonmembers.take(order[: len(order) // 2][:MOST]), nonmembers.take(order[len(order) // 2 :])
     sample = synthetic.take(rng.permutation(len(synthetic.codes))[: 4 * MOST])
-    one, other = _paired(members, rest, rng)
-    if not len(one):
+    of_members, of_rest = _paired(members, rest, rng)
+    if not len(of_members):
         return Membership(0, 0, 0.0)
     scores = [
         np.log(np.maximum(distances(points, population).min(axis=1), LEAST_DISTANCE))
         - np.log(np.maximum(distances(points, sample).min(axis=1), LEAST_DISTANCE))
-        for points in (members.take(one), rest.take(other))
+        for points in (members.take(of_members), rest.take(of_rest))
     ]
-    margin = scores[0] - scores[1] + 1e-12 * rng.standard_normal(len(one))
-    answered = max(1, round(SURE * len(one)))
+    margin = scores[0] - scores[1] + 1e-12 * rng.standard_normal(len(of_members))
+    answered = max(1, round(SURE * len(of_members)))
     right = int((margin[np.argsort(-np.abs(margin), kind="stable")[:answered]] > 0).sum())
     return Membership(answered, right, shown_by(right, answered))
 
@@ -205,9 +205,9 @@ def shown_by(right: int, answered: int) -> float:
     return max(0.0, float(np.log(max(least, 1e-300) / (1.0 - least))))
 
 
-def _paired(members: Points, others: Points, rng: np.random.Generator) -> tuple[Ints, Ints]:
+def _paired(members: Points, nonmembers: Points, rng: np.random.Generator) -> tuple[Ints, Ints]:
     """Returns positions of members and of others that are paired within cells, (pair,) each."""
-    both = np.concatenate([members.codes, others.codes])
+    both = np.concatenate([members.codes, nonmembers.codes])
     cell = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)
     of_members, of_others = np.split(cell, [len(members.codes)])
     pairs_by_cell = list[tuple[Ints, Ints]]()
@@ -266,11 +266,11 @@ def _attack(space: Workspace, holdout: Input, listener: Listener) -> Confidentia
     source = open_source(job.by_record, holdout)
     census = take_census(job.by_record, source)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        others = _points(job, census.crosstab, [place(job.by_record, source, census, Path(folder))], names)
+        nonmembers = _points(job, census.crosstab, [place(job.by_record, source, census, Path(folder))], names)
     members = _points(job, fit.crosstab, list(each_block(space.records)), names)
     records = _synthetic(job, sets, names)
-    reference = np.concatenate([members.values, others.values])
-    files = [Points(points.codes, scaled(points.values, reference)) for points in (records, members, others)]
+    reference = np.concatenate([members.values, nonmembers.values])
+    files = [Points(points.codes, scaled(points.values, reference)) for points in (records, members, nonmembers)]
     rows = list[tuple[str, str, float, float, bool]]()
     with stage(listener, "audit", 3) as tick:
         for attack in (_nearest, _singled, _membership):

@@ -81,8 +81,8 @@ def lower_bound(near: Floats, far: Floats, delta: float = 0.0, alarm: float = AL
         return 0.0
     near, far = (pad(side.tolist(), width) for side in (near, far))
     half = len(near) // 2
-    one, other = _scores(near, far, half)
-    return bound_of_scores(one, other, half, delta, alarm)
+    near_scores, far_scores = _scores(near, far, half)
+    return bound_of_scores(near_scores, far_scores, half, delta, alarm)
 
 
 def bound_of_scores(near: Floats, far: Floats, half: int, delta: float = 0.0, alarm: float = ALARM) -> float:
@@ -93,10 +93,10 @@ def bound_of_scores(near: Floats, far: Floats, half: int, delta: float = 0.0, al
     scores = [near, far]
     first, second = ([side[:half] for side in scores], [side[half:] for side in scores])
     cut, sign, order = _rule(first, delta)
-    one, other = (second[k] for k in order)
-    high, low = int((sign * one >= cut).sum()), int((sign * other >= cut).sum())
-    p = float(scipy.special.betaincinv(high, len(one) - high + 1, alarm / 2)) if high else 0.0
-    q = float(scipy.special.betaincinv(low + 1, len(other) - low, 1 - alarm / 2)) if low < len(other) else 1.0
+    a, b = (second[k] for k in order)
+    high, low = int((sign * a >= cut).sum()), int((sign * b >= cut).sum())
+    p = float(scipy.special.betaincinv(high, len(a) - high + 1, alarm / 2)) if high else 0.0
+    q = float(scipy.special.betaincinv(low + 1, len(b) - low, 1 - alarm / 2)) if low < len(b) else 1.0
     return max(0.0, float(np.log(max(p - delta, 1e-300) / q)))
 
 
@@ -124,12 +124,14 @@ def _scores(near: Floats, far: Floats, half: int) -> list[Floats]:
     a, b = near[:half], far[:half]
     spread = (np.abs(a - np.median(a, 0)).mean(0) + np.abs(b - np.median(b, 0)).mean(0)) / 2.0
     shift = np.abs(a.mean(0) - b.mean(0))
-    used = shift > DIFFERING * np.maximum(spread, 1e-12) * np.sqrt(2.0 / half)
-    if not used.any():
-        used = shift == shift.max()
-    scale = np.where(spread > 0, spread, 1.0)[used]
-    centres = np.median(a, 0)[used], np.median(b, 0)[used]
-    return [((np.abs(x[:, used] - centres[1]) - np.abs(x[:, used] - centres[0])) / scale).sum(1) for x in (near, far)]
+    differing = shift > DIFFERING * np.maximum(spread, 1e-12) * np.sqrt(2.0 / half)
+    if not differing.any():
+        differing = shift == shift.max()
+    scale = np.where(spread > 0, spread, 1.0)[differing]
+    centres = np.median(a, 0)[differing], np.median(b, 0)[differing]
+    return [
+        ((np.abs(x[:, differing] - centres[1]) - np.abs(x[:, differing] - centres[0])) / scale).sum(1) for x in (near, far)
+    ]
 
 
 def _rule(scores: list[Floats], delta: float) -> tuple[float, float, tuple[int, int]]:
@@ -137,13 +139,13 @@ def _rule(scores: list[Floats], delta: float) -> tuple[float, float, tuple[int, 
     best = (0.0, 1.0, (0, 1))
     most = -np.inf
     for sign, order in ((1.0, (0, 1)), (-1.0, (1, 0))):
-        one, other = (sign * scores[k] for k in order)
-        for cut in np.unique(np.quantile(np.concatenate([one, other]), _levels(len(one)))):
-            p, q = ((np.sum(x >= cut) + 0.5) / (len(x) + 1) for x in (one, other))
-            sure = p - 2 * np.sqrt(p * (1 - p) / len(one)) - delta
-            shown = np.log(max(sure, 1e-9) / (q + 2 * np.sqrt(q * (1 - q) / len(other))))
-            if shown > most:
-                most, best = shown, (float(cut), sign, order)
+        a, b = (sign * scores[k] for k in order)
+        for cut in np.unique(np.quantile(np.concatenate([a, b]), _levels(len(a)))):
+            p, q = ((np.sum(x >= cut) + 0.5) / (len(x) + 1) for x in (a, b))
+            sure = p - 2 * np.sqrt(p * (1 - p) / len(a)) - delta
+            bound = np.log(max(sure, 1e-9) / (q + 2 * np.sqrt(q * (1 - q) / len(b))))
+            if bound > most:
+                most, best = bound, (float(cut), sign, order)
     return best
 
 
@@ -163,8 +165,8 @@ def releases(
         yield run_rounds(rounds, model, sampler, key.child(f"run {run}"), "audit", [records]).parameters
 
 
-def of_parameters(model: StratumModel, drawn: Sequence[Sequence[Draws]]) -> Floats:
-    return pad([list(numbers([model.describe(theta) for theta in thetas])) for thetas in drawn])
+def of_parameters(model: StratumModel, draws: Sequence[Sequence[Draws]]) -> Floats:
+    return pad([list(numbers([model.describe(theta) for theta in thetas])) for thetas in draws])
 
 
 def pad(rows: Sequence[Sequence[float]], least: int = 0) -> Floats:
@@ -175,15 +177,15 @@ def pad(rows: Sequence[Sequence[float]], least: int = 0) -> Floats:
     return padded
 
 
-def of_sets(model: StratumModel, drawn: Sequence[Sequence[Draws]], crosstab_row: Codes, key: Key) -> Floats:
+def of_sets(model: StratumModel, draws: Sequence[Sequence[Draws]], crosstab_row: Codes, key: Key) -> Floats:
     """Returns features of these runs' synthetic records, (run, feature): Σw and Σwy by crosstab row, and the range of y.
 
     `crosstab_row` has the crosstab row of every record. The result has no features where the model makes no records.
     """
     if not isinstance(model, Synthesizer):
-        return np.empty((len(drawn), 0))
+        return np.empty((len(draws), 0))
     row, rows = crosstab_row - crosstab_row.min(), list[Floats]()
-    for run, thetas in enumerate(drawn):
+    for run, thetas in enumerate(draws):
         features = list[Floats]()
         for number, theta in enumerate(thetas):
             outcome, weight = model.simulate(theta, crosstab_row, key.child(f"run {run}").generator("sets", set=number))
@@ -256,8 +258,8 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
             except (Improper, NotReached):
                 at_least = from_sets = float("nan")
             bounds = (at_least, from_sets, from_sums)
-            shown = (*bounds, any(bound > claimed for bound in bounds), bool(np.isnan(at_least)))
-            rows.append((label, int(records.record[which]), runs, claimed, delta, most, *shown))
+            findings = (*bounds, any(bound > claimed for bound in bounds), bool(np.isnan(at_least)))
+            rows.append((label, int(records.record[which]), runs, claimed, delta, most, *findings))
             tick(1)
     bounds_table = Confidential(pd.DataFrame(rows, columns=list(LOWER_BOUNDS)))
     keep_audit(space, "lower-bounds", bounds_table)
@@ -304,9 +306,9 @@ def _most_exposed(fit: JobFit, stratum: int, records: Records) -> tuple[int, Nei
     if not fit.job.mechanism.adds_noise:
         return tried[0], None
     learned = fit.learned(stratum) if fit.job.has_reference else None
-    others = (neighbour(fit.job, records, which) for which in tried)
+    neighbours = (neighbour(fit.job, records, which) for which in tried)
     try:
-        pairs = compare(fit.job, fit.fitted(stratum), learned, fit.sampler, records, others)
+        pairs = compare(fit.job, fit.fitted(stratum), learned, fit.sampler, records, neighbours)
     except (NotAdded, Improper, NotReached):
         return tried[0], None
     return max(zip(tried, pairs, strict=True), key=lambda candidate: candidate[1].distance)
@@ -485,9 +487,9 @@ def _sums_audited(
             fit, file = fits[name], stratum_records(fits[name], number)
             which = exposed(file, records)
             learned = fit.learned(number) if job.has_reference else None
-            others = (neighbour(job, file, record) for record in which)
+            neighbours = (neighbour(job, file, record) for record in which)
             try:
-                losses = [pair.loss for pair in compare(job, fit.fitted(number), learned, fit.sampler, file, others)]
+                losses = [pair.loss for pair in compare(job, fit.fitted(number), learned, fit.sampler, file, neighbours)]
             except (NotAdded, Improper, NotReached):
                 continue
             finally:
@@ -531,5 +533,5 @@ def _of_stratum(fit: JobFit, stratum: int, rule: str, which: Ints) -> pd.DataFra
 def _choose_records(largest: Floats, records: int, rng: np.random.Generator) -> Ints:
     """Positions of the records to leave out: half have the largest bounds, the others are random."""
     order = np.argsort(-largest, kind="stable")
-    riskiest, others = order[: (records + 1) // 2], order[(records + 1) // 2 :]
-    return np.concatenate([riskiest, rng.permutation(others)[: records // 2]])
+    riskiest, rest = order[: (records + 1) // 2], order[(records + 1) // 2 :]
+    return np.concatenate([riskiest, rng.permutation(rest)[: records // 2]])

@@ -230,9 +230,9 @@ class NeighbourQueries:
         for figure in self.differing if sums else ():
             totals += self._of_figure(int(figure), runs)
         pairs = zip(self.near.choices, self.far.choices, strict=True)
-        for one, other in pairs if choices else ():
-            for row in np.flatnonzero((one.scores != other.scores).any(axis=1)):
-                totals += np.array(list(_of_choice((one, other), int(row), runs, learning)))
+        for choice, other_choice in pairs if choices else ():
+            for row in np.flatnonzero((choice.scores != other_choice.scores).any(axis=1)):
+                totals += np.array(list(_of_choice((choice, other_choice), int(row), runs, learning)))
         near, far = np.rint(totals * EXACT) / EXACT
         return near, far
 
@@ -269,10 +269,10 @@ def compare(
 
 def _within(noise: Noise, value: float, low: float, high: float) -> Floats:
     """The value plus noise, (noise.size,), redrawn until all results are within [low, high], which contains the value."""
-    drawn = value + fresh_noise(noise)
-    while (beyond := (drawn < low) | (drawn > high)).any():
-        drawn[beyond] = value + fresh_noise(noise._replace(size=int(beyond.sum())))
-    return drawn
+    noisy = value + fresh_noise(noise)
+    while (beyond := (noisy < low) | (noisy > high)).any():
+        noisy[beyond] = value + fresh_noise(noise._replace(size=int(beyond.sum())))
+    return noisy
 
 
 def _log_density(noise: Floats, scale: Fraction, law: NoiseName) -> Floats:
@@ -287,6 +287,6 @@ def _of_choice(files: tuple[Choice, Choice], row: int, runs: int, learning: int)
     size = int(open_ones.sum())
     noise = fresh_noise(files[0].noise._replace(size=size * runs)).reshape(runs, size)
     picked = [choice._replace(scores=choice.scores[row, open_ones][None]).under(noise)[:, 0] for choice in files]
-    one, other = (np.bincount(picks[:learning], minlength=size) + 0.5 for picks in picked)
-    ratio = np.log(one / other)
+    counts, other_counts = (np.bincount(picks[:learning], minlength=size) + 0.5 for picks in picked)
+    ratio = np.log(counts / other_counts)
     yield from (ratio[picks] for picks in picked)

@@ -63,7 +63,7 @@ class Draft:
     """Path of the input, and how its text is written."""
     columns: tuple[str, ...]
     domains: Mapping[str, ColumnDomain]
-    seen: frozenset[str]
+    from_public_file: frozenset[str]
     """Columns whose levels or bounds were read from the confidential file."""
     outcome: str | None
     weight: str | None
@@ -82,8 +82,8 @@ class Draft:
     def clips_weights(self) -> bool:
         """True if the mechanism needs public bounds of the weight, or can use bounds that are known."""
         spec = self.spec
-        paid = spec.own_histograms and self.reference is None
-        needed = paid or (spec.adds_noise and not spec.by_cell)
+        pays_for_histograms = spec.own_histograms and self.reference is None
+        needed = pays_for_histograms or (spec.adds_noise and not spec.by_cell)
         return (
             self.weight is not None
             and self.design.weights is None
@@ -131,8 +131,8 @@ class Draft:
         if self.weight is not None and self.clips_weights:
             yield self._line(self.weight, "bounds: […, …]", ", outside: clip")
         yield from self._recode()
-        used = {*self.by, *self.design.names, self.outcome, *([self.weight] if self.clips_weights else [])}
-        rest = [name for name in self.columns if name not in used]
+        roles = {*self.by, *self.design.names, self.outcome, *([self.weight] if self.clips_weights else [])}
+        rest = [name for name in self.columns if name not in roles]
         if rest:
             yield "  # Not used so far:"
         for name in rest:
@@ -166,8 +166,12 @@ class Draft:
         more += ", missing: category" if domain.levels and domain.holes else ""
         ends = wanted.startswith("levels") and name not in self.design.strata and domain.of_a_number
         more += ", outside: clip" if ends else ""
-        whence = CONFIRM if name in self.seen else f"# {domain.origin}" + (", with missing values" if domain.holes else "")
-        if name not in self.seen and "public file" in domain.origin:
+        whence = (
+            CONFIRM
+            if name in self.from_public_file
+            else f"# {domain.origin}" + (", with missing values" if domain.holes else "")
+        )
+        if name not in self.from_public_file and "public file" in domain.origin:
             if name in (self.outcome, self.weight) and not texts:
                 whence += "; widen them if values have grown since"
             elif ends:
@@ -233,8 +237,8 @@ class Draft:
             if self.spec.donates:
                 yield f"# {DONATED.text}"
         elif self.spec.own_histograms:
-            paid = f'{{histogram: {{epsilon: "{budget_text(self.spec.histogram_share)}"}}}}'
-            yield f"reference: {paid}  # a part of the budget; with an earlier public file: {{path: …}}"
+            histogram = f'{{histogram: {{epsilon: "{budget_text(self.spec.histogram_share)}"}}}}'
+            yield f"reference: {histogram}  # a part of the budget; with an earlier public file: {{path: …}}"
         elif self.spec.needs_reference:
             yield "# TODO fill: reference: {path: …}, an earlier file of this survey that is public"
 

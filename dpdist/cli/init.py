@@ -88,7 +88,7 @@ def init(
         _refuse_place(to)  # before modules whose import takes seconds
         from dpdist.cli.draft import Draft, dataset_and_period
         from dpdist.job.loading import to_do
-        from dpdist.survey.domains import domains_of, labels_of, seen, strata_of
+        from dpdist.survey.domains import domains_by_value, domains_of, labels_of, strata_of
         from dpdist.survey.source import open_file
         from dpdist.survey.statistical_file import SPSS
 
@@ -99,15 +99,19 @@ def init(
         written = {path: _detect_format(path) for path in (file, public, chosen) if path is not None}
         sources = {path: open_file(path, how) for path, how in written.items()}
         columns = _columns(sources, file, codebook_file)
-        shown = public or chosen
-        domains = seen(sources[shown], columns, f"seen in the public file {shown.name}") if shown is not None else {}
+        public_file = public or chosen
+        domains = (
+            domains_by_value(sources[public_file], columns, f"seen in the public file {public_file.name}")
+            if public_file is not None
+            else {}
+        )
         domains |= domains_of(codebook_file, columns, domains) if codebook_file is not None else {}
         labels = labels_of(codebook_file) if codebook_file is not None else {}
         if file is not None and file.suffix.lower() in SPSS:  # its own declarations make these codes missing
             domains = {name: replace(domain, missing=()) for name, domain in domains.items()}
         guessed: dict[str, ColumnDomain] = {}
         if confidential and file is not None:
-            guessed = seen(sources[file], [name for name in columns if name not in domains], "", in_order=False)
+            guessed = domains_by_value(sources[file], [name for name in columns if name not in domains], "", in_order=False)
         both = domains | guessed
         facts_of_reference = _of_reference(chosen, of, provenance, asks)
         options = Options(design_strata, psu, replicate_weights, replicate_kind, fay)
@@ -115,14 +119,14 @@ def init(
         remaining = {name: kind for name, kind in columns.items() if name not in design.names}
         named_by = by or list(dict.fromkeys(chain.from_iterable(tables)))
         number, weights = _roles(columns, remaining, both, outcome, weight, named_by, asks, to)
-        read = shown or (file if confidential else None)
+        read = public_file or (file if confidential else None)
         across = tuple(named_by or _by(both, remaining, {number, weights}, None if read is None else sources[read], asks))
         with_records = _records(records, mechanism, asks)
         method = _mechanism(mechanism, with_records, chosen, both.get(number or ""), to)
         design = replace(design, weights=public_weights(design_weights, design, weights, method, to, asks))
         weighted = {} if design.weights is None else strata_of(to.parent / design.weights, design.strata, columns, both)
         both |= weighted
-        name, when = dataset_and_period(file or shown, period)
+        name, when = dataset_and_period(file or public_file, period)
         name = dataset or (str(typer.prompt(DATASET, default=name)) if asks else name)
         paths = [_from(to, path, written) for path in (file, chosen)]
         reference_section = None if paths[1] is None else paths[1] | facts_of_reference
@@ -219,10 +223,10 @@ def _by(
     from dpdist.cli.draft import categories
     from dpdist.survey.domains import nested
 
-    few = categories({name: domains[name] for name in columns if name in domains}, in_use)
-    there = [name for name in few if source is not None and name in source.columns]
+    candidates = categories({name: domains[name] for name in columns if name in domains}, in_use)
+    there = [name for name in candidates if source is not None and name in source.columns]
     same = nested(source, there[0], there[1:]) if source is not None and there else set()
-    likely = [name for name in few if name not in same][:2]
+    likely = [name for name in candidates if name not in same][:2]
     if not asks:
         return likely
     while True:
@@ -312,8 +316,8 @@ def _roles(
     for option, name in (("--outcome", outcome), ("--weight", weight), *(("--by, --table", column) for column in by or ())):
         if name is not None and name not in columns:
             remedy = suggestion(name, columns, "name one of these")
-            fault, shown = f"the file has no column '{name:.80}'", ", ".join(list(columns)[:20])
-            raise JobError(str(to), [Problem(option, fault, shown, remedy)])
+            fault, names = f"the file has no column '{name:.80}'", ", ".join(list(columns)[:20])
+            raise JobError(str(to), [Problem(option, fault, names, remedy)])
     return outcome, weight
 
 
@@ -385,14 +389,14 @@ def explain(
     def act() -> None:
         if code is None:
             for name, kind in KINDS.items():
-                out.print(f"{name}: {kind.shown[0]}", markup=False)
+                out.print(f"{name}: {kind.sentences[0]}", markup=False)
             return
         if code not in KINDS:
             remedy = suggestion(code, KINDS, "use a code in brackets after a caution")
             raise JobError("explain", [Problem("CODE", f"no caution has the code '{code:.80}'", ", ".join(KINDS), remedy)])
         kind = KINDS[code]
         stage = "before a run" if kind.stage == "plan" else "before a run and with the release"
-        for line in (f"{code}, given {stage}", *kind.shown):
+        for line in (f"{code}, given {stage}", *kind.sentences):
             out.print(line, markup=False)
 
     run_command(act)

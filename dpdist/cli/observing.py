@@ -357,9 +357,9 @@ def observed(
             nonlocal ended
             ended = "held" if event.kind == "held" else ended
             listener(event)
-            if (shown := outward(event)) is not None:
+            if (public_event := outward(event)) is not None:
                 for sink in sinks:
-                    sink(shown)
+                    sink(public_event)
 
         def tell(state: str, why: str | None) -> None:
             if figures:
@@ -420,20 +420,20 @@ def status_lines(event: Mapping[str, Any]) -> dict[str, str]:
     state = str(event["state"])
     if state == "running" and event["silent"] > SILENT_AFTER:
         state = f"running, or dead: no sign of life for {event['silent']:,.0f} s"
-    shown = {"state": state, "began": str(event["began"]), "starts": str(event["starts"])}
+    texts = {"state": state, "began": str(event["began"]), "starts": str(event["starts"])}
     if "why" in event:
-        shown["why"] = str(event["why"])
+        texts["why"] = str(event["why"])
     for name, stage in event["stages"].items():
         total = "" if stage["total"] is None else f" of {stage['total']:,}"
         share = f" ({stage['share']:.0%} of the work)" if "share" in stage else ""
-        shown[name] = f"{stage['done']:,}{total}{share} in {stage['seconds']:,.1f} s"
+        texts[name] = f"{stage['done']:,}{total}{share} in {stage['seconds']:,.1f} s"
     if event["state"] == "running" and (work := event.get("work")):
         part = f", {event['part']:.0%} done" if event.get("part") else ""
-        shown["at work"] = f"{_unit(work)}, since {work['since']}{part}"
-    shown["tasks"] = f"{event['tasks']:,}, {event['retries']:,} submitted again"
+        texts["at work"] = f"{_unit(work)}, since {work['since']}{part}"
+    texts["tasks"] = f"{event['tasks']:,}, {event['retries']:,} submitted again"
     if lost := event.get("lost"):
-        shown["workers that died"] = f"{event['losses']:,}, the last in {_unit(lost)} at {lost['at']}"
-    return shown
+        texts["workers that died"] = f"{event['losses']:,}, the last in {_unit(lost)} at {lost['at']}"
+    return texts
 
 
 def _unit(facts: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ from dpdist.survey.reference_file import ReferenceFile
 CUSTODIAN = "confidential: for the custodian alone"
 
 
-def plan_text(plan: Plan, prediction: ErrorPrediction, others: Sequence[Alternative] = ()) -> RenderableType:
+def plan_text(plan: Plan, prediction: ErrorPrediction, changes: Sequence[Alternative] = ()) -> RenderableType:
     """Formats a plan: what the run would do, and what it would cost."""
     job = plan.job
     better = next(worth(prediction), "")
@@ -59,8 +59,8 @@ def plan_text(plan: Plan, prediction: ErrorPrediction, others: Sequence[Alternat
     if noise := list(noise_in_words(plan)):
         facts["noise of counts"] = "\n".join(noise)
     facts["predicted errors"] = "\n".join(in_words(prediction))
-    if others:
-        facts["alternatives"] = "\n".join(others_in_words(others))
+    if changes:
+        facts["alternatives"] = "\n".join(others_in_words(changes))
     statement = promised(plan.promise, {}) | {"exchange": job.budget.exchange, "headline": adjacency.headline(job)}
     statement |= {"privacy_unit": "record" if job.privacy_unit is None else job.privacy_unit.column}
     counted, warned = terms(job, plan.promise.total), stated_cautions({}, cautions(plan, prediction))
@@ -97,7 +97,7 @@ def for_custodian(plan: Plan) -> dict[str, str]:
     return lines
 
 
-def plan_json(plan: Plan, prediction: ErrorPrediction, others: Sequence[Alternative] = ()) -> dict[str, Any]:
+def plan_json(plan: Plan, prediction: ErrorPrediction, changes: Sequence[Alternative] = ()) -> dict[str, Any]:
     """The plan as JSON values: predicted errors, the curve over ε, the guarantee, the account and cautions."""
     curve = [
         {"epsilon": epsilon, "table": row.table, "statistic": row.name, "outcome": row.outcome}
@@ -113,7 +113,7 @@ def plan_json(plan: Plan, prediction: ErrorPrediction, others: Sequence[Alternat
         "curve": curve,
         "least_worth": prediction.least_worth,
         "better_than_reference": next(worth(prediction), None),
-        **({"alternatives": list(map(described, others))} if others else {}),
+        **({"alternatives": list(map(described, changes))} if changes else {}),
         **({"clipped": shares} if (shares := clipped(plan)) else {}),
         **terms(plan.job, plan.promise.total),
         **described_cautions(cautions(plan, prediction)),

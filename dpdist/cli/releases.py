@@ -93,7 +93,7 @@ def plan(
     public: Annotated[
         Path | None, typer.Option("--public", help="Public file on which errors are predicted, without a reference.")
     ] = None,
-    others: Annotated[
+    alternative_changes: Annotated[
         bool,
         typer.Option(
             "--alternatives", help="Also show how another objective, and tables left out or coarsened, would change errors."
@@ -127,7 +127,7 @@ def plan(
                 needed = needed_text(checked, error, table, listener, public)
             else:
                 prediction = predicted(checked, listener, public)
-                changes = alternatives(checked, listener) if others else []
+                changes = alternatives(checked, listener) if alternative_changes else []
         if error is not None:
             answer(needed) if as_json else out.print(needed["in_words"], markup=False)
             return
@@ -135,8 +135,8 @@ def plan(
         if opened:
             write_text(written, page(checked, prediction, public, changes))
         if as_json:
-            shown = {"page": str(written)} if opened else {}
-            answer({**plan_json(checked, prediction, changes), **shown})
+            page_entry = {"page": str(written)} if opened else {}
+            answer({**plan_json(checked, prediction, changes), **page_entry})
         else:
             out.print(plan_text(checked, prediction, changes), markup=False)
             if opened:
@@ -180,7 +180,7 @@ def run(
 
     def act() -> None:
         folder = workspace
-        with listening(quiet, as_json) as shown, observed(lambda: folder, log, metrics, shown, traces) as listener:
+        with listening(quiet, as_json) as progress, observed(lambda: folder, log, metrics, progress, traces) as listener:
             of_period = schedule.settings_of(job, settings, period, scheduled, workspace, input)
             placed: Job = cluster.placed(read_job(job, of_period, input), scheduler, tls)
             folder = in_path(workspace, placed.period, "--workspace", job)
@@ -242,27 +242,27 @@ def publish(
     run_command(act, as_json=as_json, afterwards=RESUMES)
 
 
-def _last_line(workspace: str, held: bool, custodian_reads: bool) -> None:
+def _last_line(workspace: str, is_held: bool, custodian_reads: bool) -> None:
     """Prints what to do next. The custodian sees the line of the verdict before, unless it holds the release.
 
     The verdict is confidential, so it is printed for the custodian alone; others see where to find it.
     """
     from dpdist.cli import custodian
 
-    shown = f"`dpdist report {workspace} --confidential` shows the verdict"
+    verdict_hint = f"`dpdist report {workspace} --confidential` shows the verdict"
 
     def verdict() -> None:
         with custodian.evaluated(workspace) as evaluation:
             out.print(evaluation.verdict_line(), markup=False)
 
-    if held:
+    if is_held:
         approve = f"read it with `dpdist report {workspace} --confidential`, and publish with"
         command = f"`dpdist approve {workspace} --reason '…'`"
         out.print(f"Held, because the confidential verdict says 'do not publish': {approve} {command}", markup=False)
         return
     if custodian_reads:
-        best_effort(verdict, "the verdict could not be made", shown)
-    out.print(f"Next: {shown} on its accuracy, which is confidential; then publish {workspace}/public", markup=False)
+        best_effort(verdict, "the verdict could not be made", verdict_hint)
+    out.print(f"Next: {verdict_hint} on its accuracy, which is confidential; then publish {workspace}/public", markup=False)
 
 
 def _for_custodian(workspace: str, announced: bool = False, verdict: bool = False) -> None:

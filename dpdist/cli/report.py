@@ -59,11 +59,11 @@ def released_line(workspace: str | Path) -> str:
     """One line on what a run has released, or holds."""
     with Workspace.opened(workspace, reading=True) as space:
         statement, tables = _statement(space), len(list((space.newest / "tables").glob("*.parquet")))
-        sets, shown = int(statement["synthetic_sets"]), promise(statement)["guarantee"]
+        sets, guarantee = int(statement["synthetic_sets"]), promise(statement)["guarantee"]
         parts = [f"{tables:,} table{'s'[: tables != 1]}", f"{sets} set{'s'[: sets != 1]} of synthetic records"]
         contents = " and ".join(part for part, number in zip(parts, (tables, sets), strict=True) if number) or "nothing"
         verb = "Held" if _is_held(space) else "Released"
-        return f"{verb} {statement['dataset']} {statement['period']}: {contents} ({shown})"
+        return f"{verb} {statement['dataset']} {statement['period']}: {contents} ({guarantee})"
 
 
 def run_text(workspace: str | Path, notes: Collection[str] = ()) -> RenderableType:
@@ -145,7 +145,7 @@ def _report_text(space: Workspace, confidential: bool) -> RenderableType:
     unknown, text = False, read_job(space.newest, "released/job.json").presentation
     for path in sorted((space.newest / "tables").glob("*.parquet")):
         rows = pd.read_parquet(path)
-        parts += [table_text(path.stem, *shown) for shown in _wide(rows, sizes, text)]
+        parts += [table_text(path.stem, *table) for table in _wide(rows, sizes, text)]
         unknown |= bool((rows["estimate"].notna() & rows["standard_error"].isna()).any())
     parts.append(paragraphs([LEGEND, *([f"{NOT_GIVEN}: {statement['standard_errors'][0]}"] if unknown else [])], "dim"))
     parts += [Text(line, style="red") for line in _listed(statement, "not_identified", "not identified")]
@@ -193,13 +193,13 @@ def report(workspace: str | Path, confidential: bool = False) -> str:
 def _statement(space: Workspace) -> dict[str, Any]:
     recover(space.public)
     recover(space.held_release)
-    shown = space.newest
-    if space.store.take(shown / MANIFEST):
-        space.store.take_folder(shown)
-    if not shown.is_dir():
+    folder = space.newest
+    if space.store.take(folder / MANIFEST):
+        space.store.take_folder(folder)
+    if not folder.is_dir():
         raise WorkspaceError(space.place, "no public folder", "run `dpdist run` on this workspace first")
-    refuse_unverified(shown)
-    statement: dict[str, Any] = json.loads((shown / "statement.json").read_text(encoding="utf-8"))
+    refuse_unverified(folder)
+    statement: dict[str, Any] = json.loads((folder / "statement.json").read_text(encoding="utf-8"))
     return statement
 
 

@@ -51,18 +51,18 @@ def table_text(
     title: str, rows: pd.DataFrame, instead: Sequence[str] | None = None, narrow: bool = False
 ) -> RenderableType:
     """Formats the first rows of a table under a title. `instead` has a text for every row with a missing figure."""
-    shown = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD if narrow else box.HEAVY_HEAD)
-    shown.padding = (0, 1, 0, 0) if narrow else (0, 1)
+    grid = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD if narrow else box.HEAVY_HEAD)
+    grid.padding = (0, 1, 0, 0) if narrow else (0, 1)
     texts = _texts(rows, instead)
     for column, kind, cells in zip(rows.columns, rows.dtypes, texts, strict=True):
         head, least = _head(str(column), cells)
         justify: Literal["left", "right"] = "right" if pd.api.types.is_float_dtype(kind) else "left"
-        shown.add_column(Text(head), justify=justify, min_width=least, overflow="fold")
+        grid.add_column(Text(head), justify=justify, min_width=least, overflow="fold")
     for row in zip(*texts, strict=True):
-        shown.add_row(*map(Text, row))
+        grid.add_row(*map(Text, row))
     if len(rows) <= ROWS:
-        return shown
-    return Group(shown, Text(f"… {len(rows) - ROWS:,} more rows in the public folder", style="dim"))
+        return grid
+    return Group(grid, Text(f"… {len(rows) - ROWS:,} more rows in the public folder", style="dim"))
 
 
 def least_width(rows: pd.DataFrame) -> int:
@@ -119,13 +119,13 @@ def drifted(drift: Mapping[str, Any]) -> Iterator[Caution]:
 
 
 def stated_cautions(
-    statement: Mapping[str, Any], further: Iterable[Caution] = (), shown: Collection[str] = ()
+    statement: Mapping[str, Any], further: Iterable[Caution] = (), printed: Collection[str] = ()
 ) -> dict[str, str]:
-    """Lists known problems in few lines, without those that have been `shown`; early versions' statements list none."""
+    """Lists known problems in few lines, without those that have been `printed`; early versions' statements list none."""
     texts = statement.get("cautions", ())
     stated = zip(statement.get("caution_codes", ["of_mechanism"] * len(texts)), texts, strict=True)
     known = [*_together([*(Caution.coded(*pair) for pair in stated), *further]), *drifted(statement.get("drift", {}))]
-    new = [caution for caution in known if not any(note.startswith(caution.text) for note in shown)]
+    new = [caution for caution in known if not any(note.startswith(caution.text) for note in printed)]
     lines = caution_lines(new, max(out.width, NARROWEST) - WIDEST_FACT - len("- "))
     return {"cautions": "\n".join(f"- {line}" for line in lines)} if lines else {}
 

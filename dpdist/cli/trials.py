@@ -108,7 +108,10 @@ def audit(
 
     def act() -> None:
         options = {"--holdout": holdout is not None, "--draws": draws is not None, "--all-rules": all_rules}
-        chosen = [*(["--black-box"] if black_box is not None else []), *(name for name, given in options.items() if given)]
+        chosen = [
+            *(["--black-box"] if black_box is not None else []),
+            *(name for name, present in options.items() if present),
+        ]
         if len(chosen) > 1:
             fault = f"{' and '.join(chosen)} are audits of their own"
             raise JobError("audit", [Problem(chosen[-1], fault, "", "give one of them, and audit again for the other")])
@@ -237,8 +240,8 @@ def rehearse(
         if quiet or as_json:
             return
         for trial in rehearsal.trials:
-            drawn = f"{trial.draws} draw{'s' if trial.draws > 1 else ''}"
-            errors = f"score {trial.score:.2f} ({drawn}), median error {trial.error:.2f} direct SE, "
+            draws = f"{trial.draws} draw{'s' if trial.draws > 1 else ''}"
+            errors = f"score {trial.score:.2f} ({draws}), median error {trial.error:.2f} direct SE, "
             covered = f"coverage of the truth {trial.coverage:.2f} (of the worst statistic), {trial.seconds:.0f} s a draw"
             out.print(f"{trial.candidate.label} ({trial.candidate.guarantee}): {errors}{covered}", markup=False)
         out.print("A score of at most 1 is good enough (rule: on the page).", markup=False)

@@ -28,7 +28,7 @@ class CautionKind(NamedTuple):
     """Where the text comes from, if not from this catalogue."""
 
     @property
-    def shown(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """Its sentences for a reader who has no case at hand: parameters stand in capitals."""
         parts = (
             re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), part) for part in (self.text, self.remedy, self.about)

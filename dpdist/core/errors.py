@@ -36,10 +36,12 @@ class Problem:
         return "\n".join(lines)
 
 
-def suggestion(name: object, known: Iterable[object], otherwise: str = "", cutoff: float = 0.6) -> str:
+def suggestion(name: object, candidates: Iterable[object], otherwise: str = "", cutoff: float = 0.6) -> str:
     """The remedy for an unknown name: the nearest of the known ones, or `otherwise` if none is near."""
-    names = list(map(str, known))
-    near = get_close_matches(str(name), names, 1, cutoff) or [one for one in names if one.lower() == str(name).lower()]
+    names = list(map(str, candidates))
+    near = get_close_matches(str(name), names, 1, cutoff) or [
+        candidate for candidate in names if candidate.lower() == str(name).lower()
+    ]
     return f"did you mean '{near[0]}'?" if near else otherwise
 
 

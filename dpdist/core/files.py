@@ -49,15 +49,15 @@ def exclusive(lock: Path, where: Path, fault: str, remedy: str, mode: int = -1) 
 
     Raises `WorkspaceError` at once if another process holds it.
     """
-    held = FileLock(lock, mode=mode)
+    file_lock = FileLock(lock, mode=mode)
     try:
-        held.acquire(timeout=0)
+        file_lock.acquire(timeout=0)
     except Timeout:
         raise WorkspaceError(str(where), fault, remedy) from None
     try:
         yield
     finally:
-        held.release()
+        file_lock.release()
 
 
 def write_text(path: Path, text: str, mode: int = 0o666, durable: bool = True) -> None:
@@ -212,5 +212,5 @@ def misfit(stated: Any, newest: int) -> Misfit | None:
     if isinstance(stated, int) and not isinstance(stated, bool) and stated > newest:
         fault = f"format {str(stated)[:20]}, which a later dpdist than {here} wrote"
         return Misfit(fault, f"{allowed}, which dpdist {here} reads", LATER)
-    shown = json.dumps(stated, default=str)[:40]
-    return Misfit(f"format {shown}, which no dpdist writes", f"{allowed}, a whole number", "restore it from a copy")
+    text = json.dumps(stated, default=str)[:40]
+    return Misfit(f"format {text}, which no dpdist writes", f"{allowed}, a whole number", "restore it from a copy")

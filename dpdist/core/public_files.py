@@ -55,8 +55,8 @@ class DamagedFile(Exception):
 
 def printable(text: object, most: int = 80) -> str:
     raw = str(text)
-    shown = raw if raw.isprintable() else json.dumps(raw)
-    return shown if len(shown) <= most else shown[:most] + "…"
+    line = raw if raw.isprintable() else json.dumps(raw)
+    return line if len(line) <= most else line[:most] + "…"
 
 
 def first_problem(error: ValidationError) -> str:
@@ -122,12 +122,12 @@ def _finite(text: str) -> float:
     raise ValueError(f"{text} is not a finite number")
 
 
-def check_files(folder: Path, part: str = "", *others: str) -> frozenset[str]:
+def check_files(folder: Path, part: str = "", *further_names: str) -> frozenset[str]:
     """Checks files of a public folder against its manifest, and returns their names.
 
-    They are the files `others` and the files of the subfolder `part`; without `part`, they are all files. The folder must
-    hold exactly the files that the manifest names there, unchanged. Raises `DamagedFile`, which names the first problem
-    and the number of further ones.
+    They are the files `further_names` and those of the subfolder `part`; without `part`, they are all files. The folder
+    must hold exactly the files that the manifest names there, unchanged. Raises `DamagedFile`, which names the first
+    problem and the number of further ones.
     """
     manifest = read_object(folder, MANIFEST)
     refuse_format(MANIFEST, manifest.get("format"), RELEASE)
@@ -136,7 +136,7 @@ def check_files(folder: Path, part: str = "", *others: str) -> frozenset[str]:
         raise DamagedFile(MANIFEST, "no table of files", "files: SHA-256 by name")
     for name, digest in files.items():
         _check_entry(name, digest)
-    wanted = {name for name in files if not part or name.startswith(f"{part}/")} | set(others)
+    wanted = {name for name in files if not part or name.startswith(f"{part}/")} | set(further_names)
     if unnamed := sorted(wanted - files.keys()):
         raise DamagedFile(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
     if damage := _differences(folder, {name: files[name] for name in wanted}, part):
@@ -164,8 +164,8 @@ def _first_of(damage: list[DamagedFile]) -> DamagedFile:
 
 def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list[DamagedFile]:
     damage = [error for name in sorted(files) if (error := _difference(folder, name, files[name])) is not None]
-    beside = (MANIFEST, SIGNATURE, UNFIT)
-    unnamed = [name for name in _present(folder, part) if name not in files and name not in beside]
+    own_files = (MANIFEST, SIGNATURE, UNFIT)
+    unnamed = [name for name in _present(folder, part) if name not in files and name not in own_files]
     return damage + [
         DamagedFile(name, "manifest.json does not tell of it", "only files that it tells of") for name in unnamed
     ]

@@ -28,7 +28,7 @@ TOTAL = "Total"
 class SmallCounts(NamedTuple):
     """Numbers of sample counts: below a minimum, equal to 1, and in all."""
 
-    few: int
+    below_minimum: int
     single: int
     every: int
 
@@ -149,8 +149,8 @@ class Crosstab:
         count = np.bincount(group, weights=self.count, minlength=len(labels)).astype(np.int64)
         inside = dict(zip(labels, count.tolist(), strict=True))
         left_out = {label: number - inside.get(label, 0) for label, number in self.sampled.items()}
-        shown = {label: inside.get(label, 0) + max(number, least * (number > 0)) for label, number in left_out.items()}
-        return replace(self, sampled=shown)
+        numbers = {label: inside.get(label, 0) + max(number, least * (number > 0)) for label, number in left_out.items()}
+        return replace(self, sampled=numbers)
 
     def rows_of(self, stratum: int) -> slice:
         """The crosstab rows of a stratum. They are contiguous, because rows are sorted by stratum first."""

@@ -167,8 +167,8 @@ def available_memory() -> int:
     limits = [2**63]
     if (info := Path("/proc/meminfo")).exists() and (available := re.search(r"MemAvailable:\s+(\d+) kB", info.read_text())):
         limits.append(int(available[1]) * 1024)
-    for limit, used in _LIMITS:
-        if (most := _read_number(limit)) is not None and (now := _read_number(used)) is not None:
+    for limit, usage in _LIMITS:
+        if (most := _read_number(limit)) is not None and (now := _read_number(usage)) is not None:
             limits.append(most - now)
     return max(0, min(limits))
 

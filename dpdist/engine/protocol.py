@@ -234,19 +234,19 @@ def drive(
     figures are not whole, or if two queries use one noise number and would share stored noise.
     """
     reply: object = None
-    drawn = set[int]()
+    sets_with_noise = set[int]()
     repeated = dict[str, tuple[StratumModel, Callable[[Floats | Clamped], Draws]]]()
 
     def draws_of(request: Sample) -> Draws:
-        asked, posterior = request.model or model, request.posterior
+        target_model, posterior = request.model or model, request.posterior
 
         def stream() -> np.random.Generator:
             return key.generator(request.stage, stratum, set=request.set)
 
         if request.set or not isinstance(sampler, ExactSampler):
-            return (sampler.one if request.set else sampler.many)(asked, posterior, stream())
-        if request.stage not in repeated or repeated[request.stage][0] is not asked:
-            repeated[request.stage] = asked, sampler.repeated(asked, stream)
+            return (sampler.draw if request.set else sampler.sample)(target_model, posterior, stream())
+        if request.stage not in repeated or repeated[request.stage][0] is not target_model:
+            repeated[request.stage] = target_model, sampler.repeated(target_model, stream)
         return repeated[request.stage][1](posterior)
 
     while True:
@@ -264,10 +264,10 @@ def drive(
                 "figures to be released under noise are not whole numbers: round each record's share, because noise is "
                 "whole, and fractions would be released as they are"
             )
-        elif request.noise.set in drawn:
+        elif request.noise.set in sets_with_noise:
             raise ValueError(f"noise number {request.noise.set} is asked for by two queries: give each a number of its own")
         else:
-            drawn.add(request.noise.set)
+            sets_with_noise.add(request.noise.set)
             reply = request.under(noise(request.noise)) if answer is None else answer(request)
 
 

@@ -230,7 +230,7 @@ class Limits(Frozen):
         return (self,)
 
     @property
-    def some(self) -> bool:
+    def has_limits(self) -> bool:
         """True if any limit is stated."""
         return any(limit is not None for limit in (self.total, self.per_period, self.window, self.delta))
 

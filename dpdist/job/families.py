@@ -34,13 +34,13 @@ Family = Literal[
 
 @dataclass(frozen=True)
 class Support:
-    """Values that an outcome can have: an interval, without its ends if `open`, and only whole numbers if `whole`."""
+    """Values that an outcome can have: an interval, without its ends if `open`, and only whole numbers if `integer`."""
 
     text: str
     low: float = -np.inf
     high: float = np.inf
     open: bool = False
-    whole: bool = False
+    integer: bool = False
 
     def inside(self, values: Floats) -> NDArray[np.bool_]:
         """True if a value lies in the interval, (record,)."""
@@ -50,7 +50,7 @@ class Support:
 
     def takes(self, values: Floats) -> NDArray[np.bool_]:
         """True if a value lies in the interval and is whole where it must be, (record,)."""
-        return self.inside(values) & (not self.whole or values == np.rint(values))
+        return self.inside(values) & (not self.integer or values == np.rint(values))
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class FamilyFacts:
 
 POSITIVE = Support("values above 0", low=0.0, open=True)
 UNIT = Support("values above 0 and below 1", low=0.0, high=1.0, open=True)
-COUNT = Support("whole numbers of at least 0", low=0.0, whole=True)
-BINARY = Support("0 or 1", low=0.0, high=1.0, whole=True)
+COUNT = Support("whole numbers of at least 0", low=0.0, integer=True)
+BINARY = Support("0 or 1", low=0.0, high=1.0, integer=True)
 
 
 def families_for(values: Collection[float]) -> str:

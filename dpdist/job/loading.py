@@ -300,10 +300,12 @@ def _with_base(text: str, source: str, folder: Path, above: tuple[Path, ...]) ->
         moved = _moved(base.keys, (*OPENED_LATER, *READ_NOW), lambda file: os.path.join(step, file))
     origins = {where: f"{name}, {line}" if line.startswith("line") else line for where, line in base.lines.items()}
     over = {where for where in lines if not isinstance(_content(keys, where), dict)}
-    standing = {where: line for where, line in origins.items() if not any(where[:k] in over for k in range(len(where) + 1))}
+    inherited = {
+        where: line for where, line in origins.items() if not any(where[:k] in over for k in range(len(where) + 1))
+    }
     open_in_base = tuple(replace(problem, places=(f"{name}, {problem.places[0]}",)) for problem in base.to_do)
     laid = _laid_over(moved, rest)
-    return SourcedKeys(laid, standing | dict(lines), source, folder, (name, moved), (*to_do(text), *open_in_base))
+    return SourcedKeys(laid, inherited | dict(lines), source, folder, (name, moved), (*to_do(text), *open_in_base))
 
 
 def _base_file(

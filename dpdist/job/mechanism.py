@@ -314,7 +314,7 @@ class MechanismSpec(Frozen):
 
     def published(self, job: JobView) -> dict[str, Any]:
         """The part of the specification that a statement publishes: constants that have an effect."""
-        weights = {"weights": self.weights.used} if self.weighs else {}
+        weights = {"weights": self.weights.settings} if self.weighs else {}
         settings = self.model_dump(mode="json", exclude_none=True, exclude={"weights"})
         return {"name": self.name, **weights, **settings}
 
@@ -380,8 +380,8 @@ class FixedWeights(MechanismSpec):
             yield from super().against_weights(job)
         else:
             fault = f"'{self.name}' weights by a rule with a constant c"
-            others = ", ".join(sorted(name for name, rule in WEIGHT_RULES.every().items() if "c" in rule.constants))
-            yield Contradiction(("mechanism", "weights"), fault, f"use one of {others}")
+            choices = ", ".join(sorted(name for name, rule in WEIGHT_RULES.every().items() if "c" in rule.constants))
+            yield Contradiction(("mechanism", "weights"), fault, f"use one of {choices}")
 
 
 class ClampedSpec(MechanismSpec):
@@ -399,9 +399,9 @@ class ClampedSpec(MechanismSpec):
             yield Contradiction(("mechanism", "name"), fault, "use weighted, weighted_e or unweighted")
             return
         if job.sampler.name == "exact":
-            others = " or ".join(sampler for sampler in samplers_of(job.family) if sampler != "exact")
+            choices = " or ".join(sampler for sampler in samplers_of(job.family) if sampler != "exact")
             fault = f"'{self.name}' clamps the likelihood, and no closed form is left"
-            yield Contradiction(("sampler", "name"), fault, f"use {others}")
+            yield Contradiction(("sampler", "name"), fault, f"use {choices}")
         if job.family == "lognormal" and job.likelihood.prior.name == "improper":
             fault = f"'{self.name}' clamps the likelihood, and under an improper prior no posterior is left"
             yield Contradiction(("model", "prior"), fault, "use model.prior: {name: proper}")

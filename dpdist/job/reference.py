@@ -88,8 +88,8 @@ class ReferenceForm(Frozen):
     def _with_all_keys(self, plain: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         """Writes the keys of every form, with null for other forms' keys."""
         written, excluded = plain(self), info.exclude or ()
-        others = () if info.exclude_unset or info.exclude_none else frozenset(KEYS) - UNWRITTEN
-        return {name: written.get(name) for name in KEYS if name in written or (name in others and name not in excluded)}
+        null_keys = () if info.exclude_unset or info.exclude_none else frozenset(KEYS) - UNWRITTEN
+        return {name: written.get(name) for name in KEYS if name in written or (name in null_keys and name not in excluded)}
 
 
 class FileReference(TextFile, ReferenceForm):

@@ -101,8 +101,8 @@ def _no_option(path: Where, value: str, expected: str, origin: tuple[str, ...]) 
 def _unknown(loc: Where, path: Where, origin: tuple[str, ...], schema: type[BaseModel]) -> Problem:
     keys, key = ", ".join(sorted(_known_keys(loc[:-1], schema))), str(path[-1])
     members = _members(_annotation(loc[:-2], schema)) if len(loc) > 1 else {}
-    if others := _having(key, members):
-        remedy = f"leave it out, or use {others}"
+    if alternatives := _having(key, members):
+        remedy = f"leave it out, or use {alternatives}"
         return Problem(dotted(path), f"'{loc[-2]}' has no {key}", keys, remedy, 1, origin)
     remedy = f"did you mean '{near}'?" if (near := _nearest(loc, schema)) else "delete the key"
     elsewhere = {name for member in members.values() for name in member.model_fields}
@@ -152,8 +152,8 @@ def _in_words(kind: str, facts: Mapping[str, Any], message: str) -> tuple[str, s
         return PATTERNS[facts["pattern"]], "rename it" if facts["pattern"] in (NAME, TABLE) else "write it so"
     if kind in _WORDS:
         allowed, remedy = _WORDS[kind]
-        shown = {name: f"{value:,.10g}" if isinstance(value, int | float) else value for name, value in facts.items()}
-        return allowed.format(**shown), remedy
+        texts = {name: f"{value:,.10g}" if isinstance(value, int | float) else value for name, value in facts.items()}
+        return allowed.format(**texts), remedy
     return _KINDS.get(kind.partition("_")[0], (message, "correct the value"))
 
 
@@ -243,8 +243,8 @@ def keys_of_earlier_form(keys: Mapping[str, Any]) -> Iterator[Contradiction]:
         remedy = f"move it out of model, to a line of its own: outcome: {names}"
         yield Contradiction(("model", "outcome"), "an outcome is no part of the model", remedy, allowed)
     family = model.get("family")
-    known = isinstance(family, str) and family not in get_args(Family)
-    if known and (family in STATISTICS or those(lambda spec: spec.statistics == family)):
+    former_family = isinstance(family, str) and family not in get_args(Family)
+    if former_family and (family in STATISTICS or those(lambda spec: spec.statistics == family)):
         fault = f"'{family}' is no likelihood: the mechanism's name says it all"
         remedy = "delete model; outcome stands beside mechanism"
         yield Contradiction(("model", "family"), fault, remedy, f"one of {', '.join(get_args(Family))}")

@@ -183,8 +183,8 @@ def _ranges(value: Any) -> Any:
 
 def _range(value: dict[Any, Any]) -> range:
     if "range" not in value and len(value) > 1:
-        shown = "numbers that its texts stand for are codes: {bounds: [0, 1], codes: {'No': 0, 'Yes': 1}}"
-        raise ValueError(f"of a category: a list, as in ['No', 'Yes']; of an outcome: {shown}")
+        example = "numbers that its texts stand for are codes: {bounds: [0, 1], codes: {'No': 0, 'Yes': 1}}"
+        raise ValueError(f"of a category: a list, as in ['No', 'Yes']; of an outcome: {example}")
     ends: Any = value.get("range")
     integers = isinstance(ends, list | tuple) and len(ends) == 2 and all(type(end) is int for end in ends)
     if len(value) != 1 or not integers or not ends[0] <= ends[1] < ends[0] + MOST_LEVELS:

@@ -65,7 +65,7 @@ class Weights(Frozen):
         return rule
 
     @property
-    def used(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """The rule with the constants that have an effect, and stated changes of all weights."""
         changes = {"reweight": self.reweight, "scale": self.scale, "shift": self.shift}
         stated = {name for name, number in changes.items() if number != type(self).model_fields[name].default}

@@ -227,10 +227,10 @@ def largest_window(sums: Mapping[str, Fraction], period: str, periods: int) -> F
     so its cost is always added. So the sum may be too large, but never too small.
     """
     alike = sorted(name for name in sums if _form(name) == _form(period)) if _DATED.match(period) else [period]
-    beside = sum((amount for name, amount in sums.items() if name not in alike), Fraction(0))
+    rest = sum((amount for name, amount in sums.items() if name not in alike), Fraction(0))
     here = alike.index(period)
     begins = range(max(0, here - periods + 1), here + 1)
-    return beside + max(sum((sums[name] for name in alike[k : k + periods]), Fraction(0)) for k in begins)
+    return rest + max(sum((sums[name] for name in alike[k : k + periods]), Fraction(0)) for k in begins)
 
 
 def _form(period: str) -> str:
@@ -284,10 +284,13 @@ def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> N
         fault = f"the job's ledger.limits name other classes of releases than {charge.cls}, which this run's is"
         remedy = f"state ledger.limits.{charge.cls}, or leave ledger.limits out"
         raise BudgetRefused(charge.dataset, fault, "a class that has limits", remedy)
-    limits = [limit for limit in (policy.get(charge.cls), *named) if limit is not None and limit.some]
-    others = sorted({charged.adjacency for charged in every if charged.cls == charge.cls} - {charge.adjacency})
-    if limits and others:
-        fault = f"its {charge.cls} releases were charged under adjacency {others[0]}, this one is under {charge.adjacency}"
+    limits = [limit for limit in (policy.get(charge.cls), *named) if limit is not None and limit.has_limits]
+    other_adjacencies = sorted({charged.adjacency for charged in every if charged.cls == charge.cls} - {charge.adjacency})
+    if limits and other_adjacencies:
+        fault = (
+            f"its {charge.cls} releases were charged under adjacency {other_adjacencies[0]}, "
+            f"this one is under {charge.adjacency}"
+        )
         allowed, remedy = "one adjacency: different ones have no sum", "state budget.adjacency as before"
         raise BudgetRefused(charge.dataset, fault, allowed, remedy)
     account = [charged for charged in every if charged.account == charge.account]
@@ -328,11 +331,11 @@ def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
 
 def remaining_budget(entries: Sequence[Entry], stated: Limits, charge: Charge) -> Fraction | None:
     """The smallest amount that limits on totals leave before this charge; None if there is no such limit."""
-    spent = total(charged for charged in charges(entries, charge.dataset) if charged.account == charge.account)
+    cost = total(charged for charged in charges(entries, charge.dataset) if charged.account == charge.account)
     policy = policies(entries, charge.dataset).get(charge.cls)
     totals = [
         limits.total
         for limits in (policy, *(stated.of(charge.cls) or ()))
         if limits is not None and limits.total is not None
     ]
-    return min(totals) - spent if totals else None
+    return min(totals) - cost if totals else None

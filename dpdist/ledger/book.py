@@ -193,10 +193,10 @@ class Database:
                 with link.execution_options(dpdist_writes=True).begin():
                     if self._engine.dialect.name == "postgresql":
                         link.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-                    fresh = begin and not inspect(link).has_table(ENTRIES.name)
-                    if fresh:
+                    is_new = begin and not inspect(link).has_table(ENTRIES.name)
+                    if is_new:
                         self._make(link)
-                    migrate(link, self.name, None if fresh else self.file)
+                    migrate(link, self.name, None if is_new else self.file)
                     yield link
 
     def _refuse_none(self, link: Connection) -> None:

@@ -82,7 +82,7 @@ class Account:
     stated: Limits
     job: Job
     guarantee: Guarantee
-    beside: bool
+    is_default: bool
     """True for the ledger beside the workspaces, which the first run creates. A named ledger must exist."""
 
     @classmethod
@@ -100,7 +100,7 @@ class Account:
         Otherwise returns a sentence on other runs of the period, or "".
         """
         charge = self._charge("")
-        entries = [] if self.beside and not self.ledger.there else self.ledger.entries()
+        entries = [] if self.is_default and not self.ledger.there else self.ledger.entries()
         refuse_correction(entries, charge)
         refuse_excess(entries, self.stated, charge)
         return others_text(charges(entries, charge.dataset), charge)
@@ -108,7 +108,7 @@ class Account:
     def reserve(self, run: str) -> Receipt:
         """Charges the run, once. Raises `BudgetRefused`."""
         charge = self._charge(run)
-        if self.beside:
+        if self.is_default:
             self.ledger.begin()
         return self.ledger.reserve(charge, self.stated)
 
@@ -130,13 +130,16 @@ def default_ledger(workspace: str | Path) -> str:
 
 def others_text(before: list[Charge], charge: Charge) -> str:
     """A note that the period has charged runs already, and what this one adds; "" if it has none."""
-    others = [charged for charged in before if charged.period == charge.period]
-    if not others:
+    same_period = [charged for charged in before if charged.period == charge.period]
+    if not same_period:
         return ""
-    same = "the same job" if any(charged.job == charge.job for charged in others) else "another job"
-    runs = "a run" if len(others) == 1 else f"{len(others)} runs"
-    amount, spent = budget_text(charge.budget), [charged for charged in others if charged.account == charge.account]
-    total_then = budget_text(total(spent) + charge.budget)
+    same = "the same job" if any(charged.job == charge.job for charged in same_period) else "another job"
+    runs = "a run" if len(same_period) == 1 else f"{len(same_period)} runs"
+    amount, same_account = (
+        budget_text(charge.budget),
+        [charged for charged in same_period if charged.account == charge.account],
+    )
+    total_then = budget_text(total(same_account) + charge.budget)
     return (
         f"the ledger has {runs} of {charge.dataset} {charge.period} already ({same}, another workspace): this one is "
         f"charged too, {SYMBOL[charge.cls]} = {amount}, which makes {total_then} for the period"
@@ -159,8 +162,10 @@ def terms(job: Job, guarantee: Guarantee) -> Mapping[str, str]:
         earlier = [charged for charged in charges(entries, job.dataset) if charged.account == charge.account]
         rest, symbol = remaining_budget(entries, stated, charge), SYMBOL[charge.cls]
         remains = "no total is stated" if rest is None else f"{budget_text(rest)} left"
-        spent = f"{charge.cls} {symbol} = {budget_text(total(earlier))} charged to {job.dataset} under {charge.adjacency}"
-        facts = {"ledger": ledger.name, "budget": f"{spent}; {remains}; this run takes {budget_text(charge.budget)}"}
+        charges_text = (
+            f"{charge.cls} {symbol} = {budget_text(total(earlier))} charged to {job.dataset} under {charge.adjacency}"
+        )
+        facts = {"ledger": ledger.name, "budget": f"{charges_text}; {remains}; this run takes {budget_text(charge.budget)}"}
         refuse_correction(entries, charge)
         refuse_excess(entries, stated, charge)
     except BudgetRefused as refusal:

@@ -51,15 +51,20 @@ class Page:
     @property
     def lines(self) -> list[dict[str, str]]:
         """A row for each period: number of runs, number of releases, cost, and what is left."""
-        first, rows, spent = self.charged[0], [], Fraction(0)
+        first, rows, cumulative = self.charged[0], [], Fraction(0)
         for period, amount in by_period(self.charged).items():
             runs = [charge for charge in self.charged if charge.period == period]
-            spent += amount
-            done = sum(charge.run in self.settled for charge in runs)
-            row = {"period": period, "runs": str(len(runs)), "released": str(done), SYMBOL[first.cls]: budget_text(amount)}
+            cumulative += amount
+            settled_runs = sum(charge.run in self.settled for charge in runs)
+            row = {
+                "period": period,
+                "runs": str(len(runs)),
+                "released": str(settled_runs),
+                SYMBOL[first.cls]: budget_text(amount),
+            }
             if self.corrected:
                 row["versions"] = ", ".join(map(str, sorted({charge.version for charge in runs})))
-            rows.append({**row, "summed": budget_text(spent)})
+            rows.append({**row, "summed": budget_text(cumulative)})
         return rows
 
     @property
@@ -70,8 +75,8 @@ class Page:
     @property
     def facts(self) -> dict[str, str]:
         """Sums of the charges beside their limits."""
-        spent, sums = total(self.charged), by_period(self.charged)
-        facts = {"charged": budget_text(spent) + _of(spent, self.limits.total)}
+        cost, sums = total(self.charged), by_period(self.charged)
+        facts = {"charged": budget_text(cost) + _of(cost, self.limits.total)}
         deltas = [charge.delta for charge in self.charged]
         summed = sum((delta for delta in deltas if delta is not None), Fraction(0))
         if self.charged[0].cls == "strict":
@@ -81,12 +86,12 @@ class Page:
         elif self.charged[0].cls == "zCDP":
             largest = max(delta for delta in deltas if delta is not None)
             limit = "" if self.limits.delta is None else f" (stated at {budget_text(self.limits.delta)} or less)"
-            facts["amounts to"] = f"ε = {budget_text(epsilon_of(spent, largest))} at δ = {budget_text(largest)}{limit}"
+            facts["amounts to"] = f"ε = {budget_text(epsilon_of(cost, largest))} at δ = {budget_text(largest)}{limit}"
         if (most := self.limits.per_period) is not None:
             facts["a period"] = f"at most {budget_text(most)}"
         if (window := self.limits.window) is not None:
-            held = max(largest_window(sums, period, window.periods) for period in sums)
-            facts[f"{window.periods} periods"] = budget_text(held) + _of(held, window.budget)
+            window_cost = max(largest_window(sums, period, window.periods) for period in sums)
+            facts[f"{window.periods} periods"] = budget_text(window_cost) + _of(window_cost, window.budget)
         for correction in self.corrections:
             of = f"{correction['of'][:SHOWN_OF_AN_ID]}…" if correction["of"] else "not stated"
             facts[f"{correction['period']} version {correction['version']}"] = (
@@ -119,8 +124,8 @@ class Page:
         return written | ({"corrections": self.corrections} if self.corrected else {})
 
 
-def _of(spent: Fraction, limit: Fraction | None) -> str:
-    return "" if limit is None else f" of {budget_text(limit)}, {budget_text(limit - spent)} left"
+def _of(cost: Fraction, limit: Fraction | None) -> str:
+    return "" if limit is None else f" of {budget_text(limit)}, {budget_text(limit - cost)} left"
 
 
 def pages(entries: Sequence[Entry]) -> list[Page]:

@@ -92,8 +92,8 @@ def _centre(
     rounds = learn_centre(job, model, current, len(records))
     learned, draws = run_rounds(rounds, model, sampler, key, stratum, _blocks(records, block))
     _check_program(job, model, learned, draws, records)
-    some = evenly(records, min(current, CHECKED))
-    run_rounds(check_centre(job, model, learned), model, sampler, key, stratum, [some])
+    sample = evenly(records, min(current, CHECKED))
+    run_rounds(check_centre(job, model, learned), model, sampler, key, stratum, [sample])
     return learned
 
 

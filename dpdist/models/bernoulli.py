@@ -47,9 +47,9 @@ class Bernoulli(ConjugateModel):
         return np.clip(y, *self.outcome_bounds), np.ones(len(crosstab_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        zero, one = np.clip([0.0, 1.0], *self.outcome_bounds)
+        at_zero, at_one = np.clip([0.0, 1.0], *self.outcome_bounds)
         p = theta["probability"][:, None]
-        return self.per_row(p * one + (1.0 - p) * zero)
+        return self.per_row(p * at_one + (1.0 - p) * at_zero)
 
     @property
     def program(self) -> str:
@@ -59,8 +59,8 @@ class Bernoulli(ConjugateModel):
         total, ones = map(float, statistics[0])
         return {"total": total, "sum_y": min(ones, total), "prior_a": PRIOR_A, "prior_b": PRIOR_B, **no_records("y")}
 
-    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        return {"probability": drawn["probability"]}
+    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        return {"probability": draws["probability"]}
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         features = np.column_stack([1.0 - records.outcome, records.outcome])

@@ -87,8 +87,8 @@ class Beta(OutcomeModel):
         total, log_y, log1m_y = map(float, check_shares(statistics)[0])
         return {"total": total, "sum_log": log_y, "sum_log1m": log1m_y, **no_records("y")}
 
-    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        return {"mean": drawn["phi"], "precision": drawn["lambda"]}
+    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        return {"mean": draws["phi"], "precision": draws["lambda"]}
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         table = share_table(draws["mean"], draws["precision"])
@@ -113,9 +113,9 @@ class BetaPosterior:
         mean = 1.0 / (1.0 + odds)
         rest = odds * mean
         a, b = precision * mean, precision * rest
-        shapes = a * self.log_y + b * self.log1m_y - self.total * (scipy.special.gammaln(a) + scipy.special.gammaln(b))
+        log_kernel = a * self.log_y + b * self.log1m_y - self.total * (scipy.special.gammaln(a) + scipy.special.gammaln(b))
         separate = self.total * scipy.special.gammaln(precision) + np.log(scale) - PRECISION_TAIL * log_precision
-        return np.asarray(shapes + np.log(mean * rest) + separate)
+        return np.asarray(log_kernel + np.log(mean * rest) + separate)
 
     def conditional(self, log_precision: Floats) -> tuple[Floats, Floats]:
         """Centre and scale of logit φ given λ: the mode, by bisection, and a scale from its curvature.
@@ -127,12 +127,12 @@ class BetaPosterior:
         for _ in range(BISECTIONS):
             centre = (low + high) / 2.0
             mean, rest = scipy.special.expit(centre), scipy.special.expit(-centre)
-            shapes = (
+            slope = (
                 self.total * (scipy.special.psi(precision * rest) - scipy.special.psi(precision * mean))
                 + self.log_y
                 - self.log1m_y
             )
-            rising = precision * mean * rest * shapes + rest - mean > 0.0
+            rising = precision * mean * rest * slope + rest - mean > 0.0
             low, high = np.where(rising, centre, low), np.where(rising, high, centre)
         mean, rest = scipy.special.expit(centre), scipy.special.expit(-centre)
         trigammas = scipy.special.polygamma(1, precision * mean) + scipy.special.polygamma(1, precision * rest)
@@ -208,8 +208,8 @@ class BetaRegression(RegressionModel):
         sums = {"total": total, "sum_log": log_y, "sum_log1m": log1m_y}
         return {**self.design_data(), **sums, "prior_sd": PRIOR_SD, **no_records("pattern", "y")}
 
-    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        return {"coefficients": self.with_aliased(drawn["coefficients"]), "precision": drawn["lambda"]}
+    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        return {"coefficients": self.with_aliased(draws["coefficients"]), "precision": draws["lambda"]}
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         mean, size = scipy.special.expit(self.location(draws)), self.summed(draws)

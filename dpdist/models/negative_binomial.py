@@ -102,8 +102,8 @@ class NegativeBinomial(OutcomeModel):
         prior = {"log_mu_sd": LOG_MEAN_SD, "phi_shape": SHAPE, "phi_rate": RATE}
         return {"M": len(value), "value": value, "total": total, **prior, **no_records("y")}
 
-    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        return {"mean": drawn["mu"], "dispersion": drawn["phi"]}
+    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        return {"mean": draws["mu"], "dispersion": draws["phi"]}
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         mean, dispersion = draws["mean"], draws["dispersion"]
@@ -254,8 +254,8 @@ class NegativeBinomialMixture(OutcomeModel):
         }
         return {"M": len(value), "value": value, "total": total, **prior, **no_records("y")}
 
-    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        return {"mean": drawn["mu"], "dispersion": drawn["phi"], "share": drawn["share"]}
+    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        return {"mean": draws["mu"], "dispersion": draws["phi"], "share": draws["share"]}
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         mean, share, size = draws["mean"], draws["share"], tile_records(len(draws))

@@ -62,8 +62,8 @@ class Poisson(ConjugateModel):
         prior = {"prior_shape": PRIOR_SHAPE, "prior_rate": PRIOR_RATE}
         return {"total": total, "sum_y": sum_y, **prior, **no_records("y")}
 
-    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        return {"rate": drawn["rate"]}
+    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        return {"rate": draws["rate"]}
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         table = Table.of(-draws["rate"], np.log(draws["rate"]), -1.0)
@@ -116,8 +116,8 @@ class PoissonRegression(RegressionModel):
         total, sum_y = statistics.T.tolist()
         return {**self.design_data(), "total": total, "sum_y": sum_y, **no_records("pattern", "y")}
 
-    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        return {"coefficients": self.with_aliased(drawn["beta"])}
+    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        return {"coefficients": self.with_aliased(draws["beta"])}
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         location, size = self.location(draws), self.summed(draws)

@@ -90,7 +90,7 @@ class Draws:
     def __len__(self) -> int:
         return len(next(iter(self.values.values())))
 
-    def one(self, draw: int) -> Draws:
+    def at(self, draw: int) -> Draws:
         return Draws({name: values[draw : draw + 1] for name, values in self.values.items()})
 
 
@@ -207,7 +207,7 @@ class StanData(Protocol):
         """Data of the α-weighted records for the program; raises `Improper` if the posterior does not exist."""
         ...
 
-    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
+    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
         """The model's parameters from the program's, each (draw, *dims)."""
         ...
 

@@ -174,6 +174,6 @@ class PublicModel:
 class LinearModel(PublicModel):
     """A public model whose expectations are linear in its parameters."""
 
-    def averaged(self, drawn: Draws) -> Draws:
+    def averaged(self, draws: Draws) -> Draws:
         """The mean of the parameters over simulated noise, in the form of one draw."""
-        return Draws({name: values.mean(axis=0, keepdims=True) for name, values in drawn.values.items()})
+        return Draws({name: values.mean(axis=0, keepdims=True) for name, values in draws.values.items()})

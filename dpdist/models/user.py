@@ -61,7 +61,7 @@ class User:
     """By the name of a category, the code of every crosstab row of the file."""
     levels: Mapping[str, int]
     outcome_bounds: tuple[float, float]
-    whole: bool
+    integer: bool
     weighted: bool
     function: str | None
     identified: int = 1
@@ -82,7 +82,7 @@ class User:
             codes={name: crosstab.codes[name] for name in names},
             levels={name: len(crosstab.levels[name]) for name in names},
             outcome_bounds=job.outcome_column.bounds,
-            whole=job.outcome_column.whole,
+            integer=job.outcome_column.whole,
             weighted=job.survey.weight is not None,
             function=likelihood.log_lik,
         )
@@ -101,7 +101,7 @@ class User:
 
     def data_of(self, crosstab: Codes, y: Floats, w: Floats, alpha: Floats, generate: bool = False) -> dict[str, Any]:
         """The program's data of the given records."""
-        data: dict[str, Any] = {"N": len(y), "y": y.astype(np.int64) if self.whole else y, "alpha": alpha}
+        data: dict[str, Any] = {"N": len(y), "y": y.astype(np.int64) if self.integer else y, "alpha": alpha}
         data |= {"generate": int(generate), "reference": np.zeros(len(y)), "clamp": UNCLAMPED}
         if self.weighted:
             data["w"] = w
@@ -128,13 +128,13 @@ class User:
                 "model", [Problem("model.log_lik", failure, allowed, "install it, or correct the name")]
             ) from None
 
-    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
+    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
         """Raises `ProgramError` if sizes are not those that the job states."""
         for parameter in self.parameters:
-            if (size := drawn[parameter.name].shape[1:]) != parameter.shape:
+            if (size := draws[parameter.name].shape[1:]) != parameter.shape:
                 difference = f"parameter {parameter.name} has the size {size}, not the job's {parameter.shape}"
                 raise ProgramError(self.program.name, difference, f"correct model.parameters.{parameter.name}")
-        return {parameter.name: drawn[parameter.name] for parameter in self.parameters}
+        return {parameter.name: draws[parameter.name] for parameter in self.parameters}
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Log likelihood (draw, record) from the job's Python function."""

@@ -209,7 +209,7 @@ def _noise(
         faults.append(
             DamagedFile(MEASUREMENTS, f"{again:,} noisy figures that are of a cell listed before", "each figure once")
         )
-    shown, more, measured = set[int](), 0, None if former else measured_of(job)
+    places, more, measured = set[int](), 0, None if former else measured_of(job)
     kinds, kind = np.unique(np.column_stack([figures.law, figures.statistic]).astype(str), axis=0, return_inverse=True)
     for place_of_kind, (law, statistic) in enumerate(kinds.tolist()):
         here = np.flatnonzero(kind.ravel() == place_of_kind)
@@ -223,7 +223,7 @@ def _noise(
             query = noisy[place]
             same = np.isclose(steps[:, None], values, rtol=1e-9, atol=0.0).any(1) | bool(query.get("in_parts"))
             stated |= same
-            shown |= {place} if same.any() else set()
+            places |= {place} if same.any() else set()
             if (sets := len(np.unique(figures.set[here]))) > query["times"] * len(answered):
                 faults.append(
                     DamagedFile(MEASUREMENTS, f"noisy figures of {sets} sets", f"{query['times']} at most, by {PROOF}")
@@ -242,7 +242,7 @@ def _noise(
             if (lost := _largest_loss(query, figures, of_query)) > ROUNDING:
                 fault = f"noise of parts that lose {lost:.6g} of query '{query['name']}'"
                 faults.append(DamagedFile(MEASUREMENTS, fault, f"1 at most, by {PROOF}"))
-    unseen = [query["name"] for place, query in enumerate(noisy) if place not in shown] + further
+    unseen = [query["name"] for place, query in enumerate(noisy) if place not in places] + further
     words = [MORE.format(more)] if more else []
     return faults, [*words, *([HIDDEN.format("; ".join(unseen))] if unseen else [])]
 
@@ -252,8 +252,8 @@ def _answered(queries: list[dict[str, Any]], law: str, statistic: str, measured:
     of_law = [place for place, query in enumerate(queries) if query["law"] == law]
     if measured is None:
         of_bins = [place for place in of_law if queries[place]["name"] == FORMER_BINS]
-        others = [place for place in of_law if place not in of_bins]
-        return (of_bins if statistic.startswith("count in bins") else others) or of_law
+        rest = [place for place in of_law if place not in of_bins]
+        return (of_bins if statistic.startswith("count in bins") else rest) or of_law
     named = measured.query(statistic)
     if named is None:  # queries of a mechanism may have the names of their statistics
         names = {query["name"]: query["name"] for query in queries}

@@ -181,10 +181,10 @@ def open_posterior(workspace: str | Path) -> xr.Dataset:
     return _load(space, space.posterior, group=arrays.GROUPS["final"])
 
 
-def _load(space: Workspace, path: Path, *others: str, group: str | None = None) -> xr.Dataset:
+def _load(space: Workspace, path: Path, *names: str, group: str | None = None) -> xr.Dataset:
     """Opens a store, or a group of it, and loads its coordinates and the named arrays."""
     require("xarray", "a lazy dataset of draws")
     import xarray as xr
 
     store: xr.Dataset = xr.open_zarr(arrays.source(path, space.store), group=group, consolidated=False)
-    return store.assign_coords({name: store[name].load() for name in (*store.coords, *others)})
+    return store.assign_coords({name: store[name].load() for name in (*store.coords, *names)})

@@ -156,9 +156,9 @@ def _files(public: Path, again: Path) -> Iterator[DamagedFile]:
     for name in sorted((here & there) - {MANIFEST}):
         if (where := _difference(public / name, again / name)) is not None:
             yield DamagedFile(name, f"{OTHER}{f': {printable(where)}' if where else ''}", "as `dpdist publish` makes it")
-    one, other = (read_object(folder, MANIFEST) for folder in (public, again))
-    for key in sorted((one.keys() | other.keys()) - {"files", "versions", "release"}):
-        if one.get(key) != other.get(key):
+    manifest, other_manifest = (read_object(folder, MANIFEST) for folder in (public, again))
+    for key in sorted((manifest.keys() | other_manifest.keys()) - {"files", "versions", "release"}):
+        if manifest.get(key) != other_manifest.get(key):
             yield DamagedFile(MANIFEST, f"{printable(key)} {OTHER}", "as `dpdist publish` makes it")
 
 
@@ -167,41 +167,41 @@ def _names(folder: Path) -> set[str]:
     return files - {SIGNATURE, UNFIT}
 
 
-def _difference(one: Path, other: Path) -> str | None:
+def _difference(left: Path, right: Path) -> str | None:
     """Where two files differ beyond last digits, in words; None if they do not."""
-    if one.read_bytes() == other.read_bytes():
+    if left.read_bytes() == right.read_bytes():
         return None
-    compare = {".json": _json, ".parquet": _parquet, ".xlsx": _members, ".dta": _stata}.get(one.suffix, _text)
+    compare = {".json": _json, ".parquet": _parquet, ".xlsx": _members, ".dta": _stata}.get(left.suffix, _text)
     try:
-        return compare(one, other)
+        return compare(left, right)
     except (DpdistError, pa.ArrowException, zipfile.BadZipFile, OSError, ValueError, LookupError, TypeError) as error:
         return f"it cannot be read ({type(error).__name__})"
 
 
-def _json(one: Path, other: Path) -> str | None:
-    return next(_unequal("", *(json.loads(path.read_text(encoding="utf-8")) for path in (one, other))), None)
+def _json(left: Path, right: Path) -> str | None:
+    return next(_unequal("", *(json.loads(path.read_text(encoding="utf-8")) for path in (left, right))), None)
 
 
-def _unequal(where: str, one: Any, other: Any) -> Iterator[str]:
+def _unequal(where: str, left: Any, right: Any) -> Iterator[str]:
     """Paths of JSON values that differ."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in sorted(one.keys() | other.keys()):
-            if key not in one or key not in other:
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in sorted(left.keys() | right.keys()):
+            if key not in left or key not in right:
                 yield f"{where}{key}"
             else:
-                yield from _unequal(f"{where}{key}.", one[key], other[key])
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for place, pair in enumerate(zip(one, other, strict=True)):
+                yield from _unequal(f"{where}{key}.", left[key], right[key])
+    elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        for place, pair in enumerate(zip(left, right, strict=True)):
             yield from _unequal(f"{where}{place}.", *pair)
-    elif isinstance(one, float) and isinstance(other, float):
-        if not _close(np.array([one]), np.array([other])):
+    elif isinstance(left, float) and isinstance(right, float):
+        if not _close(np.array([left]), np.array([right])):
             yield where.rstrip(".")
-    elif type(one) is not type(other) or one != other:
+    elif type(left) is not type(right) or left != right:
         yield where.rstrip(".")
 
 
-def _parquet(one: Path, other: Path) -> str | None:
-    tables = pq.read_table(one), pq.read_table(other)
+def _parquet(left: Path, right: Path) -> str | None:
+    tables = pq.read_table(left), pq.read_table(right)
     schemas = [
         table.schema.remove_metadata() if b"pandas" in (table.schema.metadata or {}) else table.schema for table in tables
     ]
@@ -210,9 +210,9 @@ def _parquet(one: Path, other: Path) -> str | None:
     return _columns(*({name: table[name] for name in table.column_names} for table in tables))
 
 
-def _stata(one: Path, other: Path) -> str | None:
+def _stata(left: Path, right: Path) -> str | None:
     frames, labels = list[pd.DataFrame](), list[Any]()
-    for path in (one, other):
+    for path in (left, right):
         opened: Any = pd.read_stata(path, convert_categoricals=False, iterator=True)
         with opened as reader:
             frames.append(reader.read())
@@ -222,12 +222,12 @@ def _stata(one: Path, other: Path) -> str | None:
     return _columns(*({str(name): pa.chunked_array([pa.array(columns[name])]) for name in columns} for columns in frames))
 
 
-def _columns(one: Mapping[str, pa.ChunkedArray], other: Mapping[str, pa.ChunkedArray]) -> str | None:
+def _columns(left: Mapping[str, pa.ChunkedArray], right: Mapping[str, pa.ChunkedArray]) -> str | None:
     """The first column that differs; None if there is none."""
-    if list(one) != list(other):
+    if list(left) != list(right):
         return "its columns"
-    for name in one:
-        first, second = one[name], other[name]
+    for name in left:
+        first, second = left[name], right[name]
         if len(first) != len(second):
             return f"{len(first):,} rows, not {len(second):,}"
         if pa.types.is_floating(first.type) and pa.types.is_floating(second.type):
@@ -242,18 +242,18 @@ def _columns(one: Mapping[str, pa.ChunkedArray], other: Mapping[str, pa.ChunkedA
     return None
 
 
-def _close(one: np.ndarray, other: np.ndarray) -> bool:
-    most = np.abs(other[np.isfinite(other)]).max(initial=0.0)
-    return bool(np.isclose(one, other, rtol=RELATIVE, atol=ABSOLUTE * most, equal_nan=True).all())
+def _close(left: np.ndarray, right: np.ndarray) -> bool:
+    most = np.abs(right[np.isfinite(right)]).max(initial=0.0)
+    return bool(np.isclose(left, right, rtol=RELATIVE, atol=ABSOLUTE * most, equal_nan=True).all())
 
 
-def _text(one: Path, other: Path) -> str | None:
-    return _texts(one.read_text(encoding="utf-8"), other.read_text(encoding="utf-8"))
+def _text(left: Path, right: Path) -> str | None:
+    return _texts(left.read_text(encoding="utf-8"), right.read_text(encoding="utf-8"))
 
 
-def _members(one: Path, other: Path) -> str | None:
+def _members(left: Path, right: Path) -> str | None:
     """The first file of a workbook that differs."""
-    with zipfile.ZipFile(one) as first, zipfile.ZipFile(other) as second:
+    with zipfile.ZipFile(left) as first, zipfile.ZipFile(right) as second:
         if first.namelist() != second.namelist():
             return "its parts"
         for name in first.namelist():
@@ -262,12 +262,12 @@ def _members(one: Path, other: Path) -> str | None:
     return None
 
 
-def _texts(one: str, other: str) -> str | None:
+def _texts(left: str, right: str) -> str | None:
     """The first line in which texts differ, apart from last digits of their decimal numbers."""
-    lines, others = one.splitlines(), other.splitlines()
-    if len(lines) != len(others):
-        return f"{len(lines):,} lines, not {len(others):,}"
-    for number, (line, due) in enumerate(zip(lines, others, strict=True), start=1):
+    lines, right_lines = left.splitlines(), right.splitlines()
+    if len(lines) != len(right_lines):
+        return f"{len(lines):,} lines, not {len(right_lines):,}"
+    for number, (line, due) in enumerate(zip(lines, right_lines, strict=True), start=1):
         if line != due and (NUMBER.sub("#", line) != NUMBER.sub("#", due) or not _numbers_close(line, due)):
             return f"line {number:,}"
     return None
@@ -275,14 +275,14 @@ def _texts(one: str, other: str) -> str | None:
 
 def _numbers_close(line: str, due: str) -> bool:
     pairs = zip(NUMBER.findall(line), NUMBER.findall(due), strict=True)
-    return all(one == other or _decimal_close(one, other) for one, other in pairs)
+    return all(left == right or _decimal_close(left, right) for left, right in pairs)
 
 
-def _decimal_close(one: str, other: str) -> bool:
+def _decimal_close(left: str, right: str) -> bool:
     """True for two decimal numbers that are equal but for last digits; whole numbers must be equal."""
-    one, other = one.replace(",", ""), other.replace(",", "")
-    integers = one.lstrip("-").isdigit() and other.lstrip("-").isdigit()
-    return not integers and abs(float(one) - float(other)) <= RELATIVE * max(abs(float(one)), abs(float(other)))
+    left, right = left.replace(",", ""), right.replace(",", "")
+    integers = left.lstrip("-").isdigit() and right.lstrip("-").isdigit()
+    return not integers and abs(float(left) - float(right)) <= RELATIVE * max(abs(float(left)), abs(float(right)))
 
 
 FIGURES = (

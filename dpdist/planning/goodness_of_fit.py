@@ -88,12 +88,12 @@ class GoodnessOfFit:
 
     def described(self) -> dict[str, Any]:
         """The figures as JSON values, for the statement."""
-        shown = [
+        statistics = [
             misfit._asdict() | {name: round(getattr(misfit, name), 4) for name in ("within", "median", "largest")}
             for misfit in self.misfits
         ]
         score = None if self.score is None else round(self.score, 4)
-        return {"law": self.law, "measure": MEASURE, "score": score, "statistics": shown}
+        return {"law": self.law, "measure": MEASURE, "score": score, "statistics": statistics}
 
 
 def refuse_misfit(job: Job, fit: GoodnessOfFit) -> None:

@@ -101,10 +101,10 @@ def _ratios(job: Job, records: Direct) -> tuple[dict[Key, list[float]], dict[str
         enough = cells.membership @ n >= FEWEST_RECORDS
         for statistic in table.statistics:
             base = statistic.of or statistic
-            shown = (table.by, table.margins, tuple(table.universe.items()), base)
-            if shown in seen:
+            key = (table.by, table.margins, tuple(table.universe.items()), base)
+            if key in seen:
                 continue
-            seen.add(shown)
+            seen.add(key)
             estimated, without = records.estimate(cells, base), alone.estimate(cells, base)
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratio, error = estimated.variance / without.variance, np.sqrt(estimated.variance) / np.abs(estimated.value)
@@ -186,9 +186,9 @@ def projected_cost(job: Job, layout: Layout, model: StratumModel) -> Cost | None
     crosstab, sets = layout.crosstab, job.synthetic_sets
     strata, records = len(crosstab.stratum_labels), int(crosstab.count.sum())
     protected = sum(seconds(crosstab.stratum_count.tolist(), layout.draws))
-    others = strata * (REFIT_SECONDS + SYNTHESIS_SECONDS * sets) + records * (READ_SECONDS + WRITE_SECONDS * sets)
+    rest = strata * (REFIT_SECONDS + SYNTHESIS_SECONDS * sets) + records * (READ_SECONDS + WRITE_SECONDS * sets)
     start = START_SECONDS + DASK_SECONDS * (job.runtime.executor == "dask")
-    return Cost(start + protected + others, protected, layout.largest_task_bytes)
+    return Cost(start + protected + rest, protected, layout.largest_task_bytes)
 
 
 SIZES_SECRET = "not shown: the job keeps sizes confidential"
@@ -303,7 +303,7 @@ def doubts_of(reference: ReferenceFile | ReferenceRelease | None) -> tuple[Cauti
 
 def plan_lines(plan: Plan) -> str:
     """Returns the text of a plan, in ten lines or fewer: the input, the promise and the published tables."""
-    job, shown = plan.job, sizes(plan)
+    job, figures = plan.job, sizes(plan)
     promised = claims.promised(plan.promise, {}) | {"exchange": job.budget.exchange}
     claimed = {name: text for name, text in claims.headline(promised).items() if name in ("guarantee", "aimed at")}
     facts = {
@@ -311,7 +311,7 @@ def plan_lines(plan: Plan) -> str:
         "records": records_text(plan),
         **third_party(plan),
         **({"reference": reference(plan, plan.reference)} if plan.reference is not None else first_stage(job)),
-        **{name: shown[name] for name in (STRATA, MEMORY) if name in shown},
+        **{name: figures[name] for name in (STRATA, MEMORY) if name in figures},
         **claimed,
         **({"about": adjacency.headline(job)} if promised["guarantee"] != "none" else {}),
         "tables": ", ".join(table.name for table in job.tables) or "none",
@@ -418,9 +418,9 @@ def first_stage(job: Job) -> dict[str, str]:
     """A line on the noisy histograms in place of a reference, if the job pays for them; else empty."""
     if job.reference is None or job.reference.histograms is None:
         return {}
-    spent, remaining = (budget_text(epsilon) for epsilon in (job.reference.histograms.epsilon, job.epsilon.tables))
+    cost, remaining = (budget_text(epsilon) for epsilon in (job.reference.histograms.epsilon, job.epsilon.tables))
     how = "for each cell those limits are taken whose predicted error is smallest; public bounds are one choice"
-    return {"reference": f"none; noisy histograms take {spent} of epsilon and leave {remaining}: {how}"}
+    return {"reference": f"none; noisy histograms take {cost} of epsilon and leave {remaining}: {how}"}
 
 
 def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:

@@ -204,7 +204,7 @@ def _outcome(job: Job, name: str, column: Column) -> str:
         rules.append(f"within [{low:,.10g}, {high:,.10g}]")
         rules.append(f"{support.text}, as this model requires" if np.isfinite(support.low) else "")
     rules.append("zeros are dropped" if column.zeros == "drop" else "")
-    rules.append("a whole number" if column.whole or support.whole else "")
+    rules.append("a whole number" if column.whole or support.integer else "")
     return f"{name}: {', '.join(filter(None, rules))}"
 
 

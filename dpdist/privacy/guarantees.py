@@ -30,7 +30,7 @@ class _Composable:
         """Sequential composition. Raises `TypeError` for another class, and `ValueError` for another adjacency."""
         return replace(self, epsilon=self.epsilon + self._alike(other).epsilon)
 
-    def beside(self, other: object) -> Self:
+    def in_parallel(self, other: object) -> Self:
         """Parallel composition over disjoint records whose membership is public: the larger loss.
 
         Raises the same errors as `+`.
@@ -83,8 +83,8 @@ class Strict(_Composable):
     def __add__(self, other: object) -> Self:
         return self._with(other, add, super().__add__(other))
 
-    def beside(self, other: object) -> Self:
-        return self._with(other, max, super().beside(other))
+    def in_parallel(self, other: object) -> Self:
+        return self._with(other, max, super().in_parallel(other))
 
     def _with(self, other: object, combine: Callable[..., Fraction], composed: Self) -> Self:
         """The guarantee `composed`, with δ and the ε of substitution combined by `combine`."""
@@ -128,7 +128,7 @@ class Concentrated(_Composable):
     def __add__(self, other: object) -> Self:
         return self._with(other, add)
 
-    def beside(self, other: object) -> Self:
+    def in_parallel(self, other: object) -> Self:
         return self._with(other, max)
 
     def _with(self, other: object, combine: Callable[..., Fraction]) -> Self:

@@ -65,5 +65,5 @@ def simulated_noise(law: NoiseName, scale: Fraction, size: int, rng: np.random.G
         return np.rint(rng.normal(0.0, float(scale), size))
     # A discrete Laplace variable is the difference of two geometric ones.
     stop = -np.expm1(-1.0 / float(scale))
-    one, two = rng.geometric(stop, (2, size))
-    return np.asarray(one - two, dtype=np.float64)
+    first, second = rng.geometric(stop, (2, size))
+    return np.asarray(first - second, dtype=np.float64)

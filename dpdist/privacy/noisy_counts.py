@@ -209,13 +209,14 @@ def count_small(job: Job, crosstab: Crosstab, units: SmallCounts | None = None) 
 
 def small_counts(job: Job, counts: SmallCounts | None) -> str:
     """A text on how many published counts are below the job's minimum; "" if there are none."""
-    if counts is None or not counts.few:
+    if counts is None or not counts.below_minimum:
         return ""
     if job.privacy_unit is None:
         below, of = f"below {job.least_count}", "one record"
     else:
         below, of = f"of fewer than {job.least_count} units (column {job.privacy_unit.column})", "one"
-    return f"{counts.few:,} of {counts.every:,} published sample counts are {below}, {counts.single:,} of them of {of}"
+    published = f"{counts.below_minimum:,} of {counts.every:,} published sample counts"
+    return f"{published} are {below}, {counts.single:,} of them of {of}"
 
 
 def cautions(job: Job, counts: SmallCounts | None) -> list[Caution]:
@@ -244,8 +245,8 @@ def _published_unasked(job: Job) -> bool:
 
 
 def _remedies(job: Job) -> str:
-    paid = job.reference is not None and job.reference.histograms is not None
-    return REMEDIES.format(("", BY_A_REFERENCE)[paid] if job.mechanism.own_histograms else BY_NOISY_COUNTS)
+    by_histograms = job.reference is not None and job.reference.histograms is not None
+    return REMEDIES.format(("", BY_A_REFERENCE)[by_histograms] if job.mechanism.own_histograms else BY_NOISY_COUNTS)
 
 
 def accepted(job: Job, crosstab: Crosstab) -> dict[str, Any]:
@@ -261,11 +262,11 @@ def accepted(job: Job, crosstab: Crosstab) -> dict[str, Any]:
     if job.public_frame is not None:
         stated |= {"accepted": job.public_frame.accepted}
         why = f"accepted, as the job states: {job.public_frame.accepted}"
-    elif not small.few and job.privacy_unit is None:
+    elif not small.below_minimum and job.privacy_unit is None:
         return {}
     if job.privacy_unit is not None:
         may = f"Published sample counts may be of fewer than {least} units (column {job.privacy_unit.column})"
         return {"public_frame": {"in_words": f"{may}. They are {why}.", **stated}}
-    shown = small_counts(job, small) or f"none of {small.every:,} published sample counts is below {least}"
-    figures = {"counts": small.every, "below": small.few, "of_one_record": small.single}
-    return {"public_frame": {"in_words": f"{shown}; {why}", **stated, **figures}}
+    counts_text = small_counts(job, small) or f"none of {small.every:,} published sample counts is below {least}"
+    figures = {"counts": small.every, "below": small.below_minimum, "of_one_record": small.single}
+    return {"public_frame": {"in_words": f"{counts_text}; {why}", **stated, **figures}}

@@ -104,8 +104,10 @@ class UnitLoss(NamedTuple):
         """The ε of both at this δ; a pure ε is unchanged."""
         if not self.gaussian:
             return self.claimed, self.exchanged
-        one, other = (Fraction(least_epsilon(float(rho), float(delta))) for rho in (self.claimed, self.exchanged))
-        return one, other
+        epsilon, exchange_epsilon = (
+            Fraction(least_epsilon(float(rho), float(delta))) for rho in (self.claimed, self.exchanged)
+        )
+        return epsilon, exchange_epsilon
 
 
 def rederive(record: Mapping[str, Any]) -> UnitLoss:
@@ -114,12 +116,12 @@ def rederive(record: Mapping[str, Any]) -> UnitLoss:
     gaussian = any(query["law"] == "discrete_gaussian" for query in queries)
     if gaussian and any(query["law"] != "discrete_gaussian" for query in queries):
         raise ValueError("rho and epsilon of different laws do not add up")
-    one, other = (
+    off_loss, exchange_loss = (
         sum((loss(query, neighbour) for query in queries), Fraction(0))
         for neighbour in (record["neighbours"][kind] for kind in ("claimed", "exchanged"))
     )
     times = most**2 if gaussian else most
-    return UnitLoss(times * one, times * other, gaussian)
+    return UnitLoss(times * off_loss, times * exchange_loss, gaussian)
 
 
 def loss(query: Mapping[str, Any], neighbour: str) -> Fraction:

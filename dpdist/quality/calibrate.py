@@ -57,7 +57,7 @@ class Knob(NamedTuple):
 
     path: str
     grid: tuple[float | None, ...]
-    whole: bool = False
+    integer: bool = False
     required: bool = False
     """True if the mechanism's settings leave the constant unset."""
 
@@ -110,7 +110,7 @@ def search(start: Mechanism, knobs: Sequence[Knob], loss: Callable[[Mechanism], 
     for knob in knobs:
         tried: dict[float | None, float] = {v: loss(with_value(best, knob.path, v)) for v in knob.grid}
         for _ in range(BISECTIONS):
-            for value in between(tried, knob.whole):
+            for value in between(tried, knob.integer):
                 tried[value] = loss(with_value(best, knob.path, value))
         if least == min(tried.values()) == REFUSED:
             return start, REFUSED
@@ -313,12 +313,12 @@ def loss(job: Job, strata: list[Stratum], sampler: PosteriorSampler, measure: Me
                 learned = learned_from(job, part.model, taught, key.child("reference"), part.label, part.earlier, size)
             model = fixed_model(part.model, learned)
             for replicate in range(replicates):
-                drawn = key.child(str(replicate))
+                replicate_key = key.child(str(replicate))
                 rounds = mechanism_of(job).protect(tried, model, Unwatched(), learned)
-                noise = noise_of(drawn)
-                released = run_rounds(rounds, model, sampler, drawn, part.label, [part.records], noise=noise)
+                noise = noise_of(replicate_key)
+                released = run_rounds(rounds, model, sampler, replicate_key, part.label, [part.records], noise=noise)
                 for number, theta in enumerate(released.parameters, start=1):
-                    records_of_set = synthetic(model, theta, part.records, drawn.generator("synthesis", set=number))
+                    records_of_set = synthetic(model, theta, part.records, replicate_key.generator("synthesis", set=number))
                     losses_by_set.append((len(part.records), MEASURES[measure](part.records, *records_of_set)))
         except (Improper, NotReached, Unconverged):
             return REFUSED

@@ -105,9 +105,9 @@ def _small_totals(job: Job, crosstab: Crosstab) -> Iterator[Caution]:
             yield Caution.of("low_public_totals", margin=margin.by, cells=first_named(small))
 
 
-def _years_between(one: str, other: str) -> int:
+def _years_between(left: str, right: str) -> int:
     """Returns the smallest number of years between the years that two periods name; 0 if one period names no year."""
-    first, second = ([int(year) for year in re.findall(r"(?:19|20)[0-9]{2}", period)] for period in (one, other))
+    first, second = ([int(year) for year in re.findall(r"(?:19|20)[0-9]{2}", period)] for period in (left, right))
     return min((abs(a - b) for a in first for b in second), default=0)
 
 
@@ -139,8 +139,8 @@ def _small_cells(plan: Plan) -> Iterator[Caution]:
         rows = crosstab.rows_of(stratum)
         cells = Scores.build(job, crosstab, rows).cells
         records = np.bincount(cells.pattern, weights=counts[rows], minlength=len(cells)).astype(int)
-        few = [(cell, n) for cell, n in zip(cells.names, records.tolist(), strict=True) if n < FEWEST_UNMIXED]
-        small += [f"{label} / {cell} ({n:,})" for cell, n in few]
+        cells_below = [(cell, n) for cell, n in zip(cells.names, records.tolist(), strict=True) if n < FEWEST_UNMIXED]
+        small += [f"{label} / {cell} ({n:,})" for cell, n in cells_below]
     if small:
         more = f", and {len(small) - NAMED:,} more, which the statement names" if len(small) > NAMED else ""
         names = f"{', '.join(small[:NAMED])}{more}"
@@ -152,13 +152,18 @@ def _empty_levels(job: Job, crosstab: Crosstab) -> Iterator[Caution]:
 
     A column used only for design strata is left out: its numbers have gaps, and an empty stratum adds to no figure.
     """
-    used = {*job.strata, *job.cell_columns, *job.likelihood_predictors, *(name for rake in job.rake for name in rake.by)}
+    columns_in_use = {
+        *job.strata,
+        *job.cell_columns,
+        *job.likelihood_predictors,
+        *(name for rake in job.rake for name in rake.by),
+    }
     for name, codes in crosstab.codes.items():
-        if name not in used:
+        if name not in columns_in_use:
             continue
         met = set(codes[crosstab.count > 0].tolist())
         empty = [str(level) for code, level in enumerate(crosstab.levels[name]) if code not in met]
         if empty:
-            shown = ", ".join(empty[:5]) + (", …" if len(empty) > 5 else "")
+            names = ", ".join(empty[:5]) + (", …" if len(empty) > 5 else "")
             numbers = {"empty": f"{len(empty):,}", "levels": f"{len(crosstab.levels[name]):,}"}
-            yield Caution.of("empty_levels", column=name, names=shown, **numbers)
+            yield Caution.of("empty_levels", column=name, names=names, **numbers)

@@ -168,14 +168,14 @@ NO_COMPARATOR = "missing: comparators have counts, means and totals"
 class Yardstick(NamedTuple):
     """The input of an outcome's direct estimates: the records' sums, the design, and replicate weights if there are any.
 
-    `unclipped` has the sums before clipping. `seen` has the sums that the release uses: after clipping, if the job
+    `unclipped` has the sums before clipping. `clipped_sums` has the sums that the release uses: after clipping, if the job
     clips.
     """
 
     unclipped: Totals
     design: SamplingDesign
     replicated: ReplicateSums | None
-    seen: Totals
+    clipped_sums: Totals
 
     def estimates(self, sums: Totals, crosstab: Crosstab, cells: Cells) -> dict[StatisticName, Estimate]:
         return dict(zip(STATISTICS, direct(sums, crosstab, cells, self.design, self.replicated), strict=True))
@@ -199,7 +199,7 @@ def compare(
     published: pd.DataFrame,
     truth: Truth | None,
     key: Key,
-    others: ReferenceBaselines | None = None,
+    baselines: ReferenceBaselines | None = None,
     fits: BaselineSums | None = None,
     records: Direct | None = None,
 ) -> pd.DataFrame:
@@ -228,13 +228,13 @@ def compare(
     of_comparator = {
         name: yardstick.errors_given_sizes(crosstab, cells, job.sizes_secret) for name, yardstick in yardsticks.items()
     }
-    clipped = {name: yardstick.estimates(yardstick.seen, crosstab, cells) for name, yardstick in yardsticks.items()}
-    columns = _comparators(job, table, crosstab, cells, yardsticks, clipped, key, others, fits)
+    clipped = {name: yardstick.estimates(yardstick.clipped_sums, crosstab, cells) for name, yardstick in yardsticks.items()}
+    columns = _comparators(job, table, crosstab, cells, yardsticks, clipped, key, baselines, fits)
     notes = {
         f"{how}_note": fits.notes(cells)
         if fits is not None and how in FITTED
-        else others.notes(how, cells, guarantee_of(job, how))
-        if others is not None and how in REFERRED
+        else baselines.notes(how, cells, guarantee_of(job, how))
+        if baselines is not None and how in REFERRED
         else guarantee_of(job, how)
         for how in job.compare
     }
@@ -275,7 +275,7 @@ def _comparators(
     yardsticks: Mapping[str, Yardstick],
     clipped: Mapping[str, Mapping[StatisticName, Estimate]],
     key: Key,
-    others: ReferenceBaselines | None,
+    baselines: ReferenceBaselines | None,
     fits: BaselineSums | None,
 ) -> dict[str, Mapping[str, Mapping[StatisticName, Floats]]]:
     columns: dict[str, Mapping[str, Mapping[StatisticName, Floats]]] = {}
@@ -283,8 +283,8 @@ def _comparators(
         if fits is not None and how in FITTED:
             columns[how] = {job.outcomes[0]: fits.figures(how, "parameters", cells)}
             columns[f"{how}_records"] = {job.outcomes[0]: fits.figures(how, "records", cells)}
-        elif others is not None and how in REFERRED:
-            columns[how] = {job.outcomes[0]: others.figures(how, cells)}
+        elif baselines is not None and how in REFERRED:
+            columns[how] = {job.outcomes[0]: baselines.figures(how, cells)}
         else:
             columns[how] = _noised(job, table, crosstab, cells, yardsticks, clipped, how, key)
     return columns
@@ -319,7 +319,7 @@ def _noised(
         wanted = [s.name for s in plain if s.variable == outcome or (s.variable is None and number == 0)]
         outcome_key = key if number == 0 else key.child(f"outcome {number + 1}")
         values: dict[StatisticName, Floats] = {name: estimate[name].value for name in wanted}
-        mine = noised(values, yardsticks[outcome].seen, cells, epsilon, how, outcome_key, table.name, figures)
+        mine = noised(values, yardsticks[outcome].clipped_sums, cells, epsilon, how, outcome_key, table.name, figures)
         count = next(iter(by_outcome.values()), mine).get("count")
         if how == "laplace_consistent" and number and count is not None and {"mean", "total"} <= set(mine):
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -408,19 +408,19 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
         yardsticks = {}
         for j, outcome in enumerate(job.outcomes):
             blocks, clustered = (block.about(j) for block in each_block(space.records)), job.survey.psu is not None
-            seen = totals(blocks, crosstab, clustered)
-            as_it_came = seen
+            clipped_totals = totals(blocks, crosstab, clustered)
+            as_it_came = clipped_totals
             if {outcome, job.survey.weight} & set(job.clipped_columns):
                 as_it_came = totals(records_as_they_came(job, source, plan.census, j), crosstab, clustered)
             replicated = replicate_sums(job, source, crosstab, j)
-            yardsticks[outcome] = Yardstick(as_it_came, design_of(job, plan.census), replicated, seen)
-        others = None
+            yardsticks[outcome] = Yardstick(as_it_came, design_of(job, plan.census), replicated, clipped_totals)
+        baselines = None
         if set(job.compare) & set(REFERRED):
-            others = reference_baselines(job, crosstab, each_block(space.records), each_block(space.reference), key)
+            baselines = reference_baselines(job, crosstab, each_block(space.records), each_block(space.reference), key)
         records = _records(space, plan) if _further(job) else None
         for table in job.tables:
             published = pq.read_table(space.newest / "tables" / f"{table.name}.parquet").to_pandas()
-            compared = compare(job, table, crosstab, yardsticks, published, source.truth, key, others, fits, records)
+            compared = compare(job, table, crosstab, yardsticks, published, source.truth, key, baselines, fits, records)
             _keep(space, table.name, Confidential(compared))
             tick(1)
         evaluate_microdata(space, plan, key.child("microdata"))

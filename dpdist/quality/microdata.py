@@ -54,18 +54,18 @@ MOST_CELLS = 1_000_000
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 
 
-def total_variation(one: RecordCodes, other: RecordCodes, order: int) -> Floats:
+def total_variation(left: RecordCodes, right: RecordCodes, order: int) -> Floats:
     """Total variation of every table by `order` columns, in the order of `combinations`.
 
     Tables with more than `MOST_CELLS` cells are left out.
     """
-    keys = [key for key in combinations(range(len(one.sizes)), order) if prod(one.sizes[k] for k in key) <= MOST_CELLS]
-    return np.array([np.abs(one.shares(key) - other.shares(key)).sum() / 2.0 for key in keys])
+    keys = [key for key in combinations(range(len(left.sizes)), order) if prod(left.sizes[k] for k in key) <= MOST_CELLS]
+    return np.array([np.abs(left.shares(key) - right.shares(key)).sum() / 2.0 for key in keys])
 
 
-def k_marginal_score(one: RecordCodes, other: RecordCodes, k: int = 3) -> float:
+def k_marginal_score(left: RecordCodes, right: RecordCodes, k: int = 3) -> float:
     """The k-marginal score, from 0 to 1000. All tables by k columns that are not too large count equally."""
-    return 1000.0 * (1.0 - float(total_variation(one, other, k).mean()))
+    return 1000.0 * (1.0 - float(total_variation(left, right, k).mean()))
 
 
 def subsample_scores(confidential: RecordCodes, k: int, rng: np.random.Generator) -> Floats:
@@ -118,7 +118,7 @@ def indicators(records: RecordCodes, pairs: bool = False) -> Floats:
     ]
     columns = [np.ones(len(records.codes)), *(indicator for column in single for indicator in column)]
     if pairs:
-        columns += [a * b for one, other in combinations(single, 2) for a in one for b in other]
+        columns += [a * b for left, right in combinations(single, 2) for a in left for b in right]
     return np.column_stack(columns)
 
 
@@ -173,11 +173,11 @@ def fitted(records: RecordCodes, outcome: int, level: int, predictors: tuple[int
     return Regression(beta, np.sqrt(np.maximum(np.diag(covariance), 0.0)))
 
 
-def overlap(one: Regression, other: Regression) -> Floats:
-    low = np.maximum(one.beta - NORMAL_95 * one.error, other.beta - NORMAL_95 * other.error)
-    high = np.minimum(one.beta + NORMAL_95 * one.error, other.beta + NORMAL_95 * other.error)
+def overlap(left: Regression, right: Regression) -> Floats:
+    low = np.maximum(left.beta - NORMAL_95 * left.error, right.beta - NORMAL_95 * right.error)
+    high = np.minimum(left.beta + NORMAL_95 * left.error, right.beta + NORMAL_95 * right.error)
     shared = np.maximum(high - low, 0.0)
-    widths = [np.maximum(2.0 * NORMAL_95 * fit.error, 1e-300) for fit in (one, other)]
+    widths = [np.maximum(2.0 * NORMAL_95 * fit.error, 1e-300) for fit in (left, right)]
     return np.asarray((shared / widths[0] + shared / widths[1]) / 2.0)
 
 
@@ -213,8 +213,8 @@ def p_value(values: Floats, degrees: float) -> float:
 def consistency(confidential: RecordCodes, sets: Sequence[RecordCodes], level: float = 0.05) -> float:
     """Share of pairs of columns, from 0 to 1, with the same conclusion of their tests at this level."""
     pairs = list(combinations(range(len(confidential.sizes)), 2))
-    (observed, degrees), others = statistics(confidential, pairs), [statistics(synthetic, pairs) for synthetic in sets]
-    values, freedom = (np.array([result[k] for result in others]) for k in (0, 1))
+    (observed, degrees), of_sets = statistics(confidential, pairs), [statistics(synthetic, pairs) for synthetic in sets]
+    values, freedom = (np.array([result[k] for result in of_sets]) for k in (0, 1))
     same = [
         (p_value(observed[place : place + 1], degrees[place]) < level)
         == (p_value(values[:, place], float(freedom[:, place].max())) < level)
@@ -241,19 +241,21 @@ def microdata_measures(
         for order in ORDERS
         if order <= len(confidential.sizes) and len(total_variation(confidential, confidential, order))
     ]
-    for name, one, other in (
+    for name, left, right in (
         ("weighted", confidential, synthetic),
         ("unweighted", confidential.unweighted, synthetic.unweighted),
     ):
         for order in orders:
-            measures[f"{name} total_variation_{order}"] = float(total_variation(one, other, order).mean())
-        score = k_marginal_score(one, other, orders[-1])
+            measures[f"{name} total_variation_{order}"] = float(total_variation(left, right, order).mean())
+        score = k_marginal_score(left, right, orders[-1])
         measures[f"{name} k_marginal_score"] = score
-        measures[f"{name} subsample_share"] = equivalent_share(score, subsample_scores(one, orders[-1], rng))
-        few = tuple(k for k, size in enumerate(confidential.sizes) if size <= MOST_LEVELS)
-        measures[f"{name} pmse"], measures[f"{name} specks"] = propensity(one.about(few), other.about(few))
-        predictors = tuple(k for k in few if k != outcome)
-        fits = [fitted(records, outcome, 1, predictors) for records in (one, other)]
+        measures[f"{name} subsample_share"] = equivalent_share(score, subsample_scores(left, orders[-1], rng))
+        small_columns = tuple(k for k, size in enumerate(confidential.sizes) if size <= MOST_LEVELS)
+        measures[f"{name} pmse"], measures[f"{name} specks"] = propensity(
+            left.about(small_columns), right.about(small_columns)
+        )
+        predictors = tuple(k for k in small_columns if k != outcome)
+        fits = [fitted(records, outcome, 1, predictors) for records in (left, right)]
         if predictors:
             measures[f"{name} regression_overlap"] = float(overlap(*fits)[1:].mean())
     return measures

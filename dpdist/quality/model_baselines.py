@@ -159,11 +159,11 @@ def fit_comparators(
         promise = promised(mechanism_of(arm).promise(arm), facts(arm))
         release = ReleasedObject(arm, promise, _crosstab_of(crosstab, in_fit, positive), sets, key.child("publish"))
         with np.errstate(all="ignore"):
-            expected, drawn, n = expectations(release), synthetic_sums(release), positive[in_fit].astype(float)
+            expected, synthetic, n = expectations(release), synthetic_sums(release), positive[in_fit].astype(float)
         assert expected is not None
         pairs = {
             "parameters": [(n * w, n * wy) for w, wy in expected],
-            "records": [(sums_of_set.a, sums_of_set.b) for sums_of_set in drawn],
+            "records": [(sums_of_set.a, sums_of_set.b) for sums_of_set in synthetic],
         }
         for estimator, values in pairs.items():
             weight, product = np.array(values).swapaxes(0, 1)

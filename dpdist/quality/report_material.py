@@ -42,7 +42,7 @@ class PlottedRecords(NamedTuple):
 class RecordBounds(NamedTuple):
     """Record bounds and privacy weights. Counts are over all records; plots use records evenly spread over the file."""
 
-    drawn: pd.DataFrame
+    sample: pd.DataFrame
     largest: pd.Series[float]
     weight: Floats
     """Privacy weights of the records in plots, (record,)."""
@@ -75,7 +75,7 @@ class ReportMaterial:
         path = self.space.confidential / "bounds.parquet"
         if not path.is_file():
             return None
-        drawn = evenly_spread(path, BOUNDS).to_pandas()
+        sample = evenly_spread(path, BOUNDS).to_pandas()
         largest, rows, down, parts = pd.Series(np.nan, index=[*BOUNDS]), 0, 0, []
         with pq.ParquetFile(path) as file:
             for batch in batches(file, ["record", *BOUNDS, "privacy_weight"]):
@@ -86,7 +86,7 @@ class ReportMaterial:
         if np.isnan(largest["weighted_record_bound"]):
             return None
         weight = pd.concat(parts).drop_duplicates("record").set_index("record")["privacy_weight"]
-        return RecordBounds(drawn, largest, weight.reindex(self.records.record).to_numpy(dtype=float), rows, down)
+        return RecordBounds(sample, largest, weight.reindex(self.records.record).to_numpy(dtype=float), rows, down)
 
     @cached_property
     def strata(self) -> pd.DataFrame:

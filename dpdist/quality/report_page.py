@@ -202,14 +202,14 @@ def bounds_section(material: ReportMaterial, bounds: RecordBounds) -> Section:
     section = Section("bounds", "Record bounds and privacy weights")
     curves, rows = {}, []
     for name, text in zip(BOUNDS, (BEFORE, AFTER), strict=True):
-        values = bounds.drawn[name].dropna().to_numpy(dtype=float)
+        values = bounds.sample[name].dropna().to_numpy(dtype=float)
         if len(values):
             curves[text] = values
             inner = [float(quantile) for quantile in np.quantile(values, [0.5, 0.9, 0.99])]
             rows.append([cell(text), *map(cell, inner), cell(float(bounds.largest[name]))])
     notes = [f"Target of the largest: {material.release.target:.4g}."] if np.isfinite(material.release.target) else []
-    if len(bounds.drawn) < bounds.rows:
-        spread = f"Quantiles and curves are of {len(bounds.drawn):,} of {bounds.rows:,} records, evenly spread."
+    if len(bounds.sample) < bounds.rows:
+        spread = f"Quantiles and curves are of {len(bounds.sample):,} of {bounds.rows:,} records, evenly spread."
         notes += [spread, "The largest is of all."]
     section.grids.append(Grid("Record bounds", ["fit", "median", "90 %", "99 %", "largest"], rows, notes=notes))
     drawing = steps("Distribution functions of record bounds", axis("record bound", *curves.values()), _unweighted(curves))

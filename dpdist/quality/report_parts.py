@@ -73,9 +73,9 @@ def error(value: float) -> ReportCell:
 
 
 def grid(caption: str, table: pd.DataFrame, stub: int = 1, notes: Iterable[str] = ()) -> Grid:
-    shown = [[cell(value) for value in row] for row in table.head(MOST_ROWS).itertuples(index=False)]
+    rows = [[cell(value) for value in row] for row in table.head(MOST_ROWS).itertuples(index=False)]
     more = [f"The first {MOST_ROWS} of {len(table):,} rows."] if len(table) > MOST_ROWS else []
-    return Grid(caption, [str(name) for name in table.columns], shown, stub, [*notes, *more])
+    return Grid(caption, [str(name) for name in table.columns], rows, stub, [*notes, *more])
 
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 320, 70, 20, 30, 44
@@ -163,9 +163,9 @@ def steps(name: str, x: Axis, curves: Mapping[str, tuple[Floats, Floats | None]]
 def lines(name: str, x: Axis, y: Axis, curves: Mapping[str, tuple[Floats, Floats]], levels: Mapping[str, float]) -> Markup:
     parts, width = list(_frame(x, y, LEFT, WIDTH - LEFT - RIGHT, True)), WIDTH - LEFT - RIGHT
     for number, (group, (across, up)) in enumerate(curves.items()):
-        shown = np.isfinite(across) & np.isfinite(up)
+        finite = np.isfinite(across) & np.isfinite(up)
         pairs = list(
-            zip((LEFT + width * x.position(across[shown])).tolist(), _up(y.position(up[shown])).tolist(), strict=True)
+            zip((LEFT + width * x.position(across[finite])).tolist(), _up(y.position(up[finite])).tolist(), strict=True)
         )
         if pairs:
             parts.append(f'<path class="curve g{number}" d="M{"L".join(f"{a:.1f} {b:.1f}" for a, b in pairs)}"/>')

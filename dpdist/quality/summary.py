@@ -63,13 +63,15 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
     if sentences:
         stops = any(verdict.stops for _, verdict in judged)
         return f"{'do not publish' if stops else 'not as good as it says'}: {'; '.join(sentences + small_too + off)}"
-    few = [f"90 % intervals cover too few estimates, or miss the figure of all records ({_first(low)})"] if low else []
+    low_coverage = (
+        [f"90 % intervals cover too few estimates, or miss the figure of all records ({_first(low)})"] if low else []
+    )
     if ratios:
-        return "; ".join(small_too + off + few)
+        return "; ".join(small_too + off + low_coverage)
     if off:
-        return f"{NOT_ACCURATE}: {'; '.join(off + few)}"
+        return f"{NOT_ACCURATE}: {'; '.join(off + low_coverage)}"
     if low:
-        return f"{'a warning' if warned else 'not clear'}: {few[0]}"
+        return f"{'a warning' if warned else 'not clear'}: {low_coverage[0]}"
     return NO_FAULT if len(judged) == len(verdicts) else PART
 
 

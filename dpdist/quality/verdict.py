@@ -86,21 +86,21 @@ def shared_errors(rows: pd.DataFrame, deviation: Floats, by: Sequence[str]) -> S
     sets = (
         [_margins(list(names), codes, at_level, base) for k in columns for names in combinations(columns, k)] if n else []
     )
-    used = [margins for margins in sets if (margins.row >= 0).any()]
-    gamma = _common(used, v, None if additive else records, deviation)
+    margin_sets = [margins for margins in sets if (margins.row >= 0).any()]
+    gamma = _common(margin_sets, v, None if additive else records, deviation)
     rng = PUBLIC.generator(f"{n} cells, {len(rows)} rows")
-    scaled = [_scaled(margins, v, gamma, used) for margins in used]
+    scaled = [_scaled(margins, v, gamma, margin_sets) for margins in margin_sets]
     pairs_held, above, held_margins = list[Ints](), list[Ints](), list[Ints]()
     for draws in _parts(len(rows)):
         z = np.sqrt(_unshared(gamma)) * rng.standard_normal((draws, n))
-        for common, margins in zip(gamma, used, strict=True):
+        for common, margins in zip(gamma, margin_sets, strict=True):
             if common > 0.0:
                 z += np.sqrt(common) * rng.standard_normal((draws, int(margins.group.max()) + 1))[:, margins.group]
         within = [np.count_nonzero(np.abs(sums @ z.T) <= NORMAL_90, axis=0) for sums in scaled]
         held_margins.append(np.sum(within, axis=0) if within else np.zeros(draws, dtype=np.int64))
         pairs_held.append(np.count_nonzero(np.abs(z) <= NORMAL_90, axis=1))
         above.append(np.count_nonzero(z > 0.0, axis=1))
-    margin = np.logical_or.reduce([np.zeros(len(rows), dtype=bool), *(margins.row >= 0 for margins in used)])
+    margin = np.logical_or.reduce([np.zeros(len(rows), dtype=bool), *(margins.row >= 0 for margins in margin_sets)])
     simulated = [np.concatenate(numbers).astype(float) for numbers in (pairs_held, held_margins, above)]
     return SimulatedTables(
         Counts(simulated[0], n), Counts(simulated[1], int(margin.sum())), Counts(simulated[2], n), margin
@@ -116,14 +116,14 @@ def _parts(rows: int) -> list[int]:
     """Numbers of draws that are simulated at once, so that tables of any size take little memory."""
     draws = int(np.clip(ENTRIES // max(rows, 1), FEWEST_DRAWS, MOST_DRAWS))
     most = int(np.clip(ENTRIES // max(rows, 1), 1, draws))
-    return [min(most, draws - done) for done in range(0, draws, most)]
+    return [min(most, draws - start) for start in range(0, draws, most)]
 
 
-def _scaled(margins: _Margins, v: Floats, gamma: Floats, used: Sequence[_Margins]) -> scipy.sparse.csr_array:
+def _scaled(margins: _Margins, v: Floats, gamma: Floats, margin_sets: Sequence[_Margins]) -> scipy.sparse.csr_array:
     """Errors of margins, in their standard deviations, from those of base cells, (margin, cell)."""
     inside = scipy.sparse.csr_array((v, (margins.group, np.arange(len(v)))))
     places = margins.row[margins.row >= 0]
-    deviations = np.sqrt(_variances(inside, gamma, used)[places])
+    deviations = np.sqrt(_variances(inside, gamma, margin_sets)[places])
     return scipy.sparse.csr_array(scipy.sparse.diags_array(1.0 / deviations) @ inside[places])
 
 
@@ -141,9 +141,9 @@ def at_most(number: int, simulated: Counts, probability: float) -> float:
     if common <= 1e-9:
         return float(scipy.special.bdtr(number, n, probability))
     scale = max(1.0 / common - 1.0, 1e-6)
-    one, other, k = scale * probability, scale * (1.0 - probability), np.arange(number + 1)
+    a, b, k = scale * probability, scale * (1.0 - probability), np.arange(number + 1)
     choices = scipy.special.gammaln(n + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(n - k + 1)
-    shares = scipy.special.betaln(k + one, n - k + other) - scipy.special.betaln(one, other)
+    shares = scipy.special.betaln(k + a, n - k + b) - scipy.special.betaln(a, b)
     return float(min(np.exp(choices + shares).sum(), 1.0))
 
 
@@ -163,33 +163,33 @@ def _margins(
     return _Margins(group, np.where(of_set, place, -1))
 
 
-def _common(used: Sequence[_Margins], v: Floats, records: Floats | None, deviation: Floats) -> Floats:
+def _common(margin_sets: Sequence[_Margins], v: Floats, records: Floats | None, deviation: Floats) -> Floats:
     """The γ of every set of columns: variances of errors that cells which agree in these columns share."""
-    if not used:
+    if not margin_sets:
         return np.zeros(0)
-    pairs, excess = np.zeros((len(used), len(used))), np.zeros(len(used))
-    for i, margins in enumerate(used):
+    pairs, excess = np.zeros((len(margin_sets), len(margin_sets))), np.zeros(len(margin_sets))
+    for i, margins in enumerate(margin_sets):
         rows = np.flatnonzero(margins.row >= 0)
         places = margins.row[rows]
         present = np.isin(margins.group, places)
         size = 1.0 if records is None else np.bincount(margins.group, records)[places]
         squares = np.bincount(margins.group, v**2)[places]
         excess[i] = float(((deviation[rows] * size) ** 2 - squares).sum())
-        for j, shared in enumerate(used):
+        for j, shared in enumerate(margin_sets):
             key = margins.group[present] * (int(shared.group.max()) + 1) + shared.group[present]
             both = np.unique(key, return_inverse=True)[1]
             pairs[i, j] = float((np.bincount(both, v[present]) ** 2).sum() - (v[present] ** 2).sum())
     scale = np.where(np.diag(pairs) > 0.0, np.diag(pairs), np.inf)
-    gamma = scipy.optimize.nnls(pairs / scale[:, None], excess / scale, maxiter=100 * len(used))[0]
+    gamma = scipy.optimize.nnls(pairs / scale[:, None], excess / scale, maxiter=100 * len(margin_sets))[0]
     return np.asarray(gamma / max(gamma.sum(), 1.0))
 
 
-def _variances(inside: scipy.sparse.csr_array, gamma: Floats, used: Sequence[_Margins]) -> Floats:
+def _variances(inside: scipy.sparse.csr_array, gamma: Floats, margin_sets: Sequence[_Margins]) -> Floats:
     """Variances of sums of cells' errors, (group,)."""
     squares = inside.copy()
     squares.data = squares.data**2
     total = _unshared(gamma) * np.asarray(squares.sum(axis=1))
-    for common, margins in zip(gamma, used, strict=True):
+    for common, margins in zip(gamma, margin_sets, strict=True):
         n = len(margins.group)
         grouped = inside @ scipy.sparse.csr_array((np.ones(n), (np.arange(n), margins.group)))
         grouped.data = grouped.data**2

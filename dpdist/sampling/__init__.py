@@ -53,11 +53,11 @@ class ReferenceSampler:
     draws: int
     for_clamped: PosteriorSampler
 
-    def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
-        return self._of(model, posterior).many(model, posterior, rng)
+    def sample(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+        return self._of(model, posterior).sample(model, posterior, rng)
 
-    def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
-        return self._of(model, posterior).one(model, posterior, rng)
+    def draw(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+        return self._of(model, posterior).draw(model, posterior, rng)
 
     def _of(self, model: StratumModel, posterior: Floats | Clamped) -> PosteriorSampler:
         if isinstance(posterior, Clamped):

@@ -164,11 +164,11 @@ class StanSampler:
     folder: Path
     """Folder for the private folders of fits."""
 
-    def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+    def sample(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         chains, figures = self._sampled(model, posterior, self.settings.chains, _seed(rng), 1)
         return Draws(_values(model, chains, slice(None)), self.settings.chains, figures)
 
-    def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+    def draw(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         """The last draw of a separate chain, whose random numbers depend on 62 secret bits."""
         seed, number, records_seed = _seed(rng), _seed(rng), _seed(rng)
         chains, _ = self._sampled(model, posterior, 1, seed, number)
@@ -225,7 +225,7 @@ class Runner:
 
     def __call__(self, data: Mapping[str, Any], draws: Draws, seed: int) -> dict[str, Floats]:
         """Generated quantities by name, (draw, …) each."""
-        values = {name: drawn[None] for name, drawn in draws.values.items()}
+        values = {name: array[None] for name, array in draws.values.items()}
         generated = generate(compiled(self.program, self.toolchain), data, values, seed, self.folder)
         return {name: values[0] for name, values in generated.items()}
 
@@ -252,7 +252,7 @@ class GeneratedQuantities(User):
         """θ together with synthetic records of all crosstab rows, which the program generates as `y_rep` and `w_rep`."""
         low, high = self.outcome_bounds
         crosstab = self.crosstab_rows
-        placeholder = np.full(len(crosstab), np.round((low + high) / 2.0) if self.whole else (low + high) / 2.0)
+        placeholder = np.full(len(crosstab), np.round((low + high) / 2.0) if self.integer else (low + high) / 2.0)
         ones = np.ones(len(crosstab))
         generated = self.run(self.data_of(crosstab, placeholder, ones, ones, generate=True), theta, seed)
         outcome, weight = generated["y_rep"], generated["w_rep"] if self.weighted else ones[None]
@@ -261,7 +261,7 @@ class GeneratedQuantities(User):
         if np.isnan(outcome).any() or not (np.isfinite(weight) & (weight > 0)).all():
             found_ = "y_rep is not a number, or w_rep is not a finite weight above 0"
             raise ProgramError(self.program.name, found_, "correct the generated quantities: other seeds meet the same law")
-        outcome = np.clip(np.round(outcome) if self.whole else outcome, low, high)
+        outcome = np.clip(np.round(outcome) if self.integer else outcome, low, high)
         return replace(theta, values={**theta.values, OUTCOME: outcome, WEIGHT: weight})
 
 
@@ -310,7 +310,7 @@ def source_of(program: str | Program) -> str | Path:
 
 def _values(model: StratumModel, chains: Chains, which: slice) -> Mapping[str, Floats]:
     assert isinstance(model, StanData)
-    return model.from_stan({name: _flat(drawn)[which] for name, drawn in chains.draws.items()})
+    return model.from_stan({name: _flat(values)[which] for name, values in chains.draws.items()})
 
 
 def data_of(model: StratumModel, posterior: Floats | Clamped) -> Mapping[str, Any]:

@@ -128,16 +128,16 @@ class ExactSampler:
 
     draws: int
 
-    def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+    def sample(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         return self._draw(model, posterior, self.draws, rng)
 
-    def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+    def draw(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         return self._draw(model, posterior, 1, rng)
 
     def repeated(
         self, model: StratumModel, stream: Callable[[], np.random.Generator]
     ) -> Callable[[Floats | Clamped], Draws]:
-        """`many` of the rounds of one stage, which share the random numbers of a stream."""
+        """`sample` of the rounds of one stage, which share the random numbers of a stream."""
         assert isinstance(model, Exact)
         redraw = redrawing(model, self.draws, stream)
 
@@ -163,10 +163,10 @@ class GridSampler:
 
     draws: int
 
-    def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+    def sample(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         return self._draw(model, posterior, self.draws, rng)
 
-    def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+    def draw(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         return self._draw(model, posterior, 1, rng)
 
     @staticmethod
@@ -189,10 +189,10 @@ class PosteriorSampler(Protocol):
     share random numbers.
     """
 
-    def many(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+    def sample(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         """The job's S draws. Raises `Improper` if the posterior does not exist."""
         ...
 
-    def one(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+    def draw(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         """One draw."""
         ...

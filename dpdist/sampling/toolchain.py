@@ -86,17 +86,19 @@ def stanc_command(tools: Toolchain, source: Path, include: Path, *arguments: str
 
 def run_tool(command: tuple[str, ...], what: str) -> str:
     """Runs stanc or a compiler and returns its output. Raises `ProgramError` or `ToolchainError` with its message."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return done.stdout
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode == 0:
+        return result.stdout
     if Path(command[0]).name == "stanc":
         raise ProgramError(
-            what, f"does not compile\n{without_source(done.stderr.strip() or done.stdout.strip())}", "correct the program"
+            what,
+            f"does not compile\n{without_source(result.stderr.strip() or result.stdout.strip())}",
+            "correct the program",
         )
-    if done.returncode < 0 or "Killed signal" in done.stderr:
+    if result.returncode < 0 or "Killed signal" in result.stderr:
         fault, allowed = f"the compiler was killed while it compiled {what}", "about 3 GB of free memory"
         raise ToolchainError(fault, allowed, "free memory, or build where there is more: dpdist stan build")
-    fault = f"the compiler failed on {what}\n{tail(without_source(done.stderr))}"
+    fault = f"the compiler failed on {what}\n{tail(without_source(result.stderr))}"
     raise ToolchainError(fault, "g++ 9 or later with a full C++17 library", "see what `dpdist stan doctor` finds")
 
 

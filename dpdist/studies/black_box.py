@@ -100,37 +100,37 @@ class Rule(NamedTuple):
         return int((first & ~second.astype(bool)).sum() + (other & second.astype(bool)).sum()), int((first | other).sum())
 
 
-def learn_rule(one: Floats, other: Floats) -> Rule:
+def learn_rule(first: Floats, second: Floats) -> Rule:
     """Learns from releases of two files, (run, figure) each."""
     best, most = (ATTACKERS[0], 0.0, np.inf), -np.inf
     for attacker in ATTACKERS:
-        levels = [np.empty(len(one)), np.empty(len(other))]
+        levels = [np.empty(len(first)), np.empty(len(second))]
         for fold in range(FOLDS):
-            training = [np.arange(len(side)) % FOLDS != fold for side in (one, other)]
-            score, scale = _scaled(attacker, one[training[0]], other[training[1]])
-            for level, side, teaches in zip(levels, (one, other), training, strict=True):
+            training = [np.arange(len(side)) % FOLDS != fold for side in (first, second)]
+            score, scale = _scaled(attacker, first[training[0]], second[training[1]])
+            for level, side, teaches in zip(levels, (first, second), training, strict=True):
                 level[~teaches] = np.searchsorted(scale, score(side[~teaches])) / len(scale)
-        shown, below, from_on = _cuts(*levels)
-        if shown > most:
-            best, most = (attacker, below, from_on), shown
-    return Rule(*_scaled(best[0], one, other), *best[1:])
+        bound, below, from_on = _cuts(*levels)
+        if bound > most:
+            best, most = (attacker, below, from_on), bound
+    return Rule(*_scaled(best[0], first, second), *best[1:])
 
 
-def _scaled(attacker: tuple[Kind, int], one: Floats, other: Floats) -> tuple[Score, Floats]:
-    score = _score(attacker, one, other)
-    return score, np.sort(np.concatenate([score(one), score(other)]))
+def _scaled(attacker: tuple[Kind, int], first: Floats, second: Floats) -> tuple[Score, Floats]:
+    score = _score(attacker, first, second)
+    return score, np.sort(np.concatenate([score(first), score(second)]))
 
 
-def _cuts(one: Floats, other: Floats) -> tuple[float, float, float]:
+def _cuts(first: Floats, second: Floats) -> tuple[float, float, float]:
     """The largest bound that these levels of scores would prove, with its two cuts."""
-    below = [(side[:, None] < CUTS).sum(0) for side in (one, other)]
-    right = below[0][:, None] + (len(other) - below[1])[None, :]
-    wrong = below[1][:, None] + (len(one) - below[0])[None, :]
+    below = [(side[:, None] < CUTS).sum(0) for side in (first, second)]
+    right = below[0][:, None] + (len(second) - below[1])[None, :]
+    wrong = below[1][:, None] + (len(first) - below[0])[None, :]
     ordered = CUTS[:, None] <= CUTS[None, :]
     least = scipy.special.betaincinv(np.maximum(right, 1), wrong + 1, DOUBT)
-    shown = np.where(ordered & (right > 0), _odds(least), -np.inf)
-    low, high = np.unravel_index(int(np.argmax(shown)), shown.shape)
-    return float(shown[low, high]), float(CUTS[low]), float(CUTS[high])
+    bound = np.where(ordered & (right > 0), _odds(least), -np.inf)
+    low, high = np.unravel_index(int(np.argmax(bound)), bound.shape)
+    return float(bound[low, high]), float(CUTS[low]), float(CUTS[high])
 
 
 def _odds(share: Floats) -> Floats:
@@ -138,15 +138,15 @@ def _odds(share: Floats) -> Floats:
         return np.asarray(np.log(share / (1.0 - share)))
 
 
-def _score(attacker: tuple[Kind, int], one: Floats, other: Floats) -> Score:
+def _score(attacker: tuple[Kind, int], first: Floats, second: Floats) -> Score:
     """The score of an attacker, from releases of both files."""
     kind, number = attacker
-    middles = np.median(one, 0), np.median(other, 0)
-    deviation = [np.abs(side - middle).mean(0) for side, middle in zip((one, other), middles, strict=True)]
+    middles = np.median(first, 0), np.median(second, 0)
+    deviation = [np.abs(side - middle).mean(0) for side, middle in zip((first, second), middles, strict=True)]
     middle, spread = (middles[0] + middles[1]) / 2.0, (deviation[0] + deviation[1]) / 2.0
     varies = np.flatnonzero((spread > 0.0) | (middles[0] != middles[1]))
     middle, spread = middle[varies], np.where(spread > 0.0, spread, 1.0)[varies]
-    values = [_clipped(side[:, varies], middle, spread) for side in (one, other)]
+    values = [_clipped(side[:, varies], middle, spread) for side in (first, second)]
     chosen = _different(*values)[:number]
     values = [side[:, chosen] for side in values]
     figures, limits = varies[chosen].tolist(), (middle[chosen], spread[chosen])
@@ -164,13 +164,13 @@ def _clipped(values: Floats, middle: Floats, spread: Floats) -> Floats:
     return np.asarray(np.clip((values - middle) / spread, -LIMIT, LIMIT))
 
 
-def _different(one: Floats, other: Floats) -> list[int]:
+def _different(first: Floats, second: Floats) -> list[int]:
     """Figures by the distance of their means, in standard errors, without those that repeat an earlier one."""
-    variance = one.var(0) / len(one) + other.var(0) / len(other)
-    errors = np.abs(one.mean(0) - other.mean(0)) / np.sqrt(variance + 1e-12)
+    variance = first.var(0) / len(first) + second.var(0) / len(second)
+    errors = np.abs(first.mean(0) - second.mean(0)) / np.sqrt(variance + 1e-12)
     order = np.argsort(-errors, kind="stable")[:RANKED]
     order = order[: max(1, int((errors[order] > DIFFERING).sum()))]
-    within = np.concatenate([one[:, order] - one[:, order].mean(0), other[:, order] - other[:, order].mean(0)])
+    within = np.concatenate([first[:, order] - first[:, order].mean(0), second[:, order] - second[:, order].mean(0)])
     size = np.sqrt((within**2).sum(0))
     alike = np.abs(within.T @ within) / np.maximum(np.outer(size, size), 1e-12)
     differing = list[int]()
@@ -238,7 +238,7 @@ EXCHANGED, ADDED = "values exchanged", "a record more"
 
 
 def loss_between(
-    job: JobLike, one: str | Path, other: str | Path, runs: int, listener: Listener = silent
+    job: JobLike, first: str | Path, second: str | Path, runs: int, listener: Listener = silent
 ) -> Confidential[pd.DataFrame]:
     """Releases each file about `runs` times, and bounds from below how well the releases distinguish them.
 
@@ -252,7 +252,7 @@ def loss_between(
     DataError : a file cannot be read, or the two are not neighbours under the job's adjacency.
     """
     parsed = job_of(job)
-    files = (str(Path(one).absolute()), str(Path(other).absolute()))
+    files = (str(Path(first).absolute()), str(Path(second).absolute()))
     guarantee = mechanism_of(parsed).promise(parsed).total
     if isinstance(guarantee, NoGuarantee):
         raise JobError(
@@ -331,12 +331,12 @@ def _numeric(path: Path) -> Iterator[Floats]:
     return (table[name].to_numpy(dtype=np.float64) for name in table.columns)
 
 
-def _difference(job: Job, one: str, other: str) -> str:
+def _difference(job: Job, first: str, second: str) -> str:
     """The difference of the files. Raises `DataError` unless they are neighbours under the job's adjacency."""
     public = () if job.sizes_secret else job.categories
-    left, right = (_rows(job, path) for path in (one, other))
+    left, right = (_rows(job, path) for path in (first, second))
     only_one, only_other = list((left - right).elements()), list((right - left).elements())
-    what, remedy = f"{one} and {other}", "give two files that differ in the record whose loss is to be bounded"
+    what, remedy = f"{first} and {second}", "give two files that differ in the record whose loss is to be bounded"
     if not only_one and not only_other:
         raise DataError(what, [Problem("records", "both files have the same records", "", remedy)])
     if max(len(only_one), len(only_other)) > job.most_records:

@@ -56,8 +56,8 @@ class StudyMaterial(NamedTuple):
 
     def column(self, case: str, mechanism: str, epsilon: str, column: str) -> Floats:
         rows = self.records[(self.records.case == case) & (self.records.mechanism == mechanism)]
-        shown = epsilon if epsilon in set(rows.epsilon) else self.study.grid[0]
-        return np.asarray(rows[(rows.epsilon == shown) & (rows.column == column)]["value"], dtype=float)
+        grid_epsilon = epsilon if epsilon in set(rows.epsilon) else self.study.grid[0]
+        return np.asarray(rows[(rows.epsilon == grid_epsilon) & (rows.column == column)]["value"], dtype=float)
 
     def mechanisms(self, figure: StudyFigure, case: str, measure: str) -> list[str]:
         """The mechanisms that have the measure, in the study's order."""
@@ -267,8 +267,8 @@ def outcomes_and_weights(figure: StudyFigure, material: StudyMaterial) -> Canvas
     canvas, axes = canvas_of(len(labels), 3, 3.2, sharex=True, sharey=True)
     for axis, label in zip(axes, labels, strict=True):
         outcome, weight = (material.column(case, label, epsilon, name) for name in ("outcome", "weight"))
-        some = slice(None, None, max(1, -(-len(outcome) // POINTS_SHOWN)))
-        axis.plot(outcome[some], weight[some], ".", ms=2.5, alpha=0.5, color=material.colour(label), rasterized=True)
+        sample = slice(None, None, max(1, -(-len(outcome) // POINTS_SHOWN)))
+        axis.plot(outcome[sample], weight[sample], ".", ms=2.5, alpha=0.5, color=material.colour(label), rasterized=True)
         axis.set_title(label)
         axis.set_xlabel("outcome")
     axes[0].set_xscale("log")

@@ -123,8 +123,8 @@ class MixedCounts(OutcomeAlone):
 
     @property
     def text(self) -> str:
-        one, two = (f"NB(μ={self.mean:g}, φ={phi:g})" for phi in (self.dispersion_1, self.dispersion_2))
-        return f"{self.share_1:g}·{one} + {1.0 - self.share_1:g}·{two}"
+        first, second = (f"NB(μ={self.mean:g}, φ={phi:g})" for phi in (self.dispersion_1, self.dispersion_2))
+        return f"{self.share_1:g}·{first} + {1.0 - self.share_1:g}·{second}"
 
     @property
     def bounds(self) -> tuple[float, float]:

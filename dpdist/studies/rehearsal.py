@@ -254,12 +254,12 @@ def run_trials(
         raise JobError(job.dataset, [problem])
     trials = drawn_again(trials, splits, runs, listener)
     runs.show(trials)
-    others = splits_of(thirds, 1, runs.folder)
+    other_splits = splits_of(thirds, 1, runs.folder)
 
     def again(candidate: Candidate) -> Trial | None:
         with stage(listener, "confirm", 1) as tick:
             try:
-                return runs.repeated(candidate, others, 1, range(DRAWS))
+                return runs.repeated(candidate, other_splits, 1, range(DRAWS))
             except DpdistError as error:
                 refused.append(RefusedCandidate(f"{candidate.label}, on the other third", in_one_line(error)))
                 return None
@@ -284,21 +284,23 @@ def drawn_again(trials: list[Trial], splits: Sequence[FileThirds], runs: Runs, l
 
     Further draws may raise the best score, and bring others within its reach, which are then repeated, too.
     """
-    drawn, done = list(trials), set[int]()
+    results, done = list(trials), set[int]()
     while True:
-        strict = any(trial.candidate.strict for trial in drawn)
-        best = min(trial.score for trial in drawn if trial.candidate.strict or not strict)
-        near = [k for k, trial in enumerate(drawn) if trial.score <= OUT_OF_REACH * best or trial.score == best]
+        strict = any(trial.candidate.strict for trial in results)
+        best = min(trial.score for trial in results if trial.candidate.strict or not strict)
+        near = [k for k, trial in enumerate(results) if trial.score <= OUT_OF_REACH * best or trial.score == best]
         if not (wanted := [k for k in near if k not in done]):
-            return drawn
+            return results
         with stage(listener, "draw again", len(wanted)) as tick:
-            for _ in runs.each([_wanted(drawn[k].candidate, splits, 0, draw) for k in wanted for draw in range(1, DRAWS)]):
+            for _ in runs.each(
+                [_wanted(results[k].candidate, splits, 0, draw) for k in wanted for draw in range(1, DRAWS)]
+            ):
                 pass
             for k in wanted:
                 # Where the mechanism refuses a draw, the first one stays the only one.
                 with suppress(DpdistError):
-                    more = runs.repeated(drawn[k].candidate, splits, 0, range(1, DRAWS))
-                    drawn[k] = with_repetitions(drawn[k], [more])
+                    more = runs.repeated(results[k].candidate, splits, 0, range(1, DRAWS))
+                    results[k] = with_repetitions(results[k], [more])
                 done.add(k)
                 tick(1)
 
@@ -356,14 +358,14 @@ def page(rehearsal: Rehearsal) -> str:
     confirmed = [] if rehearsal.confirmed is None else rehearsal.confirmed.by_statistic.to_dict("records")
     from dpdist.studies.figures import inline
 
-    drawn = Markup(inline(figure(rehearsal.trials), "errors", "Errors by mechanism"))
+    chart = Markup(inline(figure(rehearsal.trials), "errors", "Errors by mechanism"))
     return template.render(
         rehearsal=rehearsal,
         best=rehearsal.best,
         rows=rows,
         confirmed=confirmed,
         rule=RULE,
-        figure=drawn,
+        figure=chart,
         refused=by_reason(rehearsal.refused),
         advice=advice(rehearsal),
         shown=shown,
@@ -389,10 +391,10 @@ def figure(trials: list[Trial]) -> str:
     from matplotlib.figure import Figure
 
     sizes = [trial.cells["error_in_direct_se"] for trial in trials]
-    shown = [errors[np.isfinite(errors)].clip(lower=LEAST_DRAWN) for errors in sizes]
+    boxes = [errors[np.isfinite(errors)].clip(lower=LEAST_DRAWN) for errors in sizes]
     figure = Figure(figsize=(7.5, 0.8 + 0.4 * len(trials)), layout="constrained")
     axes = figure.subplots()
-    axes.boxplot(shown, orientation="horizontal", tick_labels=[trial.candidate.label for trial in trials], whis=(0, 100))
+    axes.boxplot(boxes, orientation="horizontal", tick_labels=[trial.candidate.label for trial in trials], whis=(0, 100))
     axes.axvline(1.0, color="#0b5394", linewidth=1.0)
     axes.set_xscale("log")
     axes.invert_yaxis()

@@ -93,7 +93,7 @@ def _estimates(direct: Direct, by_strata: Direct, table: Table) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def beside_truth(
+def covered_truth(
     evaluation: pd.DataFrame, current: pd.DataFrame, truth: pd.DataFrame, clusters: bool = False
 ) -> pd.DataFrame:
     """Marks published and direct intervals that contain the truth: `covered` and `direct_covered`, (row,), 1, 0 or NaN.
@@ -236,9 +236,9 @@ def in_thirds(job: Job, source: Source, records: int | None, tick: Callable[[int
     """
     names = list(dict.fromkeys([*needed_columns(job, source.columns), *job.microdata.columns]))
     if missing := [name for name in names if name not in source.columns]:
-        shown = ", ".join(list(source.columns)[:20])
+        column_names = ", ".join(list(source.columns)[:20])
         problems = [
-            Problem(name, "missing column", f"the public file has {shown}", "name another file") for name in missing
+            Problem(name, "missing column", f"the public file has {column_names}", "name another file") for name in missing
         ]
         raise DataError(source.name, problems)
     batches, inside, findings, rows = list[pa.RecordBatch](), list[NDArray[np.bool_]](), Findings(), 0

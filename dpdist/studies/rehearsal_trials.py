@@ -24,7 +24,7 @@ from dpdist.privacy.guarantees import NoGuarantee
 from dpdist.quality.summary import by_statistic
 from dpdist.quality.verdict import NOMINAL, labels_of
 from dpdist.release import run
-from dpdist.studies.rehearsal_thirds import FileThirds, beside_truth, given_sizes
+from dpdist.studies.rehearsal_thirds import FileThirds, covered_truth, given_sizes
 
 # Each job has the given job's ε. Settings that a mechanism refuses are changed by as few of `CHANGES` as possible, and
 # listed.
@@ -102,8 +102,8 @@ def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
             mechanisms = [(variant, {"name": name} | constants) for variant, constants in spec.rehearsed(job)]
         families: list[Family | None] = [None] if spec.statistics is not None else _families(job)
         for (variant, mechanism), family in ((pair, choice) for pair in mechanisms for choice in families):
-            shown = ", ".join(filter(None, [variant, family]))
-            label = f"{name} ({shown})" if shown else name
+            details = ", ".join(filter(None, [variant, family]))
+            label = f"{name} ({details})" if details else name
             terms = base | {"mechanism": mechanism, "model": None if family is None else _model(job, family)}
             yield label, terms | {"reference": ground if spec.takes_reference else None}
             if spec.takes_reference and not spec.needs_reference:
@@ -355,7 +355,7 @@ def trial(candidate: Candidate, parts: FileThirds, workspace: Path, study: Key |
     frames, suppressed = [], 0
     for table in job.tables:
         rows = pd.read_parquet(workspace / "confidential" / "evaluation" / f"{table.name}.parquet")
-        rows = rows.join(beside_truth(rows, current[table.name], truth[table.name], job.survey.design_effect is not None))
+        rows = rows.join(covered_truth(rows, current[table.name], truth[table.name], job.survey.design_effect is not None))
         frames += [cells_of(candidate, table.name, name, part) for name, part in by_statistic(rows)]
         published = release.tables[table.name]
         first = published[published["estimator"] == published["estimator"].iloc[0]]
@@ -497,15 +497,15 @@ def _of_trial(third: str, trial: Trial) -> Iterator[str]:
     far = rows[rows["largest"] > GOOD_LARGEST]
     for row in far.to_dict("records"):
         cells = _far_cells(trial, row["table"], row["statistic"])
-        few = cells[cells["records"] < FEW]
+        small = cells[cells["records"] < FEW]
         yield (
             f"{third}, {row['table']}, {row['statistic']}: {len(cells)} of {row['cells']} cells are more than "
-            f"{GOOD_LARGEST:g} direct standard errors off, {len(few)} of them with fewer than {FEW} records in the third: "
-            f"{_listed(cells)}"
+            f"{GOOD_LARGEST:g} direct standard errors off, {len(small)} of them with fewer than {FEW} records in the "
+            f"third: {_listed(cells)}"
         )
-        if len(few):
+        if len(small):
             yield COARSEN
-        if len(few) < len(cells):
+        if len(small) < len(cells):
             yield LARGER
     limits = {"median": (GOOD_ERROR, NOISY), "bias": (GOOD_BIAS, SHIFTED)}
     for figure, (limit, remedy) in limits.items():

@@ -32,7 +32,7 @@ from dpdist.studies.figures import StudyMaterial, number
 from dpdist.studies.file import NOT_A_MAPPING, kind_of, load_study
 from dpdist.studies.kinds.protocol import Fact
 from dpdist.studies.settings import Note, Study, one_line
-from dpdist.studies.verdicts import ANSWERS, READING, findings, set_beside
+from dpdist.studies.verdicts import ANSWERS, READING, comparison_of, findings
 
 
 def run(
@@ -116,13 +116,13 @@ def material_of(study: Study, folder: Path) -> StudyMaterial:
     parts = [read(folder, study, c, k) for c in range(len(study.cases)) for k in range(1, study.replicates + 1)]
     table = results.tidy(parts, len(study.cases))
     results.write_table(folder, table, results.summarise(table))
-    shown = pd.concat(parts)
-    if (by_cell := kind_of(study).by_cell(study, shown)) is not None:
+    replicates = pd.concat(parts)
+    if (by_cell := kind_of(study).by_cell(study, replicates)) is not None:
         write_text(folder / "ratios.csv", by_cell.to_csv(index=False, float_format="%.10g"))
         # The table has a million errors; the page shows their summary in ratios.csv.
-        shown = pd.concat([shown[~shown["measure"].str.contains(" error ")], by_cell])
+        replicates = pd.concat([replicates[~replicates["measure"].str.contains(" error ")], by_cell])
     return StudyMaterial(
-        study, shown, pd.concat([pd.read_parquet(results.records_path(folder, n)) for n in study.case_names])
+        study, replicates, pd.concat([pd.read_parquet(results.records_path(folder, n)) for n in study.case_names])
     )
 
 
@@ -184,9 +184,9 @@ def page(material: StudyMaterial, versions: Mapping[str, str]) -> str:
         arms=kind.arms(study),
         notes=[*study.notes, *findings(study.limits, results)],
         findings=kind.findings_title,
-        beside_title=kind.beside_title,
+        comparison_title=kind.comparison_title,
         how_verdicts_are_made=READING,
-        beside=[set_beside(table, material) for table in study.beside],
+        comparisons=[comparison_of(table, material) for table in study.beside],
         figures=[(figure, Markup(svg)) for figure, svg in draw_figures(study.figures, material)],
         summaries=[(name, caption.title, caption.reading, _summary(material, name)) for name, caption in captions.items()],
         intervals=INTERVALS if any(name.endswith("_lower") for name in set(results.measure)) else "",
@@ -258,13 +258,13 @@ class StudyPart(NamedTuple):
     of: str
     study: Study
     command: str
-    beside: list[dict[str, Any]]
+    comparisons: list[dict[str, Any]]
     findings: list[Note]
     seconds: float
 
     @property
     def answers(self) -> Counter[str]:
-        return Counter(row["verdict"] for table in self.beside for row in table["rows"] if row["verdict"])
+        return Counter(row["verdict"] for table in self.comparisons for row in table["rows"] if row["verdict"])
 
 
 def run_overview(
@@ -296,11 +296,11 @@ def run_overview(
 
 def _part(entry: StudyEntry, study: Study, folder: Path, listener: Listener, data: str | Path | None) -> StudyPart:
     path, begun = folder / "seconds.json", time.monotonic()
-    spent = json.loads(path.read_text(encoding="utf-8"))["seconds"] if path.exists() else 0.0
+    seconds = json.loads(path.read_text(encoding="utf-8"))["seconds"] if path.exists() else 0.0
     run(study, folder, listener=listener, data=data)
-    write_json(path, {"seconds": (spent := spent + time.monotonic() - begun)})
+    write_json(path, {"seconds": (seconds := seconds + time.monotonic() - begun)})
     material = material_of(study, folder)
     command = f"dpdist study {entry.study} --replicates {study.replicates} --out DIR" + " --data FOLDER" * study.reads_files
-    beside = [set_beside(table, material) for table in study.beside]
+    tables = [comparison_of(table, material) for table in study.beside]
     limits = findings(study.limits, material.results)
-    return StudyPart(entry.of, study, command, beside, limits, spent)
+    return StudyPart(entry.of, study, command, tables, limits, seconds)

@@ -35,7 +35,7 @@ class Published(Frozen):
     replicates: int = Field(ge=1, description="behind the published mean; 1 for a figure of one file")
 
 
-class Beside(Frozen):
+class ComparisonTable(Frozen):
     """Published figures that the page shows beside the study's."""
 
     title: str
@@ -142,7 +142,7 @@ class Study(Frozen):
     cases: tuple[Any, ...] = Field(min_length=1)
     notes: tuple[Note, ...] = ()
     limits: tuple[Limit, ...] = Field(default=(), description="what the page holds the results against")
-    beside: tuple[Beside, ...] = ()
+    beside: tuple[ComparisonTable, ...] = ()
     figures: tuple[StudyFigure, ...] = ()
     runtime: Runtime = Runtime()
 

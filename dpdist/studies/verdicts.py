@@ -16,7 +16,7 @@ from dpdist.estimation.estimators import NORMAL_95
 from dpdist.studies.figures import StudyMaterial, number
 from dpdist.studies.kinds.populations import MONTE_CARLO
 from dpdist.studies.results import as_number
-from dpdist.studies.settings import Beside, Limit, Note, StudyRow
+from dpdist.studies.settings import ComparisonTable, Limit, Note, StudyRow
 
 CONFIDENCE = 0.95
 MARGIN_IN_SD = 0.5
@@ -163,8 +163,8 @@ def _text(limit: Limit, results: list[LimitedResult]) -> str:
     over = OVER[limit.over]
     of = {verdict: [outcome for outcome in results if outcome.verdict is verdict] for verdict in ClaimVerdict}
     text = f"Limit: {limit.text}, {over}. Kept in {len(of[ClaimVerdict.YES])} of {len(results)} results."
-    if few := len(of[ClaimVerdict.TOO_FEW]):
-        text += f" Too few replicates to tell in {few}."
+    if number := len(of[ClaimVerdict.TOO_FEW]):
+        text += f" Too few replicates to tell in {number}."
     if not (broken := of[ClaimVerdict.NO]):
         return text
     worst = sorted(broken, key=lambda outcome: limit.beyond(outcome.figure.mean), reverse=True)[:MOST_NAMED]
@@ -190,7 +190,7 @@ RANGE = re.compile(r"(-?[\d.]+) – (-?[\d.]+)")
 """Two ends of an interval, as a study file writes them."""
 
 
-def set_beside(table: Beside, material: StudyMaterial) -> dict[str, Any]:
+def comparison_of(table: ComparisonTable, material: StudyMaterial) -> dict[str, Any]:
     """Rows of published figures with this run's."""
     rows = []
     for row in table.rows:
@@ -211,7 +211,7 @@ def set_beside(table: Beside, material: StudyMaterial) -> dict[str, Any]:
 
 
 def verdict(
-    table: Beside, row: StudyRow, material: StudyMaterial, case: str, mechanism: str, epsilon: str
+    table: ComparisonTable, row: StudyRow, material: StudyMaterial, case: str, mechanism: str, epsilon: str
 ) -> tuple[str, str]:
     """Whether a row's published figures agree with this run, and their largest difference in its standard errors.
 
@@ -245,7 +245,9 @@ def _figures(value: float | str) -> list[float]:
     return [float(end) for end in ends.groups()] if ends else []
 
 
-def _estimates(table: Beside, material: StudyMaterial, case: str, mechanism: str, epsilon: str) -> list[ReplicateMean]:
+def _estimates(
+    table: ComparisonTable, material: StudyMaterial, case: str, mechanism: str, epsilon: str
+) -> list[ReplicateMean]:
     place = (case, mechanism, epsilon)
     if table.statistic == "interval":
         ends = [material.values(*place, table.measure + end) for end in ("_lower", "_upper")]
@@ -264,7 +266,7 @@ def _estimates(table: Beside, material: StudyMaterial, case: str, mechanism: str
     return [estimate_of(values)]
 
 
-def _statistic(table: Beside, material: StudyMaterial, case: str, mechanism: str, epsilon: str) -> str:
+def _statistic(table: ComparisonTable, material: StudyMaterial, case: str, mechanism: str, epsilon: str) -> str:
     values = material.values(case, mechanism, epsilon, table.measure)
     if not len(values):
         return "—"

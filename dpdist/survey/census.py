@@ -57,7 +57,7 @@ class UnitLimit:
 
     def __init__(self, job: Job, findings: Findings):
         self.declared, self.findings = job.privacy_unit, findings
-        self.seen = Counter[str]()
+        self.counts = Counter[str]()
         self.spelled = dict[str, str]()
 
     def __call__(self, checked: CheckedBatch) -> CheckedBatch:
@@ -72,9 +72,9 @@ class UnitLimit:
         checked, code = self._without(checked, code, np.array([not fold for fold in folds]), MISSING)
         again = [self.spelled.setdefault(fold, name) != name for fold, name in zip(folds, names, strict=True)]
         checked, code = self._without(checked, code, np.array(again), AMBIGUOUS)
-        before = np.array([self.seen[name] for name in names], dtype=np.int64)
+        before = np.array([self.counts[name] for name in names], dtype=np.int64)
         beyond = pd.Series(code).groupby(code).cumcount().to_numpy() + before[code] >= self.declared.most
-        self.seen.update(dict(zip(names, np.bincount(code, minlength=len(names)).tolist(), strict=True)))
+        self.counts.update(dict(zip(names, np.bincount(code, minlength=len(names)).tolist(), strict=True)))
         if not beyond.any():
             return checked
         column, most = self.declared.column, self.declared.most
@@ -261,7 +261,7 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
     if findings.problems:
         raise DataError(source.name, combined(findings.placed(source.lines), replicates(job, source.columns)))
     if not tallies:
-        fault = "no record" if findings.seen == 0 else "no record is left after the universe and the stated rules"
+        fault = "no record" if findings.records == 0 else "no record is left after the universe and the stated rules"
         raise DataError(
             source.name, [Problem("file", fault, "at least one record", "check the file and the job's universe")]
         )
@@ -286,7 +286,9 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
         name: np.where(tally[f"{name}_low"] < tally[f"{name}_high"], np.nan, tally[f"{name}_low"]).astype(np.float64)
         for name in scaled
     }
-    return Census(crosstab, findings.removed, findings.seen, names, number, elsewhere, constant, populations, single, small)
+    return Census(
+        crosstab, findings.removed, findings.records, names, number, elsewhere, constant, populations, single, small
+    )
 
 
 def _one_weight(job: Job, source: Source, crosstab: Crosstab, tally: pd.DataFrame) -> None:
@@ -359,8 +361,8 @@ def _populations(
         return Populations(strata, None)
     psus = stated.groupby(["stratum", "psu"], as_index=False).agg(second=("second", "first"))
     stratum = _stratum_of(crosstab)
-    drawn = {(stratum[unit[:-1]], unit[-1]): number for unit, number in units.items() if unit[:-1] in stratum}
-    records = [drawn[unit] for unit in zip(psus["stratum"].tolist(), psus["psu"].tolist(), strict=True)]
+    number_of = {(stratum[unit[:-1]], unit[-1]): number for unit, number in units.items() if unit[:-1] in stratum}
+    records = [number_of[unit] for unit in zip(psus["stratum"].tolist(), psus["psu"].tolist(), strict=True)]
     return Populations(strata, psus.assign(records=records))
 
 

@@ -39,7 +39,7 @@ class Findings:
 
     problems: dict[tuple[str, str], Problem] = field(default_factory=dict)
     removed: dict[str, int] = field(default_factory=dict)
-    seen: int = 0
+    records: int = 0
     rows: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
     """The first rows (from 0) that have each problem."""
     left_out: Counter[tuple[int, ...]] = field(default_factory=Counter)
@@ -92,12 +92,12 @@ class Batch:
         self.keep &= ~where
 
     def wrong(
-        self, where: Mask, column: str, fault: str, allowed: str, remedy: str, shown: Callable[[object], str] = str
+        self, where: Mask, column: str, fault: str, allowed: str, remedy: str, as_text: Callable[[object], str] = str
     ) -> None:
-        """Marks records that are refused; `shown` formats their values for a custodian who requests them."""
+        """Marks records that are refused; `as_text` formats their values for a custodian who requests them."""
         bad = np.flatnonzero(where & self.keep)
         if len(bad):
-            values = [shown(self.batch.column(column)[int(i)].as_py()) for i in bad[:SHOWN]]
+            values = [as_text(self.batch.column(column)[int(i)].as_py()) for i in bad[:SHOWN]]
             self.findings.add(column, fault, allowed, remedy, self.row[bad], values)
             self.keep &= ~where
 
@@ -182,8 +182,8 @@ def whole_as_levels(values: pa.Array, levels: Sequence[Level]) -> pa.Array:
     if not pc.any(pc.match_substring(values, ".0")).as_py():  # a fraction of the time of the pattern
         return values
     decimal = pc.match_substring_regex(values, DECIMAL_TEXT)
-    another = pc.and_(decimal, pc.invert(pc.is_in(values, pa.array(list(map(str, levels))))))
-    return pc.if_else(another, pc.replace_substring_regex(values, DECIMAL_TEXT, r"\1"), values)
+    mask = pc.and_(decimal, pc.invert(pc.is_in(values, pa.array(list(map(str, levels))))))
+    return pc.if_else(mask, pc.replace_substring_regex(values, DECIMAL_TEXT, r"\1"), values)
 
 
 def recoded(batch: pa.RecordBatch, recode: Recode, text_only: bool) -> pa.RecordBatch:
@@ -254,7 +254,7 @@ class CheckedBatch(NamedTuple):
     """Population sizes of the stages of sampling, (record, column of survey.fpc)."""
     replicates: Floats
     """Replicate weights, (record, replicate), float64; no columns unless the job names replicate weights."""
-    others: Floats | None = None
+    further_outcomes: Floats | None = None
     """Outcomes after the first, (record, outcome − 1), where the job names several."""
     unclipped: Floats | None = None
     """Every outcome, then the weight, as in the file, (record, outcome + 1), if the job clips one."""
@@ -273,7 +273,7 @@ class CheckedBatch(NamedTuple):
             None if self.psu is None else self.psu.filter(arrow),
             self.population[which],
             self.replicates[which],
-            None if self.others is None else self.others[which],
+            None if self.further_outcomes is None else self.further_outcomes[which],
             None if self.unclipped is None else self.unclipped[which],
             None if self.unit is None else self.unit.filter(arrow),
         )
@@ -281,7 +281,7 @@ class CheckedBatch(NamedTuple):
     @property
     def outcomes(self) -> tuple[Floats, ...]:
         """Every outcome, each of shape (record,)."""
-        return (self.outcome, *(() if self.others is None else self.others.T))
+        return (self.outcome, *(() if self.further_outcomes is None else self.further_outcomes.T))
 
     def outcome_in_file(self, number: int) -> Floats:
         """An outcome before clipping, (record,)."""
@@ -296,12 +296,12 @@ class CheckedBatch(NamedTuple):
 def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, text_only: bool) -> CheckedBatch:
     """Applies universe, rules and domains to a batch; problems go to `findings`."""
     b = Batch(batch, first_row, findings, text_only)
-    findings.seen += batch.num_rows
+    findings.records += batch.num_rows
     codes = dict[str, Codes]()
     for keep in job.universe:
         _restrict(keep, job.columns.get(keep.column), b, codes)
     raw, clipped = zip(*(_outcome(job, b, name) for name in job.outcomes), strict=True)
-    outcome, *others = clipped
+    outcome, *further_outcomes = clipped
     codes = {name: codes[name] if name in codes else _category(name, job.columns[name], b) for name in job.categories}
     raw_weight, weight = _weight(job, b)
     again = replicates(job, batch.schema.names)
@@ -319,7 +319,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
         psu,
         population,
         replicate_weights,
-        np.column_stack(others) if others else None,
+        np.column_stack(further_outcomes) if further_outcomes else None,
         np.column_stack([*raw, raw_weight]) if job.clipped_columns else None,
         unit,
     )
@@ -432,16 +432,16 @@ def _count_drawn(b: Batch, strata: Sequence[Codes], weight: Floats, column: str 
     A universe is a domain of the sample: variances need the numbers of PSUs and records before it. A record without a
     weight, or without a design stratum, was not drawn.
     """
-    drawn = np.logical_and.reduce([np.isfinite(weight), *(codes >= 0 for codes in strata)])
-    outside = drawn & ~b.keep
+    in_sample = np.logical_and.reduce([np.isfinite(weight), *(codes >= 0 for codes in strata)])
+    outside = in_sample & ~b.keep
     if outside.any():
         keys = np.column_stack([np.zeros(int(outside.sum()), np.int32), *(codes[outside] for codes in strata)])
         distinct, number = np.unique(keys, axis=0, return_counts=True)
         b.findings.left_out.update(dict(zip(map(tuple, distinct[:, 1:].tolist()), number.tolist(), strict=True)))
     if column is not None and psu is not None:
-        drawn &= ~b.missing(column)
-        columns = [codes[drawn].tolist() for codes in strata]
-        b.findings.units.update(zip(*columns, psu.filter(pa.array(drawn)).to_pylist(), strict=True))
+        in_sample &= ~b.missing(column)
+        columns = [codes[in_sample].tolist() for codes in strata]
+        b.findings.units.update(zip(*columns, psu.filter(pa.array(in_sample)).to_pylist(), strict=True))
 
 
 def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
@@ -487,7 +487,7 @@ def _supported(job: Job, b: Batch, name: str, values: Floats) -> None:
         allowed,
         "rescale the column, or restrict the universe",
     )
-    if support.whole or job.columns[name].whole:
+    if support.integer or job.columns[name].whole:
         broken = np.isfinite(values) & (values != np.floor(values))
         b.wrong(broken, name, "values that are not whole numbers", "whole numbers", "correct the file")
 
@@ -590,9 +590,9 @@ def _nearly(name: str, levels: Sequence[Level], codes: Codes, b: Batch, declare:
 
     decoded = garbled(tuple(texts_of_levels))
     for encoding in dict.fromkeys(decoded[text] for text in texts if text in decoded):
-        alike, shown = [text for text in texts if decoded.get(text) == encoding], encoding.upper()
+        alike, encoding_name = [text for text in texts if decoded.get(text) == encoding], encoding.upper()
         remedy = f"write encoding: {encoding} beside the file's path" if b.text_only else WRITTEN_WRONGLY
-        refuse(alike, f"levels as a text in {shown} looks in another encoding", f"text in {shown}", remedy)
+        refuse(alike, f"levels as a text in {encoding_name} looks in another encoding", f"text in {encoding_name}", remedy)
     by_cause = causes([text for text in texts if text not in decoded], texts_of_levels)
     for cause, alike in by_cause.items():
         if cause is not AS_NUMBERS or declare:

@@ -108,18 +108,18 @@ def guess_format(path: Path) -> CsvFormat:
     if (fault := _undecoded(path, "utf-8")) is not None:
         encoding = fault.likely
     header = _header(path, encoding)
-    others = [mark for mark in SEPARATORS if mark in header]
-    return CsvFormat(encoding, others[0] if others else ",")
+    separators = [mark for mark in SEPARATORS if mark in header]
+    return CsvFormat(encoding, separators[0] if separators else ",")
 
 
 def misread(path: Path, written: CsvFormat = UTF8) -> Problem | None:
     """The problem of a file written in an encoding or with a separator other than stated; None if neither is found."""
-    shown = codecs.lookup(written.encoding).name.upper()
+    encoding_name = codecs.lookup(written.encoding).name.upper()
     try:
         if (fault := _undecoded(path, written.encoding)) is not None:
-            places, finding = (f"line {fault.line}",), f"bytes that are not {shown}"
+            places, finding = (f"line {fault.line}",), f"bytes that are not {encoding_name}"
             likely = fault.likely if written.encoding == "utf-8" else guess_format(path).encoding
-            return Problem("file", finding, f"text in {shown}", _add(path, "encoding", likely), 1, places)
+            return Problem("file", finding, f"text in {encoding_name}", _add(path, "encoding", likely), 1, places)
         header = _header(path, written.encoding)
     except UNREAD:
         return None
@@ -248,9 +248,9 @@ def lines_of(path: Path, rows: set[int], written: CsvFormat = UTF8) -> Mapping[i
 
 
 def _add(path: Path, key: str, value: str) -> str:
-    shown = {"\t": '"\\t"', ",": '","', ";": '";"', "|": '"|"'}.get(value, value)
-    there = f"add {key}: {shown} beside its path, as in {{path: {path.name:.60}, {key}: {shown}}}"
-    return f"{there}; where --input names it: --set 'input.{key}={shown}'"
+    quoted = {"\t": '"\\t"', ",": '","', ";": '";"', "|": '"|"'}.get(value, value)
+    there = f"add {key}: {quoted} beside its path, as in {{path: {path.name:.60}, {key}: {quoted}}}"
+    return f"{there}; where --input names it: --set 'input.{key}={quoted}'"
 
 
 class _Fault(NamedTuple):

@@ -128,9 +128,9 @@ def _kind(kind: pa.DataType) -> str:
     return "number" if is_number(kind) else "text" if is_text(kind) else "other"
 
 
-def nested(source: Source, first: str, others: Iterable[str]) -> set[str]:
+def nested(source: Source, first: str, names: Iterable[str]) -> set[str]:
     """Columns that are a finer or coarser form of column `first`, so that crossing adds no cells."""
-    pairs: dict[str, set[tuple[Level, Level]]] = {other: set() for other in others}
+    pairs: dict[str, set[tuple[Level, Level]]] = {other: set() for other in names}
     for batch in source.batches([first, *pairs]) if pairs else ():
         columns = {name: decode(batch.column(batch.schema.get_field_index(name))) for name in (first, *pairs)}
         for other, met in pairs.items():
@@ -139,7 +139,7 @@ def nested(source: Source, first: str, others: Iterable[str]) -> set[str]:
     return {other for other, met in pairs.items() if len(met) == max(len({a for a, _ in met}), len({b for _, b in met}))}
 
 
-def seen(source: Source, names: Iterable[str], origin: str, in_order: bool = True) -> dict[str, ColumnDomain]:
+def domains_by_value(source: Source, names: Iterable[str], origin: str, in_order: bool = True) -> dict[str, ColumnDomain]:
     """Domains of the named columns, from a file's values; a column of texts with too many levels has none.
 
     Texts are in the order of the file's own list of categories, if it has one. Others are in alphabetical order;
@@ -160,7 +160,7 @@ class _Met:
     def __init__(self, text_only: bool, in_order: bool) -> None:
         self.text_only, self.in_order, self.levels, self.holes = text_only, in_order, dict[Level, int](), False
         self.listed = False
-        self.number, self.whole, self.low, self.high = True, True, math.inf, -math.inf
+        self.number, self.integer, self.low, self.high = True, True, math.inf, -math.inf
 
     def add(self, values: pa.Array) -> None:
         values = plain_values(values)
@@ -190,22 +190,26 @@ class _Met:
         texts = pc.cast(pc.cast(numbers, pa.int64(), safe=False), pa.string()) if self.text_only else None
         integers = pc.replace_substring_regex(values, DECIMAL_TEXT, r"\1") if self.text_only else values
         same = pc.equal(integers, texts) if texts is not None else pc.equal(pc.floor(numbers), numbers)
-        self.whole &= bool(pc.all(same).as_py())
+        self.integer &= bool(pc.all(same).as_py())
 
     def domain(self, origin: str) -> ColumnDomain | None:
-        few = len(self.levels) <= MOST_LEVELS and bool(self.levels)
+        is_category = len(self.levels) <= MOST_LEVELS and bool(self.levels)
         rare = self._rare if origin else ()
         if self.number and math.isfinite(self.low) and math.isfinite(self.high):
-            if self.low == self.high and not self.whole:
+            if self.low == self.high and not self.integer:
                 return ColumnDomain(origin, holes=self.holes)
-            if self.whole and len(self.levels) <= FEW_NUMBERS:
+            if self.integer and len(self.levels) <= FEW_NUMBERS:
                 return ColumnDomain(origin, levels=self._whole_levels, holes=self.holes, rare=rare)
-            codes = self._whole_levels if self.whole and few else ()
-            span = (int(self.low), int(self.high)) if self.whole else None
+            codes = self._whole_levels if self.integer and is_category else ()
+            span = (int(self.low), int(self.high)) if self.integer else None
             return ColumnDomain(origin, bounds=outward(self.low, self.high), holes=self.holes, codes=codes, span=span)
         kind = {type(level) for level in self.levels}
         levels = tuple(self.levels if self.listed and kind == {str} else sorted(self.levels, key=_by_size))
-        return ColumnDomain(origin, levels=levels, holes=self.holes, rare=rare) if few and kind in ({str}, {bool}) else None
+        return (
+            ColumnDomain(origin, levels=levels, holes=self.holes, rare=rare)
+            if is_category and kind in ({str}, {bool})
+            else None
+        )
 
     @property
     def _rare(self) -> tuple[str, ...]:
@@ -283,10 +287,10 @@ def _stated(name: str, rows: list[dict[str, str]], kinds_of: Mapping[str, str], 
 def _wrong_header(columns: list[str]) -> Iterator[Problem]:
     headings = ("column", "level", "low", "high", "label")
     if "column" not in columns or not ({"level"} & set(columns) or {"low", "high"} <= set(columns)):
-        shown = ", ".join(columns[:10]) or "nothing"
-        first, others = "".join(columns[:1]), [name for name in headings if name not in columns]
+        names = ", ".join(columns[:10]) or "nothing"
+        first, unknown = "".join(columns[:1]), [name for name in headings if name not in columns]
         yield Problem(
-            "header", f"it names {shown}", CODEBOOK, suggestion(first, others, "name the columns so"), 1, ("line 1",)
+            "header", f"it names {names}", CODEBOOK, suggestion(first, unknown, "name the columns so"), 1, ("line 1",)
         )
 
 
@@ -347,10 +351,12 @@ def strata_of(
     return strata
 
 
-def labelled(path: Path, kinds_of: Mapping[str, str], seen: Mapping[str, ColumnDomain]) -> dict[str, ColumnDomain]:
+def labelled(
+    path: Path, kinds_of: Mapping[str, str], in_public_file: Mapping[str, ColumnDomain]
+) -> dict[str, ColumnDomain]:
     """Domains of columns from a file's value labels. Raises `DataError`.
 
-    Levels that a public file has shown (`seen`) stay, and get labels. A column seen without levels is left out, because
+    Levels in the public file (`in_public_file`) stay, and get labels. A column without levels there is left out, because
     its labels may only be of special codes, such as reasons for missing. Codes that the file declares to stand for missing
     values are no levels.
     """
@@ -363,14 +369,14 @@ def labelled(path: Path, kinds_of: Mapping[str, str], seen: Mapping[str, ColumnD
         missing = tuple(code for code in absent if type(code) is type(next(iter(codes))))
         levels = {level: label for level, label in codes.items() if level is not None}
         texts = {str(level): label for level, label in levels.items()}
-        there = seen.get(name)
+        there = in_public_file.get(name)
         if there is None:
             names[name] = ColumnDomain(path.name, tuple(levels), labels=texts, holes=bool(absent), missing=missing)
         elif there.levels is not None:
             declared = tuple(level for level in there.levels if str(level) not in map(str, absent))
-            shown = {text: label for text, label in texts.items() if text in map(str, declared)}
+            level_labels = {text: label for text, label in texts.items() if text in map(str, declared)}
             holes = there.holes or len(declared) < len(there.levels)
-            names[name] = replace(there, levels=declared, labels=shown, holes=holes, missing=missing)
+            names[name] = replace(there, levels=declared, labels=level_labels, holes=holes, missing=missing)
     return names
 
 
@@ -380,12 +386,17 @@ def _code(value: object) -> Level | None:
     return value if isinstance(value, str | int) else None
 
 
-def domains_of(book: Path, kinds_of: Mapping[str, str], seen: Mapping[str, ColumnDomain]) -> dict[str, ColumnDomain]:
-    """Levels or bounds of columns. Where a public file that was `seen` lacks values, they do, too. Raises `DataError`."""
+def domains_of(
+    book: Path, kinds_of: Mapping[str, str], in_public_file: Mapping[str, ColumnDomain]
+) -> dict[str, ColumnDomain]:
+    """Levels or bounds of columns. Where the public file lacks values, they do, too. Raises `DataError`."""
     if _statistical(book):
-        return labelled(book, kinds_of, seen)
+        return labelled(book, kinds_of, in_public_file)
     listed = codebook(book, kinds_of)
-    return {name: replace(domain, holes=name in seen and seen[name].holes) for name, domain in listed.items()}
+    return {
+        name: replace(domain, holes=name in in_public_file and in_public_file[name].holes)
+        for name, domain in listed.items()
+    }
 
 
 def labels_of(book: Path) -> dict[str, str]:

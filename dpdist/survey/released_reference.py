@@ -297,14 +297,14 @@ def _read(folder: Path, files: frozenset[str]) -> EarlierRelease:
     job = read_job(folder, JOB)
     digest = sha256(folder / MANIFEST)
     try:
-        spent = Spent.model_validate(promise)
-        links = (*(spent.reference.chain or ()), spent.link(job, digest))
+        claim = Spent.model_validate(promise)
+        links = (*(claim.reference.chain or ()), claim.link(job, digest))
     except ValidationError as error:
         raise DamagedFile(PROMISE, first_problem(error), "a strict guarantee of exact budgets, with its chain") from None
-    _check_exchange(spent, job)
-    _check_chain(spent, links)
+    _check_exchange(claim, job)
+    _check_chain(claim, links)
     crosstab = read_crosstab(folder, "released/frame.parquet", job)
-    began, records = (folder, digest, job, links, spent.reference.beginning), int(crosstab.count.sum())
+    began, records = (folder, digest, job, links, claim.reference.beginning), int(crosstab.count.sum())
     if not totals and not records_alone:
         return EarlierRelease(*began, read_points(folder, f"released/{REFERENCE_FILE}", job), records)
     history: History = {}
@@ -371,33 +371,33 @@ def _check_agreement(promise: Mapping[str, Any], job: Mapping[str, Any], stateme
             raise DamagedFile(JOB, f"another {name} than in promise.json", "one budget in all files of a release")
 
 
-def _check_exchange(spent: Spent, job: Job) -> None:
+def _check_exchange(claim: Spent, job: Job) -> None:
     """Checks that the stated ε of an exchange follows from ε and the job.
 
     The ε of gates is paid once, all other ε twice. ρ and its ε are checked against each other (`Costs`).
     """
-    if spent.rho is not None:
+    if claim.rho is not None:
         return
     gates = job.accept.epsilon if job.accept is not None else 0
-    due = spent.epsilon if spent.adjacency == "substitution" else 2 * spent.epsilon - gates
-    if spent.substitution_epsilon != due:
+    due = claim.epsilon if claim.adjacency == "substitution" else 2 * claim.epsilon - gates
+    if claim.substitution_epsilon != due:
         allowed = f"{printable(budget_text(due), 200)}, which follows from its job"
         raise DamagedFile(
-            PROMISE, f"substitution_epsilon {printable(budget_text(spent.substitution_epsilon), 200)}", allowed
+            PROMISE, f"substitution_epsilon {printable(budget_text(claim.substitution_epsilon), 200)}", allowed
         )
 
 
-def _check_chain(spent: Spent, links: Sequence[Link]) -> None:
+def _check_chain(claim: Spent, links: Sequence[Link]) -> None:
     """Recomputes the sums of the chain and compares them with the stated ones."""
     if len({link.period for link in links}) < len(links):
         raise DamagedFile(PROMISE, "its chain has a period twice", "one release of every period")
     if len({link.adjacency for link in links}) > 1:
         raise DamagedFile(PROMISE, "its chain has several adjacencies", "one adjacency along a chain")
-    if spent.reference.chain is None:
+    if claim.reference.chain is None:
         return
     sums = composed(links)
     for name in COSTS:
-        stated, total = getattr(spent.reference, f"chain_{name}"), sums.get(name)
+        stated, total = getattr(claim.reference, f"chain_{name}"), sums.get(name)
         if stated != total:
             fault = f"chain_{name} {stated}, where its releases add up to {total}"
             raise DamagedFile(PROMISE, printable(fault, 200), "the sum over the chain's releases")

@@ -128,8 +128,8 @@ def column_values(job: Job, source: Source, largest: int = LARGEST) -> list[Colu
     for checked in checked_batches(job.by_record, source):
         columns = [*checked.outcomes, *([checked.weight_in_file] if job.survey.weight is not None else [])]
         for number, column in enumerate(columns):
-            others = {f"value {k}": values + 0.0 for k, values in enumerate(columns) if k != number}
-            part = ColumnValues(_numbers({**checked.codes, **others, "none": np.zeros(len(column))}), column)
+            other_columns = {f"value {k}": values + 0.0 for k, values in enumerate(columns) if k != number}
+            part = ColumnValues(_numbers({**checked.codes, **other_columns, "none": np.zeros(len(column))}), column)
             if number < len(parts):
                 before, part = parts[number], part.thinned(parts[number].divisor)
                 key, value = np.concatenate([before.key, part.key]), np.concatenate([before.value, part.value])
@@ -147,12 +147,12 @@ def moved_records(current: Sequence[ColumnValues], reference: Sequence[ColumnVal
     """
     if _moved_ranks(current, reference, outcomes):
         return True
-    for number, (ours, others) in enumerate(zip(current, reference, strict=True)):
-        divisor = max(ours.divisor, others.divisor)
-        a, b = ours.thinned(divisor), others.thinned(divisor)
-        size, ours, others = min(len(a.key), len(b.key)), a.single(), b.single()
-        _, mine, theirs = np.intersect1d(ours.key, others.key, assume_unique=True, return_indices=True)
-        x, y = ours.value[mine], others.value[theirs]
+    for number, (ours, other) in enumerate(zip(current, reference, strict=True)):
+        divisor = max(ours.divisor, other.divisor)
+        a, b = ours.thinned(divisor), other.thinned(divisor)
+        size, ours, other = min(len(a.key), len(b.key)), a.single(), b.single()
+        _, mine, theirs = np.intersect1d(ours.key, other.key, assume_unique=True, return_indices=True)
+        x, y = ours.value[mine], other.value[theirs]
         if len(x) < max(TURNS, SHARED * size) or len(np.unique(x)) < TURNS:
             continue
         factor = _common(y[x != 0] / x[x != 0])
@@ -174,10 +174,10 @@ def _decimal(factor: float) -> bool:
 
 def _moved_ranks(current: Sequence[ColumnValues], reference: Sequence[ColumnValues], outcomes: int) -> bool:
     """True if every column's sorted values, in files of one size, rise by the same steps at the same ranks."""
-    for number, (ours, others) in enumerate(zip(current, reference, strict=True)):
-        if max(ours.divisor, others.divisor) > 1 or len(ours.key) != len(others.key):
+    for number, (ours, theirs) in enumerate(zip(current, reference, strict=True)):
+        if max(ours.divisor, theirs.divisor) > 1 or len(ours.key) != len(theirs.key):
             return False
-        steps, moved = (np.diff(np.sort(part.value)) for part in (ours, others))
+        steps, moved = (np.diff(np.sort(part.value)) for part in (ours, theirs))
         rises = steps > 0
         if rises.sum() < TURNS and (number < outcomes or not np.allclose(steps, moved)):
             return False
@@ -218,9 +218,9 @@ def same_records(current: RecordHashes, reference: RecordHashes) -> bool:
     a, b = current.record, reference.record
     if len(a) == len(b) and np.array_equal(np.sort(a), np.sort(b)):
         return True
-    ours, others = np.unique(a), np.unique(b)
-    alone = len(ours) > ALONE * len(a) and len(others) > ALONE * len(b)
-    if alone and float(np.isin(ours, others).mean()) > SHARED:
+    ours, theirs = np.unique(a), np.unique(b)
+    alone = len(ours) > ALONE * len(a) and len(theirs) > ALONE * len(b)
+    if alone and float(np.isin(ours, theirs).mean()) > SHARED:
         return True
     small, large = (current, reference) if len(a) <= len(b) else (reference, current)
     return bool(len(small.record)) and (in_order(small, large) or contains(small, large))
@@ -264,13 +264,13 @@ def chance(law: Ints, missing: int) -> tuple[float, float]:
     combination, and pooled records of the value.
     """
     distinct, times = np.unique(law, axis=0, return_counts=True)
-    pooled, drawn, total = distinct.T
-    low, high = np.maximum(0, drawn + total - pooled), np.minimum(total, drawn)
+    pooled, sample, total = distinct.T
+    low, high = np.maximum(0, sample + total - pooled), np.minimum(total, sample)
     row = np.repeat(np.arange(len(distinct)), high - low + 1)
     edges = np.concatenate([[0], np.cumsum(high - low + 1)])
     s = np.arange(edges[-1]) - edges[row] + low[row]
-    log_mass = _log_choose(total[row], s) + _log_choose((pooled - total)[row], drawn[row] - s)
-    log_mass -= _log_choose(pooled, drawn)[row]
+    log_mass = _log_choose(total[row], s) + _log_choose((pooled - total)[row], sample[row] - s)
+    log_mass -= _log_choose(pooled, sample)[row]
     over, mass = np.maximum(2 * s - total[row], 0), np.exp(log_mass)
     expected = float(times @ np.add.reduceat(mass * over, edges[:-1]))
     bounds = [

@@ -68,11 +68,11 @@ def check_replicates(job: Job, names: Sequence[str]) -> list[Problem]:
     weights = job.survey.replicate_weights
     if weights is None:
         return []
-    others = {*_apart_from_replicates(job), *job.columns}
+    other_names = {*_apart_from_replicates(job), *job.columns}
     numbers = [
         number
         for name in names
-        if (number := weights.number_of(name)) is not None and (weights.has(name) or name not in others)
+        if (number := weights.number_of(name)) is not None and (weights.has(name) or name not in other_names)
     ]
     if sorted(numbers) == list(range(1, weights.number + 1)):
         return []
@@ -158,11 +158,11 @@ def missing_column(name: str, names: Sequence[str]) -> Problem:
     """Describes a missing column. It mentions the same name wrongly decoded, or a similar name."""
     decoded = garbled((name,))
     if encoding := next((decoded[spelling] for spelling in names if spelling in decoded), None):
-        shown = encoding.upper()
-        fault = f"{MISSING}; the file has its name as a text in {shown} looks in another encoding"
+        encoding_name = encoding.upper()
+        fault = f"{MISSING}; the file has its name as a text in {encoding_name} looks in another encoding"
         also = ", or leave encoding out" if encoding == "utf-8" else ""
-        remedy = f"the file is in {shown}: write encoding: {encoding} beside its path{also}"
-        return Problem(name, fault, f"text in {shown}", remedy)
+        remedy = f"the file is in {encoding_name}: write encoding: {encoding} beside its path{also}"
+        return Problem(name, fault, f"text in {encoding_name}", remedy)
     for cause, alike in causes([other for other in names if other != name], [name]).items():
         fault = f"{MISSING}; the file has that name but for {cause.fault.removesuffix(' them')}"
         return Problem(name, fault, f"the file has {_listed(names)}", f"did you mean {alike[0]!r}?")

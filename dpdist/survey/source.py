@@ -195,7 +195,7 @@ class ParquetFolder(OneFile):
 
     def _names(self) -> Iterator[str]:
         """Paths of the folder's Parquet files, as texts."""
-        others = list[str]()
+        wrong_names = list[str]()
         for folder, folders, files in os.walk(self.path, followlinks=True):
             if "_delta_log" in folders:
                 remedy = "write the table's current records as Parquet: the folder also holds files of earlier versions"
@@ -206,12 +206,12 @@ class ParquetFolder(OneFile):
                     continue
                 name = str(Path(folder, file).relative_to(self.path))
                 if Path(file).suffix.lower() not in SUFFIXES:
-                    others.append(name)
+                    wrong_names.append(name)
                 else:
                     yield name
-        if others:
-            fault = f"a folder with files that are not Parquet: {', '.join(sorted(others)[:3])}"
-            fault += f" and {len(others) - 3} more" if len(others) > 3 else ""
+        if wrong_names:
+            fault = f"a folder with files that are not Parquet: {', '.join(sorted(wrong_names)[:3])}"
+            fault += f" and {len(wrong_names) - 3} more" if len(wrong_names) > 3 else ""
             raise unreadable(self.name, fault, "name one file, or a folder of Parquet files alone")
 
     def _check(self, file: OneFile, path_keys: Keys, wanted: pa.Schema) -> None:
@@ -257,16 +257,16 @@ def _kind(values: Sequence[str | None]) -> pa.DataType:
     return pa.bool_() if texts and {text.lower() for text in texts} <= {"true", "false"} else pa.string()
 
 
-def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+def _common(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     """The type that has values of both; None if there is none."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if is_text(one) and is_text(other):
+    if left == right or pa.types.is_null(right):
+        return left
+    if pa.types.is_null(left):
+        return right
+    if is_text(left) and is_text(right):
         return pa.large_string()
-    if is_number(one) and is_number(other):
-        return pa.int64() if pa.types.is_integer(one) and pa.types.is_integer(other) else pa.float64()
+    if is_number(left) and is_number(right):
+        return pa.int64() if pa.types.is_integer(left) and pa.types.is_integer(right) else pa.float64()
     return None
 
 

@@ -56,7 +56,7 @@ def records(family: str, n: int, seed: int) -> Records:
     """Outcomes that the family takes."""
     support, rng = facts_of(family).support, np.random.default_rng(seed)
     high = min(support.high, 20.0)
-    y = rng.integers(0, int(high) + 1, n).astype(float) if support.whole else rng.beta(2.0, 3.0, n) * high
+    y = rng.integers(0, int(high) + 1, n).astype(float) if support.integer else rng.beta(2.0, 3.0, n) * high
     return records_of(y)
 
 
@@ -109,20 +109,20 @@ def _degenerate(family: str, model: Any) -> list[str]:
     )
 
 
-def _apart(one: Floats, other: Floats) -> bool:
+def _apart(left: Floats, right: Floats) -> bool:
     """True if an entry of a parameter has no overlap between the draws of the two samples."""
-    pairs = zip(one.reshape(len(one), -1).T, other.reshape(len(other), -1).T, strict=True)
+    pairs = zip(left.reshape(len(left), -1).T, right.reshape(len(right), -1).T, strict=True)
     return any(a.max() < b.min() or b.max() < a.min() for a, b in pairs)
 
 
 def binary(support: Support) -> bool:
     """Outcomes 0 and 1, which bounds cannot cut."""
-    return support.whole and support.high == 1.0
+    return support.integer and support.high == 1.0
 
 
 def points(support: Support) -> tuple[Floats, Floats]:
     """Outcomes and their weights in a sum over a support, by Gauss-Legendre's rule with 400 points."""
-    if support.whole:
+    if support.integer:
         y = np.arange(0.0, min(support.high, 5_000.0) + 1.0)
         return y, np.ones(len(y))
     assert support.low == 0.0
@@ -238,7 +238,7 @@ def _rounding(family: str, model: Any) -> list[str]:
     if not binary(support):
         middle = 0.3 * min(support.high, 1e6)
         y = middle * (1.0 + 1e-3 * np.random.default_rng(6).standard_normal(FEW))
-        sample = records_of(np.rint(y) if support.whole else y)
+        sample = records_of(np.rint(y) if support.integer else y)
     theta = draw_from(model, sample, 1.0, 1)
     extremes, line = model.extremes(theta, sample), np.column_stack([np.ones(len(ULP_STEPS)), ULP_STEPS])
     slack = (extremes.highest - extremes.lowest) / 2.0

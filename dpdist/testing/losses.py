@@ -166,10 +166,10 @@ def neighbours(job: Job, records: Records) -> tuple[list[Records], list[tuple[in
     if job.budget.adjacency != "substitution":
         without = records.take(slice(1, None))
         return [*files, without], [(k, number) for k in range(number)]
-    pairs = [(one, other) for one in range(number) for other in range(one)]
-    others = np.flatnonzero(records.row != records.row[0])[:1] if job.budget.exchange == "anywhere" else ()
-    moved = [_with_row(file, int(records.row[k])) for k in others for file in files]
-    return [*files, *moved], pairs + [(one, number + other) for one in range(number) for other in range(len(moved))]
+    pairs = [(left, right) for left in range(number) for right in range(left)]
+    elsewhere = np.flatnonzero(records.row != records.row[0])[:1] if job.budget.exchange == "anywhere" else ()
+    moved = [_with_row(file, int(records.row[k])) for k in elsewhere for file in files]
+    return [*files, *moved], pairs + [(left, number + right) for left in range(number) for right in range(len(moved))]
 
 
 def _with_first(job: Job, records: Records, outcomes: Sequence[float], weight: float) -> Records:
@@ -187,14 +187,14 @@ def _with_row(records: Records, row: int) -> Records:
     return replace(records, row=crosstab)
 
 
-def loss_between(one: Sequence[Query], other: Sequence[Query]) -> float:
+def loss_between(left: Sequence[Query], right: Sequence[Query]) -> float:
     """The cost of two files' queries until adaptive paths part: ε under Laplace noise, ρ under Gaussian noise.
 
     Sums cost their distance over the noise scale. A common shift of scores costs nothing; any other change costs the
     range of the differences, by which the noise of the chosen score must differ. Other queries are left out.
     """
     total = 0.0
-    for mine, theirs in zip(one, other, strict=False):
+    for mine, theirs in zip(left, right, strict=False):
         if (mine.noise.query, mine.noise.scale) != (theirs.noise.query, theirs.noise.scale):
             break
         scale, gaussian = float(mine.noise.scale), mine.noise.law == "gaussian"
@@ -209,9 +209,9 @@ def loss_between(one: Sequence[Query], other: Sequence[Query]) -> float:
     return total
 
 
-def _range(one: Floats, other: Floats) -> float:
-    both = np.isfinite(one) & np.isfinite(other)
-    return float(np.ptp(one[both] - other[both])) if both.any() else 0.0
+def _range(left: Floats, right: Floats) -> float:
+    both = np.isfinite(left) & np.isfinite(right)
+    return float(np.ptp(left[both] - right[both])) if both.any() else 0.0
 
 
 class LargestCost(NamedTuple):
@@ -231,7 +231,7 @@ def costs(case: CapturedStratum, mechanism: Any = None) -> LargestCost | None:
     gaussian = base.queries[0].noise.law == "gaussian"
     files, pairs = neighbours(job, case.records)
     queries = [answered(case, file, exactly(base), mechanism).queries for file in files]
-    largest = max(loss_between(queries[one], queries[other]) for one, other in pairs)
+    largest = max(loss_between(queries[left], queries[right]) for left, right in pairs)
     budget = float(job.rho.release if gaussian else job.budget.epsilon - job.epsilon.crosstab)
     return LargestCost(largest, budget, "rho" if gaussian else "epsilon")
 

@@ -98,13 +98,13 @@ def _asks_otherwise(other: AnsweredQueries, base: AnsweredQueries, after: int) -
     return any(query.noise != as_before.noise for query, as_before in pairs)
 
 
-def _alike(one: Query, other: Query) -> bool:
-    return type(one) is type(other) and one.noise.size == other.noise.size
+def _alike(left: Query, right: Query) -> bool:
+    return type(left) is type(right) and left.noise.size == right.noise.size
 
 
-def _differing(one: AnsweredQueries, other: AnsweredQueries) -> list[tuple[int, str]]:
+def _differing(left: AnsweredQueries, right: AnsweredQueries) -> list[tuple[int, str]]:
     """Sets and parameters that differ between two releases."""
-    pairs = zip(one.released.parameters, other.released.parameters, strict=True)
+    pairs = zip(left.released.parameters, right.released.parameters, strict=True)
     return [
         (number, name)
         for number, (mine, theirs) in enumerate(pairs, 1)
@@ -152,16 +152,16 @@ def problems_of_stated_noise(name: str, case: CapturedStratum, mechanism: Any = 
     once = answered(
         case, case.records, lambda _, query: query.under(np.rint(rng.uniform(0.0, SLIGHT, query.noise.size))), mechanism
     )
-    drawn: dict[float, set[tuple[str, Fraction]]] = {}
+    noise_by_value: dict[float, set[tuple[str, Fraction]]] = {}
     for query, answer in zip(once.queries, once.answers, strict=True):
         for value in np.ravel(answer).tolist():
-            drawn.setdefault(value, set()).add((query.noise.law, query.noise.scale))
+            noise_by_value.setdefault(value, set()).add((query.noise.law, query.noise.scale))
     scales = {query.noise.scale for query in once.queries}
     lines, units = list[str](), set[float]()
     for theta in once.released.parameters:
         for figures in _figures(case, theta):
             units.add(figures.unit)
-            lines += _of_figures(name, figures, drawn)
+            lines += _of_figures(name, figures, noise_by_value)
         lines += _described(name, case, theta, scales)
     promise = (mechanism or mechanism_of(case.job)).promise(case.job)
     return list(dict.fromkeys([*lines, *_assumed(name, case, promise.assumptions, units, scales)]))
@@ -172,14 +172,18 @@ def _figures(case: CapturedStratum, theta: Draws) -> Iterator[Figures]:
     return measured_of(case.job).figures(release, case.model, case.stratum, theta)
 
 
-def _of_figures(name: str, figures: Figures, drawn: dict[float, set[tuple[str, Fraction]]]) -> Iterator[str]:
+def _of_figures(name: str, figures: Figures, noise_by_value: dict[float, set[tuple[str, Fraction]]]) -> Iterator[str]:
     for column, (statistic, scale) in enumerate(zip(figures.statistics, figures.scales, strict=True)):
         values = np.asarray(figures.values)[:, column]
         for value in values[np.isfinite(values)].tolist() if scale is not None else ():
-            if value not in drawn:
+            if value not in noise_by_value:
                 yield f"{name}: measurements.parquet lists '{statistic}', but not as a query answered it"
-            elif not any(scale_drawn == scale and figures.law.endswith(LAWS[law]) for law, scale_drawn in drawn[value]):
-                had = " or ".join(sorted(f"{LAWS[law]} of scale {scale_drawn}" for law, scale_drawn in drawn[value]))
+            elif not any(
+                scale_drawn == scale and figures.law.endswith(LAWS[law]) for law, scale_drawn in noise_by_value[value]
+            ):
+                had = " or ".join(
+                    sorted(f"{LAWS[law]} of scale {scale_drawn}" for law, scale_drawn in noise_by_value[value])
+                )
                 stated = f"{figures.law} of scale {scale} on '{statistic}'"
                 yield f"{name}: measurements.parquet states {stated}, but the noise was {had}"
 
@@ -390,11 +394,11 @@ def record_dependent(job: Job) -> dict[str, Job]:
 
 def problems_of_noise(name: str, statement: Mapping[str, Any], laws: Collection[str]) -> list[str]:
     """Faults: a statement names other laws of noise than were drawn; without a promise it may name none."""
-    text, drawn = json.dumps(statement["assumptions"]), set(laws)
+    text, actual = json.dumps(statement["assumptions"]), set(laws)
     named = {law for law, word in WORDS.items() if f"discrete {word} noise" in text}
-    owed = set() if statement["guarantee"] == "none" else drawn
+    owed = set() if statement["guarantee"] == "none" else actual
     lines = [f"{name}: {WORDS[law]} noise is drawn, but the statement does not name it" for law in sorted(owed - named)]
-    return lines + [f"{name}: the statement names {WORDS[law]} noise, but none is drawn" for law in sorted(named - drawn)]
+    return lines + [f"{name}: the statement names {WORDS[law]} noise, but none is drawn" for law in sorted(named - actual)]
 
 
 SEES_RECORDS = ("confidential", "engine", "runtime", "sampling", "storage", "survey", "mechanisms.stratum_sums")
@@ -464,10 +468,10 @@ def _lines_of_noise(name: str, job: Job, folder: Path) -> Iterator[str]:
     case = capture(job, folder / "first")
     for check in (problems_of_scale, problems_of_answers, problems_of_stated_noise) if job.strict else ():
         yield from check(name, case)
-    drawn = {query.noise.law for query in answered(case, case.records, exactly()).queries}
+    laws = {query.noise.law for query in answered(case, case.records, exactly()).queries}
     run(job, folder / "whole")
     statement = json.loads((folder / "whole" / "public" / "statement.json").read_text(encoding="utf-8"))
-    yield from problems_of_noise(name, statement, drawn)
+    yield from problems_of_noise(name, statement, laws)
 
 
 def _lines_of_wide(name: str, job: Job, folder: Path) -> list[str]:

@@ -134,7 +134,7 @@ def test_a_release_is_read_again_as_it_was_written() -> None:
 def test_records_agree_with_the_tables() -> None:
     model, theta = released(job(said=ADAPTIVE, epsilon="4"), survey(6))
     fitted = model.fitted(theta)
-    codes, weight = model.drawn(theta, 4000, np.random.default_rng(0))
+    codes, weight = model.draw_codes(theta, 4000, np.random.default_rng(0))
     for key, wanted in fitted.tables.items():
         found = np.bincount(model.cell(codes, key), weights=weight, minlength=wanted.size)
         assert np.abs(found - wanted.ravel()).max() < 1e-6 * fitted.total

@@ -37,7 +37,7 @@ def posterior_of(seed: int, epsilon: float, people: Population | None = None) ->
 
 def observed(of: Posterior, rng: np.random.Generator, sides: int = 1) -> Floats:
     z = of.prior.sampled(sides, rng) + of.prior.deviated(sides, rng)
-    return posterior.seen(of.rows, z) + np.sqrt(of.noise)[:, None] * rng.standard_normal((len(of.noise), sides))
+    return posterior.row_values(of.rows, z) + np.sqrt(of.noise)[:, None] * rng.standard_normal((len(of.noise), sides))
 
 
 @pytest.mark.parametrize(("seed", "epsilon"), [(0, 0.1), (1, 1.0), (2, 4.0), (3, 64.0), (4, 1e4)])
@@ -75,7 +75,7 @@ def distance_from(dense: Posterior, seed: int, monkeypatch: pytest.MonkeyPatch) 
 
     def distance(tolerance: float) -> float:
         found = few.prior.spread_out(few.rows, few.solve(values, tolerance))
-        return float((np.abs(posterior.seen(few.rows, (found - right)[..., None])[:, 0]) / errors).max())
+        return float((np.abs(posterior.row_values(few.rows, (found - right)[..., None])[:, 0]) / errors).max())
 
     return distance
 
@@ -161,7 +161,7 @@ def test_published_rows_are_operations_that_equal_their_matrix(seed: int) -> Non
     rows, prior, rng = system.target.rows, system.prior.drifting(0.02, 0.05), np.random.default_rng(seed)
     matrix = rows.matrix
     z = prior.sampled(3, rng)
-    assert np.concatenate(list(rows.of(z))) == pytest.approx(posterior.seen(matrix, z), rel=1e-9, abs=1e-9)
+    assert np.concatenate(list(rows.of(z))) == pytest.approx(posterior.row_values(matrix, z), rel=1e-9, abs=1e-9)
     signs, weight = rng.choice([-1, 1], (len(rows), 3)).astype(np.int8), rng.random(len(rows))
     onto = [row.T @ (weight[:, None] * signs) for row in matrix]
     for found, right in zip(rows.back(weight, signs), onto, strict=True):

@@ -202,7 +202,7 @@ def test_two_parents_keep_what_pairs_lose() -> None:
     broken = {}
     for degree in (1, 2):
         model, theta = released(job(said=f", degree: {degree}", epsilon="4"), of_three())
-        codes, weight = model.drawn(theta, 4000, np.random.default_rng(1))
+        codes, weight = model.draw_codes(theta, 4000, np.random.default_rng(1))
         values = [np.array(levels)[codes[:, k]] for k, levels in enumerate(model.levels)]
         broken[degree] = weight[(values[0] + values[1]) % 2 != values[2]].sum() / weight.sum()
     assert broken[2] < 0.02
@@ -233,7 +233,7 @@ def test_tables_are_as_large_as_is_useful() -> None:
 def test_records_have_the_margins_of_the_tables_and_weights_of_at_least_0(n: int) -> None:
     model, theta = released(job(said=", degree: 2"), survey(5))
     fitted = model.fitted(theta)
-    codes, weight = model.drawn(theta, n, np.random.default_rng(n))
+    codes, weight = model.draw_codes(theta, n, np.random.default_rng(n))
     assert codes.min() >= 0
     assert (codes.max(axis=0) < model.sizes).all()
     assert weight.min() >= 0.0

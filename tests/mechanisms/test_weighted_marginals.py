@@ -266,7 +266,7 @@ def test_the_same_noise_gives_the_same_bytes() -> None:
 def test_records_have_the_total_of_the_tables_and_weights_of_at_least_0(n: int) -> None:
     model, theta = released(job(said="", epsilon="1"), survey(5))
     tree = model.fitted(theta)
-    codes, weight = model.drawn(theta, n, np.random.default_rng(n))
+    codes, weight = model.draw_codes(theta, n, np.random.default_rng(n))
     assert codes.min() >= 0
     assert (codes.max(axis=0) < model.sizes).all()
     assert weight.min() >= 0.0
@@ -277,7 +277,7 @@ def test_records_agree_with_the_tables() -> None:
     """Every released table is the records' own, as far as its cells have a record. Control: equal weights are not."""
     model, theta = released(job(said="", epsilon="4"), survey(6))
     tree = model.fitted(theta)
-    codes, weight = model.drawn(theta, 4000, np.random.default_rng(0))
+    codes, weight = model.draw_codes(theta, 4000, np.random.default_rng(0))
     for key, wanted in tree.tables.items():
         shape = model.shape(key)
         found, equal = (weighted_table(codes, w, key, shape) for w in (weight, np.full(4000, tree.total / 4000)))  # type: ignore[arg-type]
@@ -288,7 +288,7 @@ def test_records_agree_with_the_tables() -> None:
 def test_columns_that_no_pair_joins_are_independent_in_the_records() -> None:
     said = job(said=", marginals: [[sex, degree], [kids]]")
     model, theta = released(said, survey(7), quiet=True)
-    codes, weight = model.drawn(theta, 4000, np.random.default_rng(1))
+    codes, weight = model.draw_codes(theta, 4000, np.random.default_rng(1))
     table = weighted_table(codes, weight, (1, 2), (3, 4)) / weight.sum()
     apart = np.abs(table - np.outer(table.sum(axis=1), table.sum(axis=0))).sum()
     own = survey(7)

@@ -147,7 +147,7 @@ class First(Poisson):
     """Extremes of the first draw alone."""
 
     def extremes(self, draws: Any, found: Any) -> Any:
-        return super().extremes(draws.one(0), found)
+        return super().extremes(draws.at(0), found)
 
 
 IN_ALL = "beta: at and log_prior give {} another posterior than draws have"

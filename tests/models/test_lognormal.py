@@ -568,7 +568,7 @@ def test_aliasing_does_not_change_the_covariance_draws(counts):
 @pytest.mark.parametrize("counts", [EVERYWHERE, crosstab_of(EMPTY_LEVEL["reference"])], ids=["complete", "aliased"])
 def test_a_description_survives_json_exactly(counts):
     model, records = model_of(counts), some_records(crosstab=counts)
-    theta = model.draw(model.statistics(records, np.ones(len(records))), 3, KEY.generator("describe")).one(1)
+    theta = model.draw(model.statistics(records, np.ones(len(records))), 3, KEY.generator("describe")).at(1)
     said = json.loads(json.dumps(model.describe(theta), allow_nan=False))
     back = model.recall(said)
     np.testing.assert_array_equal(back["coefficients"], theta["coefficients"])

@@ -357,7 +357,7 @@ def test_expectations_are_the_sums_and_integrals_of_their_definition(family, bou
 def test_a_description_survives_json_exactly_and_names_its_entries(family):
     crosstab = crosstab_of({(0, 0): 9, (2, 0): 8, (2, 1): 5})
     model = model_of(family, crosstab)
-    theta = theta_at_random(model, family, 3, 4).one(1)
+    theta = theta_at_random(model, family, 3, 4).at(1)
     said = json.loads(json.dumps(model.describe(theta), allow_nan=False))
     back = model.recall(said)
     for parameter in model.parameters:

@@ -154,7 +154,7 @@ def test_a_program_states_our_densities(program, tmp_path):
     family, model, records = case(program)
     some, alpha, clamp = records.take(slice(0, 25)), some_alpha(25), 0.3
     plain = model.stan_data(model.statistics(records, np.full(len(records), 0.05)))
-    reference = model.log_lik(Draws(model.from_stan(wide_draws(program, plain, tmp_path)[1])).one(0), some)[0]
+    reference = model.log_lik(Draws(model.from_stan(wide_draws(program, plain, tmp_path)[1])).at(0), some)[0]
     data = {**plain, **model.stan_records(some, alpha, reference, clamp)}
     points, drawn = wide_draws(program, data, tmp_path)
     theta = Draws(model.from_stan(drawn))
@@ -185,7 +185,7 @@ def test_a_clamped_posterior_reaches_its_program_clamped(program, tmp_path):
     some, clamp = records.take(slice(0, 25)), 0.3
     plain = model.stan_data(model.statistics(records, np.full(len(records), 0.05)))
     alpha = np.where(np.arange(25) % 5 == 0, 0.0, some_alpha(25))
-    offset = model.log_lik(Draws(model.from_stan(wide_draws(program, plain, tmp_path)[1])).one(0), some)[0]
+    offset = model.log_lik(Draws(model.from_stan(wide_draws(program, plain, tmp_path)[1])).at(0), some)[0]
     data = data_of(model, Clamped(np.column_stack([some.row, some.outcome, some.weight, alpha, offset]), clamp))
     points, drawn = wide_draws(program, data, tmp_path)
     theta = Draws(model.from_stan(drawn))

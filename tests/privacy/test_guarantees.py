@@ -51,7 +51,7 @@ def test_exchanging_a_record_costs_two_zero_outs(epsilon):
     assert table.substitution_epsilon == table.sets(3).substitution_epsilon / 3 == epsilon
     both = table + Strict("zero_out", 2 * epsilon)
     assert (both.epsilon, both.substitution_epsilon) == (3 * epsilon, 5 * epsilon)
-    assert table.beside(Strict("zero_out", epsilon)).substitution_epsilon == 2 * epsilon
+    assert table.in_parallel(Strict("zero_out", epsilon)).substitution_epsilon == 2 * epsilon
 
 
 @fixed
@@ -84,7 +84,7 @@ def test_guarantees_of_different_classes_have_no_sum(one, other):
         one + other
     if not isinstance(one, NoGuarantee):
         with pytest.raises(TypeError):
-            one.beside(other)
+            one.in_parallel(other)
 
 
 @fixed
@@ -93,7 +93,7 @@ def test_guarantees_of_one_class_add_up_and_are_the_larger_one_over_disjoint_rec
     for kind in (Strict, Asymptotic):
         one, other = kind("zero_out", first), kind("zero_out", second)
         assert (one + other).epsilon == first + second
-        assert one.beside(other).epsilon == max(first, second)
+        assert one.in_parallel(other).epsilon == max(first, second)
         assert sum([one] * (sets - 1), start=one) == one.sets(sets)
 
 
@@ -105,8 +105,8 @@ def test_the_same_class_under_other_neighbours_has_no_sum():
 def test_delta_adds_up_and_stays_unknown_once_it_is():
     known, unknown = Strict("zero_out", Fraction(1), Fraction(1, 10)), Strict("zero_out", Fraction(1), None)
     assert (known + known).delta == known.sets(2).delta == Fraction(1, 5)
-    assert known.beside(Strict("zero_out", Fraction(1))).delta == Fraction(1, 10)
-    assert [found.delta for found in (known + unknown, unknown.sets(3), known.beside(unknown))] == [None] * 3
+    assert known.in_parallel(Strict("zero_out", Fraction(1))).delta == Fraction(1, 10)
+    assert [found.delta for found in (known + unknown, unknown.sets(3), known.in_parallel(unknown))] == [None] * 3
     assert (known.name, unknown.name) == ("strict", "strict for exact draws")
     assert [delta_text(g) for g in (known, unknown, GUARANTEES[0])] == ["0.1", None, "0"]
 

@@ -221,7 +221,7 @@ def test_secret_sizes_have_no_small_counts(tmp_path: Path) -> None:
     pd.concat([whole, cells.assign(cost=500.0, weight=2.0)]).to_parquet(tmp_path / "earlier.parquet")
     job = parse_job(secret + f'reference: {{path: {tmp_path / "earlier.parquet"}, period: "0"}}\n')
     plan = dpdist.plan(job, tmp_path / "clinic.parquet")
-    assert plan.crosstab.below(3).few == 2
+    assert plan.crosstab.below(3).below_minimum == 2
     dpdist.run(job, tmp_path / "ws", tmp_path / "clinic.parquet")
 
 

@@ -461,7 +461,7 @@ def test_a_plan_and_a_verdict_say_the_same_of_one_release(folder: Path, constant
             (value, variance), of_sizes = direct.estimate(cells, statistic), given.estimate(cells, statistic).variance
             n, unknown = cells.membership @ crosstab.count.astype(float), np.full(len(cells), np.nan)
             errors = value, np.sqrt(variance), np.sqrt(of_sizes)
-            made.append(ReplicateFigures(of, statistic, cells, n, *errors, unknown, unknown).beside(table))
+            made.append(ReplicateFigures(of, statistic, cells, n, *errors, unknown, unknown).errors_of(table))
         prediction = ErrorPrediction(job, pd.concat(made).assign(replicate=0, epsilon=1.0))
         judged = verdicts({"incomes": open_evaluation(folder / f"release-{draw}")["incomes"]})
         for one, verdict in zip(prediction.statistics(), judged.values(), strict=True):

@@ -21,7 +21,7 @@ from dpdist.job.loading import job_of, load_job, parse_job
 from dpdist.release import run
 from dpdist.runtime.executors import Serial
 from dpdist.studies.rehearsal import Results, Runs, drawn_again, page, rehearse, small, write_recommended
-from dpdist.studies.rehearsal_thirds import FileThirds, beside_truth, in_thirds, public_reference, public_source
+from dpdist.studies.rehearsal_thirds import FileThirds, covered_truth, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
     COARSEN,
     COLUMNS,
@@ -462,7 +462,7 @@ def missing_cell(missing: list[int]) -> pd.DataFrame:
     rows = pd.DataFrame({"region": list("abcdefghij"), "statistic": "count", "variable": None, "records": 20})
     rows = rows.assign(direct=direct, direct_se=10.0, synthetic=published, synthetic_se=5.0)
     rows = rows.assign(synthetic_lower=published - 8.0, synthetic_upper=published + 8.0)
-    return rows.join(beside_truth(rows, estimates_of(rows, 0.0), estimates_of(rows, 0.0)))
+    return rows.join(covered_truth(rows, estimates_of(rows, 0.0), estimates_of(rows, 0.0)))
 
 
 def estimates_of(rows: pd.DataFrame, apart: float) -> pd.DataFrame:
@@ -489,14 +489,14 @@ def test_an_interval_is_judged_by_a_third_with_an_error_of_its_own() -> None:
     """
     rows = missing_cell([])[["region", *missing_cell([]).columns[1:-2]]]
     for apart, published, direct in ((17.0, 1.0, 1.0), (21.0, 0.0, 1.0), (30.0, 0.0, 0.0)):
-        found = beside_truth(rows, estimates_of(rows, 0.0), estimates_of(rows, apart))
+        found = covered_truth(rows, estimates_of(rows, 0.0), estimates_of(rows, apart))
         assert (found["covered"] == published).all(), apart
         assert (found["direct_covered"] == direct).all(), apart
     given = estimates_of(rows, 0.0).assign(error=9.0)
-    assert (beside_truth(rows, given, estimates_of(rows, 17.5).assign(error=9.0))["covered"] == 0.0).all()
-    assert (beside_truth(rows, given, estimates_of(rows, 16.5).assign(error=9.0))["covered"] == 1.0).all()
+    assert (covered_truth(rows, given, estimates_of(rows, 17.5).assign(error=9.0))["covered"] == 0.0).all()
+    assert (covered_truth(rows, given, estimates_of(rows, 16.5).assign(error=9.0))["covered"] == 1.0).all()
     alone = estimates_of(rows, 0.0).assign(error=np.nan)
-    assert beside_truth(rows, alone, estimates_of(rows, 0.0)).isna().all(axis=None), "one record has no error"
+    assert covered_truth(rows, alone, estimates_of(rows, 0.0)).isna().all(axis=None), "one record has no error"
 
 
 def test_what_direct_intervals_miss_too_is_no_fault_of_a_mechanism() -> None:

@@ -13,7 +13,7 @@ import yaml
 
 from dpdist.studies.figures import StudyMaterial
 from dpdist.studies.file import load_study, parse_study
-from dpdist.studies.settings import Beside, Limit
+from dpdist.studies.settings import ComparisonTable, Limit
 from dpdist.studies.verdicts import (
     ANSWERS,
     ClaimVerdict,
@@ -52,13 +52,15 @@ def rows(values: dict[str, list[float]], measure: str = "max_ecdf") -> pd.DataFr
     )
 
 
-def beside(published: float | str, replicates: int = 100, statistic: str = "mean", measure: str = "max_ecdf") -> Beside:
+def beside(
+    published: float | str, replicates: int = 100, statistic: str = "mean", measure: str = "max_ecdf"
+) -> ComparisonTable:
     said = {"title": "T", "measure": measure, "statistic": statistic, "columns": {"paper": "P"}}
     said |= {"rows": [{"mechanism": "censor_uw", "epsilon": "5", "values": {"paper": published}}]}
-    return Beside.model_validate(said | {"published": {"column": "paper", "replicates": replicates}})
+    return ComparisonTable.model_validate(said | {"published": {"column": "paper", "replicates": replicates}})
 
 
-def claim(table: Beside, results: pd.DataFrame) -> str:
+def claim(table: ComparisonTable, results: pd.DataFrame) -> str:
     material = StudyMaterial(parse_study(STUDY), results, pd.DataFrame())
     return verdict(table, table.rows[0], material, "beta", "censor_uw", "5")[0]
 

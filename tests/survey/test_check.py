@@ -54,7 +54,7 @@ def told(findings: Findings) -> list[tuple[str, str, int, tuple[str, ...], tuple
 
 def test_good_records_pass_as_they_are() -> None:
     found, findings = checked(make_job(), batch(), first_row=100)
-    assert (findings.problems, findings.removed, findings.seen) == ({}, {}, 3)
+    assert (findings.problems, findings.removed, findings.records) == ({}, {}, 3)
     assert found.row.tolist() == [100, 101, 102]
     assert found.codes["sex"].tolist() == [0, 1, 0]
     assert found.outcome.tolist() == [20.0, 30.0, 40.0]
@@ -370,7 +370,7 @@ def test_a_problem_counts_all_its_records_and_shows_the_first_three_of_all_batch
     assert told(findings) == [
         ("weight", "negative weights", 6, ("row 2", "row 3", "row 5"), ("-1.0", "-2.0", "-4.0")),
     ]
-    assert findings.seen == 9
+    assert findings.records == 9
 
 
 def test_a_record_with_two_faults_is_told_for_the_first() -> None:

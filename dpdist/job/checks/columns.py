@@ -176,8 +176,8 @@ def _replicates_and_populations(job: Job) -> Iterator[Contradiction]:
             yield Contradiction(
                 ("survey", "fpc", i), f"'{name}' is used as outcome, weight, PSU or category as well", "name another column"
             )
-    used = (*outcomes, weight, *job.categories, *(keep.column for keep in job.universe))
-    for clash in dict.fromkeys(name for name in used if replicated is not None and name and replicated.has(name)):
+    roles = (*outcomes, weight, *job.categories, *(keep.column for keep in job.universe))
+    for clash in dict.fromkeys(name for name in roles if replicated is not None and name and replicated.has(name)):
         fault = f"'{clash}' is used as outcome, weight, category or universe as well"
         yield Contradiction(("survey", "replicate_weights"), fault, "rename it")
 
@@ -257,8 +257,8 @@ def units(job: Job) -> Iterator[Contradiction]:
     if unit is None:
         return
     replicated = job.survey.replicate_weights
-    used = {*job.components, *job.categories, *job.survey.fpc, *(keep.column for keep in job.universe)}
-    if unit.column in used or (replicated is not None and replicated.has(unit.column)):
+    roles = {*job.components, *job.categories, *job.survey.fpc, *(keep.column for keep in job.universe)}
+    if unit.column in roles or (replicated is not None and replicated.has(unit.column)):
         fault = f"'{unit.column}' is used as outcome, weight, category, universe or design column as well"
         yield Contradiction(("privacy_unit", "column"), fault, "name the column that tells units apart")
     if not job.strict:

@@ -54,7 +54,7 @@ def _transposed(before: Sequence[Table], table: Table, path: Where) -> Iterator[
 def _statistic(job: Job, table: Table, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
     yield from _given(job, statistic, path)
     for fault in statistic.kind.faults(statistic, job, table):
-        yield Contradiction(path, fault.found, fault.remedy, listed(fault.allowed))
+        yield Contradiction(path, fault.finding, fault.remedy, listed(fault.allowed))
     if statistic.of is not None:
         yield from _statistic(job, table, statistic.of, path)
     elif statistic.kind.of_outcome:
@@ -297,11 +297,11 @@ def _columns(rake: Rake) -> str:
 
 def _disagreeing(job: Job, i: int, rake: Rake, other: Rake) -> Iterator[Contradiction]:
     shared = [name for name in rake.by if name in other.by]
-    sums, others = (_summed(job, totals, shared) for totals in (rake, other))
-    for levels in sorted(sums.keys() & others.keys()):
-        if abs(sums[levels] - others[levels]) > 1e-6 * others[levels]:
+    sums, other_sums = (_summed(job, totals, shared) for totals in (rake, other))
+    for levels in sorted(sums.keys() & other_sums.keys()):
+        if abs(sums[levels] - other_sums[levels]) > 1e-6 * other_sums[levels]:
             where = f" in {' / '.join(levels)}" if levels else ""
-            fault = f"the totals sum to {sums[levels]:.10g}{where}, those of {_columns(other)} to {others[levels]:.10g}"
+            fault = f"the totals sum to {sums[levels]:.10g}{where}, those of {_columns(other)} to {other_sums[levels]:.10g}"
             yield Contradiction(("rake", i, "totals"), fault, "give totals of one population")
             return
 
@@ -409,9 +409,9 @@ def _levels(path: Where, name: str, text: ColumnText, column: Column | None) -> 
     for level in text.levels:
         if level not in levels:
             yield _unknown((*path, "levels", level), f"'{level}' is not a level of '{name}'", level, levels)
-    shown = {level: text.levels.get(level, level) for level in levels}
-    yield from _twice((*path, "levels"), shown, "label")
-    for level, label in shown.items():
+    labels = {level: text.levels.get(level, level) for level in levels}
+    yield from _twice((*path, "levels"), labels, "label")
+    for level, label in labels.items():
         if label == TOTAL:
             yield Contradiction((*path, "levels", level), f"'{TOTAL}' names the margins of tables", "use another label")
 

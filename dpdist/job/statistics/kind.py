@@ -53,7 +53,7 @@ class Sums(Protocol):
 class Fault(NamedTuple):
     """Why a job cannot have a statistic: what was found, the remedy, and what is allowed."""
 
-    found: str
+    finding: str
     remedy: str
     allowed: tuple[str, ...] = ()
 

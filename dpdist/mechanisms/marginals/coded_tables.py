@@ -323,11 +323,11 @@ class CodedTables(LinearModel, ABC):
     def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Values of all columns for the requested number of records, (record, column), and weights."""
         number = len(crosstab_row)
-        codes, weight = self.drawn(theta, number, rng)
+        codes, weight = self.draw_codes(theta, number, rng)
         values = np.column_stack([np.array(levels)[codes[:, k]] for k, levels in enumerate(self.levels)])
         return values[:, 0] if len(self.columns) == 1 else values, weight * (number / self.count)
 
-    def drawn(self, theta: Draws, number: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
+    def draw_codes(self, theta: Draws, number: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
         """Codes (record, column) and weights (record,) of synthetic records; weights sum to the stratum's total."""
         keys = tuple(dict.fromkeys(self.keys_of(theta)))
         return draw_records(self.fitted(theta), self.filling(keys), self.raked_to(keys), number, rng)

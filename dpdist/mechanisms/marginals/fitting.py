@@ -285,8 +285,8 @@ def agreed_margins(
 
 def summed(table: Floats, key: Marginal, column: int) -> Floats:
     """A table (draw, *cells) summed to one of its columns, (draw, level)."""
-    others = tuple(axis for axis, name in enumerate(key, start=1) if name != column)
-    return np.asarray(table.sum(axis=others))
+    other_axes = tuple(axis for axis, name in enumerate(key, start=1) if name != column)
+    return np.asarray(table.sum(axis=other_axes))
 
 
 def onto_simplex(values: Floats, total: Floats) -> Floats:

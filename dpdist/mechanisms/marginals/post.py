@@ -104,9 +104,9 @@ class OfSelection(Words):
         if _along_network(release.job):
             return [*ALONG_NETWORK]
         extended = [] if release.job.reference is None else [EXTENDED]
-        agreed, *others = super().post_processing(release)
+        agreed, *rest = super().post_processing(release)
         values = [WITH_VALUES] if "sums" in release.job.mechanism.published(release.job) else []
-        return [*extended, agreed, *values, *others]
+        return [*extended, agreed, *values, *rest]
 
 
 WORDS = OfSelection(
@@ -296,10 +296,10 @@ def filling(columns: int, pairs: Collection[Marginal]) -> list[Filling]:
         waiting = [root]
         while waiting:
             parent = waiting.pop(0)
-            beside = sorted({*(b for a, b in pairs if a == parent), *(a for a, b in pairs if b == parent)} - met)
-            met.update(beside)
-            waiting += beside
-            order += [(child, (parent, child) if (parent, child) in pairs else (child, parent)) for child in beside]
+            children = sorted({*(b for a, b in pairs if a == parent), *(a for a, b in pairs if b == parent)} - met)
+            met.update(children)
+            waiting += children
+            order += [(child, (parent, child) if (parent, child) in pairs else (child, parent)) for child in children]
     return order
 
 

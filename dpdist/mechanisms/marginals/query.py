@@ -377,8 +377,8 @@ def along_network(model: Network) -> Generator[Pass | Choice | Measurement, Any,
     numbers, first = count(1), ((0,),)
     root = yield from measured(model, first, numbers)
     keys = yield from network(model, root, numbers)
-    others = yield from measured(model, keys, numbers)
-    return model.released((*first, *keys), np.concatenate([root, others]))
+    rest = yield from measured(model, keys, numbers)
+    return model.released((*first, *keys), np.concatenate([root, rest]))
 
 
 MECHANISMS: dict[str, Mechanism] = {"marginals": NoisyMarginals()}

@@ -148,9 +148,9 @@ class CodedMarginals(Noisy):
         """Keys that belong to another selection."""
         if self.select == "given" and self.marginals is None:
             yield Contradiction(("mechanism", "marginals"), "no tables are given", "add marginals, or use select: tree")
-        others: tuple[str, ...] = ("degree", "usefulness", "choice") if self.selects != "privbayes" else ("sums",)
-        others += ("marginals",) if self.selects != "given" else ()
-        for key in others:
+        unused_keys: tuple[str, ...] = ("degree", "usefulness", "choice") if self.selects != "privbayes" else ("sums",)
+        unused_keys += ("marginals",) if self.selects != "given" else ()
+        for key in unused_keys:
             if getattr(self, key) is not None:
                 fault = f"select: {self.selects} has no {key}"
                 yield Contradiction(("mechanism", key), fault, f"leave {key} out, or use another selection")
@@ -266,8 +266,8 @@ def candidates(sizes: Sequence[int]) -> tuple[Pair, ...]:
 def forest(pairs: Sequence[Pair]) -> int:
     """Largest number of these pairs that form no loop."""
     groups, links = {column: column for pair in pairs for column in pair}, 0
-    for one, other in pairs:
-        old, new = groups[other], groups[one]
+    for left, right in pairs:
+        old, new = groups[right], groups[left]
         links += old != new
         groups = {column: new if group == old else group for column, group in groups.items()}
     return links

@@ -143,7 +143,7 @@ class Sanitized(PublicModel):
 
     @property
     @abstractmethod
-    def drawn(self) -> tuple[Parameter, ...]:
+    def drawn_parameters(self) -> tuple[Parameter, ...]:
         """Names of the parameters that `laws` draws."""
 
     @property
@@ -155,7 +155,7 @@ class Sanitized(PublicModel):
     def parameters(self) -> tuple[Parameter, ...]:
         names = tuple(name for group in self.names for name in group)
         weight = () if self.weights is None else (Parameter("weight", (("cell", self.labels),)),)
-        return (Parameter("sums", (("statistic", names),)), *self.drawn, *weight)
+        return (Parameter("sums", (("statistic", names),)), *self.drawn_parameters, *weight)
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """The released parameters: the noisy sums, and laws drawn given them."""
@@ -176,20 +176,20 @@ class Sanitized(PublicModel):
     def _all(self, sums: Floats, rng: np.random.Generator) -> Draws:
         parameters = {"sums": sums, **self.laws(sums, rng)}
         if self.weights is not None:
-            parameters["weight"] = self.weights[1] * self.held(sums) / self.count
+            parameters["weight"] = self.weights[1] * self.sums_of_weights(sums) / self.count
         return Draws({parameter.name: parameters[parameter.name] for parameter in self.parameters})
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
         """The released laws, adjusted to other sample counts (draw, row)."""
         count = counted_again(self.design, counts)
         sums = np.repeat(theta["sums"], len(counts), axis=0)
-        sizes = self.held(sums, count)
-        parameters = {"sums": sums, **self.moved(theta, self.held(theta["sums"]), sizes)}
+        sizes = self.sums_of_weights(sums, count)
+        parameters = {"sums": sums, **self.moved(theta, self.sums_of_weights(theta["sums"]), sizes)}
         if self.weights is not None:
             parameters["weight"] = self.weights[1] * sizes / count
         return Draws({parameter.name: parameters[parameter.name] for parameter in self.parameters})
 
-    def held(self, sums: Floats, count: Floats | None = None) -> Floats:
+    def sums_of_weights(self, sums: Floats, count: Floats | None = None) -> Floats:
         """Σv of every cell, (draw, cell), clipped to its range under the published sample counts or `count`."""
         count = np.repeat(self.count[None], len(sums), axis=0) if count is None else count
         if self.weights is None:
@@ -241,7 +241,7 @@ class Moments(Sanitized):
         return np.concatenate([np.zeros_like(n), -n, -second]), np.concatenate([np.minimum(most, n), n, second])
 
     @property
-    def drawn(self) -> tuple[Parameter, ...]:
+    def drawn_parameters(self) -> tuple[Parameter, ...]:
         units = "natural logarithm" if self.law == "lognormal" else "1"
         return Parameter("mean", (("cell", self.labels),), units), Parameter("standard_deviation", (), units)
 
@@ -252,7 +252,7 @@ class Moments(Sanitized):
         return (low + high) / 2.0, (high - low) / 2.0
 
     def laws(self, sums: Floats, rng: np.random.Generator) -> Mapping[str, Floats]:
-        sizes = self.held(sums)
+        sizes = self.sums_of_weights(sums)
         start = 0 if self.weights is None else len(self.count)
         b = np.clip(sums[:, start : start + len(self.count)] / UNIT, -sizes, sizes)
         uniforms = open_uniforms(rng, (len(sums), 1 + (len(self.count) if self.matrix is None else self.matrix.shape[1])))
@@ -281,8 +281,8 @@ class Moments(Sanitized):
         mean = np.clip((theta["mean"] - middle) / half + new - old, -1.0, 1.0)
         sd = np.repeat(theta["standard_deviation"] / half, len(after))
         if self.variance is None:
-            one, other = (self._variance(theta["sums"], *pair) for pair in ((before, old), (after, new)))
-            sd = np.clip(sd * np.sqrt(other / one), LEAST_SD, 1.0)
+            old_variance, new_variance = (self._variance(theta["sums"], *pair) for pair in ((before, old), (after, new)))
+            sd = np.clip(sd * np.sqrt(new_variance / old_variance), LEAST_SD, 1.0)
         return {"mean": middle + half * mean, "standard_deviation": half * sd}
 
     def _centre(self, sums: Floats, sizes: Floats) -> Floats:
@@ -376,7 +376,7 @@ class LevelCounts(Sanitized):
         return np.zeros_like(high), high
 
     @property
-    def drawn(self) -> tuple[Parameter, ...]:
+    def drawn_parameters(self) -> tuple[Parameter, ...]:
         names = tuple(f"{level:g}" for level in self.levels)
         return (Parameter("probability", (("cell", self.labels), ("level", names))),)
 
@@ -386,7 +386,7 @@ class LevelCounts(Sanitized):
         If all gamma draws of a cell are too small for float64, the level with the largest count gets probability 1.
         """
         start, levels = (0 if self.weights is None else len(self.count)), len(self.levels)
-        counts = nearest_on_simplex(sums[:, start:].reshape(len(sums), -1, levels) / UNIT, self.held(sums))
+        counts = nearest_on_simplex(sums[:, start:].reshape(len(sums), -1, levels) / UNIT, self.sums_of_weights(sums))
         gammas = rng.standard_gamma(PRIOR / levels + counts)
         total = gammas.sum(axis=2, keepdims=True)
         most = np.eye(levels)[counts.argmax(axis=2)]

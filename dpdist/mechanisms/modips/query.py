@@ -67,10 +67,10 @@ def draw_truncated(sums: Floats, noise: Floats, low: Floats, high: Floats) -> Fl
     above, below = end - exact + 1, exact - start
     remainder = size % np.maximum(above, below)
     accepted = remainder < np.where(up, above, below)
-    drawn = np.where(up, exact + remainder, exact - 1 - remainder)
+    candidates = np.where(up, exact + remainder, exact - 1 - remainder)
     first = np.argmax(accepted, axis=1)
     rows = np.arange(len(sums))
-    return np.where(accepted[rows, first], drawn[rows, first].astype(np.float64), np.nan)
+    return np.where(accepted[rows, first], candidates[rows, first].astype(np.float64), np.nan)
 
 
 MOMENTS_SANITIZED = (
@@ -189,13 +189,13 @@ class ModipsMechanism(NoisySums[Settings, Sanitized]):
     def rounds(self, job: Job, settings: Settings, model: Sanitized, recorder: StratumRecorder, learned: None) -> Rounds:
         """Algorithms 1 and 2 of [M]; each sanitization gives `nested` sets by post-processing."""
         sums = yield Pass(summing(model), "sum")
-        defined, numbers, drawn = Defined.by_content(model), count(1), list[Draws]()
+        defined, numbers, draws = Defined.by_content(model), count(1), list[Draws]()
         for number in range(0, job.synthetic_sets, settings.nested):
             noisy = yield from _sanitize(model, sums, defined, numbers)
             for inner in range(settings.nested):
                 theta = yield Sample(noisy, "release", number + inner + 1, model)
-                drawn.append(theta)
-        return released_sets(recorder, drawn, float(job.epsilon.tables), statistics=float(len(sums)))
+                draws.append(theta)
+        return released_sets(recorder, draws, float(job.epsilon.tables), statistics=float(len(sums)))
 
 
 def _repeated(job: Job, settings: Settings) -> Repetition | None:
@@ -218,9 +218,9 @@ def _sanitize(model: Sanitized, sums: Floats, defined: Defined, numbers: count[i
         answers[part], stated = np.nan, query.once
         while np.isnan(answers[part]).any():
             noise = defined.noise(sums[part], query.scale, next(numbers), (stop - start) * CANDIDATES)
-            drawn = yield TruncatedNoise(sums[part], noise, low, high, stated)
+            candidate = yield TruncatedNoise(sums[part], noise, low, high, stated)
             stated = query.further()  # candidates that follow refused ones belong to the same draw
-            answers[part] = np.where(np.isnan(answers[part]), drawn, answers[part])
+            answers[part] = np.where(np.isnan(answers[part]), candidate, answers[part])
     return answers
 
 

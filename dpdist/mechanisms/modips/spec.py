@@ -118,5 +118,6 @@ class Modips(Noisy):
     def _cost(self, job: JobView) -> str:
         """A text on the loss of noise of scale Δ/ε that is truncated to a wide domain, with the sensitivity Δ."""
         epsilon = float(self.epsilon(job))
-        cost, shown = epsilon + log(2.0 - exp(-epsilon)), budget_text(self.epsilon(job))
-        return f"noise renormalised to a domain at the scale Δ/ε costs up to {cost:.4g} a sanitization, and not ε = {shown}"
+        cost, epsilon_text = epsilon + log(2.0 - exp(-epsilon)), budget_text(self.epsilon(job))
+        stated = "noise renormalised to a domain at the scale Δ/ε costs"
+        return f"{stated} up to {cost:.4g} a sanitization, and not ε = {epsilon_text}"

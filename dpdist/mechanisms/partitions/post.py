@@ -87,16 +87,16 @@ def grown(selected: Sequence[Ints], levels: Sequence[int]) -> tuple[tuple[Ints, 
 
     Also returns the attributes used above each node of the last layer, (node, attribute).
     """
-    codes, used = codes_of(levels), np.zeros((1, len(levels)), dtype=np.bool_)
+    codes, is_used = codes_of(levels), np.zeros((1, len(levels)), dtype=np.bool_)
     layers = [np.zeros(codes.shape[1], dtype=np.int64)]
     for by in selected:
         nodes = split_nodes(layers[-1], by, codes)
         parent = np.zeros(nodes.max() + 1, dtype=np.int64)
         parent[nodes] = layers[-1]
-        used = used[parent]
-        used[np.arange(len(parent)), by[parent]] = True
+        is_used = is_used[parent]
+        is_used[np.arange(len(parent)), by[parent]] = True
         layers.append(nodes)
-    return tuple(layers), used
+    return tuple(layers), is_used
 
 
 def selected_tree(selected: Sequence[Ints], levels: Sequence[int]) -> Tree:
@@ -165,7 +165,7 @@ class Attribute:
         place = np.floor((outcome - self.low) / self.width) if self.binned else np.rint(outcome - self.low)
         return np.clip(place, 0, self.levels - 1).astype(np.int64)
 
-    def drawn(self, level: Ints | Codes, rng: np.random.Generator) -> Floats:
+    def draw(self, level: Ints | Codes, rng: np.random.Generator) -> Floats:
         """Draws a value for each given level."""
         spread = rng.random(len(level)) - 0.5 if self.binned else 0.0
         return np.asarray(np.clip(self.values[level] + self.width * spread, self.low, self.high))
@@ -319,8 +319,8 @@ class PartitionCounts(LinearModel):
         n, cumulated = len(crosstab_row), np.cumsum(theta["cells"][0])
         cell = np.minimum(np.searchsorted(cumulated, rng.random(n) * cumulated[-1], side="right"), self.cells - 1)
         levels = np.unravel_index(cell, self.shape)
-        drawn = [attribute.drawn(level, rng) for attribute, level in zip(self.attributes, levels, strict=True)]
-        outcome = drawn[0] if len(drawn) == 1 else np.column_stack(drawn)
+        values = [attribute.draw(level, rng) for attribute, level in zip(self.attributes, levels, strict=True)]
+        outcome = values[0] if len(values) == 1 else np.column_stack(values)
         return outcome, np.full(n, theta["weight"][0])
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:

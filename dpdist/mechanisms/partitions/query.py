@@ -73,13 +73,13 @@ def scores(cells: Floats, selected: Sequence[Ints], levels: Sequence[int]) -> Fl
 
     It is infinite for attributes that already split the node. `cells` are the cells' counts in whole units of 1/UNIT.
     """
-    layers, used = grown(selected, levels)
+    layers, is_used = grown(selected, levels)
     nodes, codes = layers[-1], codes_of(levels)
-    values = np.empty(used.shape)
+    values = np.empty(is_used.shape)
     for attribute, number in enumerate(levels):
-        counts = np.bincount(nodes * number + codes[attribute], weights=cells, minlength=len(used) * number)
+        counts = np.bincount(nodes * number + codes[attribute], weights=cells, minlength=len(is_used) * number)
         values[:, attribute] = np.rint(aic(counts.reshape(-1, number) / UNIT) * UNIT)
-    return np.where(used, np.inf, values)
+    return np.where(is_used, np.inf, values)
 
 
 class Partitions(NoisySums[Partitioned, PartitionCounts]):
@@ -110,14 +110,14 @@ class Partitions(NoisySums[Partitioned, PartitionCounts]):
 def partition_counts(model: PartitionCounts, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
     """Runs algorithm 1 of [S]; `epsilon` is the ε of one set; only the summary uses it."""
     sums = yield Pass(CellCounts(model), "sum")
-    numbers, drawn = count(1), []
+    numbers, draws = count(1), []
     for _ in range(sets):
         selected = yield from _select(model, sums, numbers)
         tree = model.tree(selected)
         stated = layer_counts(model.scale, len(tree.sizes))
         noisy = yield Defined.by_content((model, selected)).sums(model.layered(tree, sums), stated, next(numbers))
-        drawn.append(model.released(selected, noisy))
-    return released_sets(recorder, drawn, epsilon, cells=float(model.cells))
+        draws.append(model.released(selected, noisy))
+    return released_sets(recorder, draws, epsilon, cells=float(model.cells))
 
 
 def _select(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Generator[Choice, Any, tuple[Ints, ...]]:

@@ -71,8 +71,8 @@ class Histogram(PublicModel):
     def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Draws a bin by its probability, then a value uniform within the bin. Weights are 1."""
         uniforms, cumulated = open_uniforms(rng, (len(crosstab_row), 2)), np.cumsum(self.shares(theta["counts"])[0])
-        drawn = np.minimum(np.searchsorted(cumulated, uniforms[:, 0] * cumulated[-1], side="right"), self.bins - 1)
-        return self.edges[drawn] + uniforms[:, 1] * np.diff(self.edges)[drawn], np.ones(len(crosstab_row))
+        bins = np.minimum(np.searchsorted(cumulated, uniforms[:, 0] * cumulated[-1], side="right"), self.bins - 1)
+        return self.edges[bins] + uniforms[:, 1] * np.diff(self.edges)[bins], np.ones(len(crosstab_row))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E w = 1 and E y of every crosstab row, (draw, row)."""
@@ -96,12 +96,12 @@ class Histogram(PublicModel):
         expected = records * self.shares(theta["counts"])
         return Draws({"counts": expected + rng.laplace(0.0, float(self.scale), (draws, self.bins))})
 
-    def averaged(self, drawn: Draws) -> Draws:
+    def averaged(self, draws: Draws) -> Draws:
         """Counts in proportion to mean shares over simulated noise.
 
         No simulated share is negative, so the mean is above 0 even for empty bins.
         """
-        return Draws({"counts": self.shares(drawn["counts"]).mean(axis=0, keepdims=True)})
+        return Draws({"counts": self.shares(draws["counts"]).mean(axis=0, keepdims=True)})
 
     def recounted(self, theta: Draws, counts: Floats) -> Draws:
         """The released histogram, unchanged: its shares do not depend on sample counts."""

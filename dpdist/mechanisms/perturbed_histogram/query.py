@@ -55,13 +55,13 @@ class PerturbedHistogramMechanism(NoisySums[MechanismSpec, Histogram]):
         self, job: Job, settings: MechanismSpec, model: Histogram, recorder: StratumRecorder, learned: None
     ) -> Rounds:
         counts = yield Pass(HistogramCounts(model), "sum")
-        defined, query, drawn = Defined.by_content(model), bin_counts(scale_of(job)), list[Draws]()
+        defined, query, draws = Defined.by_content(model), bin_counts(scale_of(job)), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
             noisy = yield defined.sums(counts, query, number)
-            drawn.append(Draws({"counts": noisy}))
-        empty = float(np.mean([(theta["counts"] <= 0).mean() for theta in drawn]))
+            draws.append(Draws({"counts": noisy}))
+        empty = float(np.mean([(theta["counts"] <= 0).mean() for theta in draws]))
         epsilon = float(job.epsilon_per_set)
-        return released_sets(recorder, drawn, epsilon, bins=float(model.bins), share_of_empty_bins=empty)
+        return released_sets(recorder, draws, epsilon, bins=float(model.bins), share_of_empty_bins=empty)
 
 
 MECHANISMS: dict[str, Mechanism] = {"perturbed_histogram": PerturbedHistogramMechanism()}

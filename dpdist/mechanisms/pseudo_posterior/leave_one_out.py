@@ -117,11 +117,11 @@ def leave_one_out(
     bound = 2.0 * weighted.fit.summary.database_bound
     rows = []
     for i in which:
-        others = np.arange(len(records)) != i
-        remaining = records.take(others)
+        mask = np.arange(len(records)) != i
+        remaining = records.take(mask)
         again = weighting(model, remaining, search(), draws, key, stratum)
-        evidence = model.log_evidence(model.statistics(remaining, weighted.alpha[others]))
-        ratio = f @ weighted.alpha - f[:, others] @ again.alpha - (weighted.log_evidence - again.log_evidence)
+        evidence = model.log_evidence(model.statistics(remaining, weighted.alpha[mask]))
+        ratio = f @ weighted.alpha - f[:, mask] @ again.alpha - (weighted.log_evidence - again.log_evidence)
         log_ratio = f[:, i] * weighted.alpha[i] - (weighted.log_evidence - evidence)
         loss, at_given = float(np.abs(ratio).max()), float(np.abs(log_ratio).max())
         number, ranged = int(records.record[i]), weighted.fit.range_bound

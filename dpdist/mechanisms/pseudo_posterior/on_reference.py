@@ -167,7 +167,7 @@ def centre_of(model: Likelihood, draws: Draws) -> Draws:
         scale = values.std(axis=0)
         scaled = (values - mean[name]) / np.where(scale > 0, scale, 1.0)
         distance += np.square(scaled).reshape(len(draws), -1).sum(axis=1)
-    return draws.one(int(distance.argmin()))
+    return draws.at(int(distance.argmin()))
 
 
 def dimensions(theta: Draws) -> int:

@@ -193,13 +193,13 @@ class SanitizedLognormal(PublicModel):
             by_column["elasticity"] = (more - less) / (2.0 * STEP)
         values = {name: np.repeat(value[None], draws, axis=0) for name, value in by_column.items()}
         fitted = Draws({name: value[:1] for name, value in values.items()})
-        centre, drawn = (
+        centre, varied = (
             self._laws(fitted, solved.shift[None], solved.stretch[None]),
             self._varied(fitted, draws, rng),
         )
         values |= {"means": np.repeat(centre["coefficients"], draws, axis=0)}
         values |= {"covariance": np.repeat(centre["covariance"], draws, axis=0)}
-        values |= {"drawn_means": drawn["coefficients"], "drawn_covariance": drawn["covariance"]}
+        values |= {"drawn_means": varied["coefficients"], "drawn_covariance": varied["covariance"]}
         return Draws({parameter.name: values[parameter.name] for parameter in self.parameters})
 
     def _fit(self, statistics: Floats, whitened: ReferenceMoments, count: Floats) -> InvertedFit:
@@ -249,7 +249,7 @@ class SanitizedLognormal(PublicModel):
         """Draws from the law of all errors of the fit."""
         as_released = _fitted(theta)
         both = sampling_errors(as_released, draws, rng), noise_errors(as_released, draws, rng)
-        moved, bent = (one + other for one, other in zip(*both, strict=True))
+        moved, bent = (value + error for value, error in zip(*both, strict=True))
         return self._laws(theta, as_released.shift + moved, as_released.stretch + bent)
 
     def _about(self, theta: Draws, moved: Floats, bent: Floats) -> Draws:

@@ -68,9 +68,9 @@ class SanitizedStatisticsMechanism(NoisySums[Settings, SanitizedLognormal]):
 
     def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
         once = replace(total, exchange=EXCHANGE) if settings.gaussian else total
-        shown = SANITIZED_GAUSSIAN if settings.gaussian else SANITIZED
+        conditions = SANITIZED_GAUSSIAN if settings.gaussian else SANITIZED
         moves = () if job.sizes_secret else (MOVES_EXCHANGED,)
-        promise = promise_of(job, once, shown, *moves, LOGNORMAL_SHAPE, *referred(job))
+        promise = promise_of(job, once, conditions, *moves, LOGNORMAL_SHAPE, *referred(job))
         composition = SETS_ARE_FREE + parallel(job) + of_frame(job)
         return replace(promise, total=with_frame(job, once), composition=composition)
 
@@ -89,11 +89,11 @@ class SanitizedStatisticsMechanism(NoisySums[Settings, SanitizedLognormal]):
         sums = np.concatenate([exact[:, :2].reshape(-1), exact[:, 2:].sum(axis=0)])
         query = whitened_sums(scale_of(job, settings.noise), settings.noise)
         noisy = yield Defined.by_content(model).sums(sums, query, 1)
-        drawn = []
+        draws = []
         for number in range(1, job.synthetic_sets + 1):
             theta = yield Sample(noisy, "release", number, model)
-            drawn.append(theta)
-        return released_sets(recorder, drawn, float(job.epsilon.tables), cells=float(len(exact)))
+            draws.append(theta)
+        return released_sets(recorder, draws, float(job.epsilon.tables), cells=float(len(exact)))
 
 
 MECHANISMS: dict[str, Mechanism] = {"sanitized_statistics": SanitizedStatisticsMechanism()}

@@ -99,11 +99,11 @@ def statistics(p: Floats, share: float = float(SHARE), noise: NoiseName = "lapla
 
     Every row has a norm of at most 1.
     """
-    one, two = p.T
+    p1, p2 = p.T
     if noise == "gaussian":
-        scatter = np.column_stack([1.0 - one**2 - two**2, one**2 - two**2, 2.0 * one * two])
+        scatter = np.column_stack([1.0 - p1**2 - p2**2, p1**2 - p2**2, 2.0 * p1 * p2])
         return np.column_stack([np.sqrt(share) * p, np.sqrt(1.0 - share) * scatter])
-    scatter = np.column_stack([1.0 - one**2 - two**2, (one**2 - two**2) / ROOT_2, ROOT_2 * one * two])
+    scatter = np.column_stack([1.0 - p1**2 - p2**2, (p1**2 - p2**2) / ROOT_2, ROOT_2 * p1 * p2])
     return np.column_stack([share * p / ROOT_2, (1.0 - share) * scatter])
 
 

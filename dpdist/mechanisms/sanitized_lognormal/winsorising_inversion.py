@@ -74,10 +74,10 @@ def whitening_of(cell: Ints, outcome: Floats, weight: Floats, cells: int) -> Ref
     deviation = np.sqrt(np.diag(scatter))
     if not (deviation > 1e-6).all() or abs(scatter[0, 1]) > (1.0 - 1e-9) * deviation.prod():
         raise Improper(CONSTANT)
-    some = residual[np.linspace(0, len(residual) - 1, min(KEPT, len(residual))).astype(np.int64)]
-    some = some - some.mean(axis=0)
-    root = np.linalg.cholesky(some.T @ some / len(some) + 1e-12 * np.diag(np.diag(scatter)))
-    whitened = np.linalg.solve(root, some.T).T / REACH
+    sample = residual[np.linspace(0, len(residual) - 1, min(KEPT, len(residual))).astype(np.int64)]
+    sample = sample - sample.mean(axis=0)
+    root = np.linalg.cholesky(sample.T @ sample / len(sample) + 1e-12 * np.diag(np.diag(scatter)))
+    whitened = np.linalg.solve(root, sample.T).T / REACH
     return ReferenceMoments(Whitening(centre, np.linalg.inv(np.linalg.cholesky(scatter))), whitened, count)
 
 
@@ -98,8 +98,8 @@ def fit(
     prior = spread + earlier
     precision = 1.0 / (prior + sampling + noisy)
     share = precision / precision.sum(axis=0)
-    one, two = (count / n) @ (prior - own_weight**2 / precision)
-    scatter = moments.scatter / n - np.array([one + two, one - two, 0.0])
+    first, second = (count / n) @ (prior - own_weight**2 / precision)
+    scatter = moments.scatter / n - np.array([first + second, first - second, 0.0])
     rate, bend = _slopes(x)
     shift, stretch = _solve(x, np.clip(moved, -1.0, 1.0), scatter, count / n, rate, bend)
     influence = (_terms(within) - _terms(within).mean(axis=0)) @ bend.T
@@ -181,8 +181,8 @@ def _winsorise(x: Floats) -> Floats:
 
 def _terms(p: Floats) -> Floats:
     """(|p|², p₁² − p₂², 2p₁p₂) of every record."""
-    one, two = p[:, 0] ** 2, p[:, 1] ** 2
-    return np.column_stack([one + two, one - two, 2.0 * p[:, 0] * p[:, 1]])
+    first, second = p[:, 0] ** 2, p[:, 1] ** 2
+    return np.column_stack([first + second, first - second, 2.0 * p[:, 0] * p[:, 1]])
 
 
 def _symmetric(entries: Floats) -> Floats:

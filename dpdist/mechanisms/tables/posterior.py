@@ -29,7 +29,7 @@ from dpdist.core.sharing import share_out
 from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, SIDES, in_blocks, solved
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import Loadings
-from dpdist.mechanisms.tables.rows import FigureRows, Rows, placed_in, seen
+from dpdist.mechanisms.tables.rows import FigureRows, Rows, placed_in, row_values
 from dpdist.mechanisms.tables.sizes import Sizes
 
 DRIFTS = {0.0005: 0.3, 0.002: 0.25, 0.006: 0.2, 0.02: 0.15, 0.05: 0.08, 0.12: 0.018, 0.3: 0.0018, 0.9: 0.0002}
@@ -384,7 +384,9 @@ class Posterior:
         """The covariance of what is observed times values, (row, side)."""
         z = self.prior.spread_out(self.rows, values)
         alone = self.unshared[:, None] * values
-        return seen(self.rows, z) + alone + (0.0 if self.clipped is None else self.clipped @ (self.clipped.T @ values))
+        return (
+            row_values(self.rows, z) + alone + (0.0 if self.clipped is None else self.clipped @ (self.clipped.T @ values))
+        )
 
     def disturbed(self, standard: Floats, rng: np.random.Generator) -> Floats:
         """Draws of errors of observations, (row, draw), from errors of variance 1."""
@@ -414,7 +416,7 @@ class Posterior:
         """Covariance of what is observed with figures, applied to `weight` (row,) times `signs` (row, side): (observed row,
         side).
         """
-        return seen(self.rows, self.prior.times(figures.back(weight, signs)))
+        return row_values(self.rows, self.prior.times(figures.back(weight, signs)))
 
     def variances(self, rows: Rows | FigureRows) -> Floats:
         """Posterior variances of rows of the file's cells, (row,)."""
@@ -426,7 +428,7 @@ class Posterior:
         if rows[0].shape[1] < len(self.prior.size):
             rows = placed_in(rows, 0, len(self.prior.size))
         if not self.dense:
-            squares = (seen(rows, self._errors) ** 2).mean(axis=1)
+            squares = (row_values(rows, self._errors) ** 2).mean(axis=1)
             coordinate = np.max([j * (np.diff(row.indptr) > 0) for j, row in enumerate(rows)], axis=0)
             return _drawn_variances(lone_variances(self.prior, rows), squares, coordinate)
         if id(rows) not in self.reached:
@@ -476,7 +478,7 @@ class Posterior:
 
     def answers(self, z: Floats, noise: Floats | float = 0.0) -> Floats:
         """Estimates of z from its own rows with errors of observations, (cell, 1 + outcome, draw)."""
-        return self.prior.spread_out(self.rows, self.solve(seen(self.rows, z) + noise, OF_DRAWS))
+        return self.prior.spread_out(self.rows, self.solve(row_values(self.rows, z) + noise, OF_DRAWS))
 
 
 class ErrorDraws(Protocol):

@@ -135,6 +135,6 @@ def placed_in(rows: Rows, first: int, cells: int) -> Rows:
     return placed
 
 
-def seen(rows: Rows, z: Floats) -> Floats:
+def row_values(rows: Rows, z: Floats) -> Floats:
     """Rows of z (cell, 1 + outcome, draw): (row, draw)."""
     return np.asarray(sum(row @ z[:, j] for j, row in enumerate(rows)))

@@ -33,8 +33,8 @@ def expectations(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float]
             rows = slice(low, low + DRAWS)
             share = law.share[rows, cell]
             chances = [_chances(law.mean[rows, cell, part], law.sd[rows, cell, part], bins.edges) for part in range(2)]
-            ones = chances[1] * bins.one
-            weight[rows, cell] = share * ones.sum(axis=1) + (1.0 - share) * (chances[0] @ bins.zero)
+            ones = chances[1] * bins.of_rest
+            weight[rows, cell] = share * ones.sum(axis=1) + (1.0 - share) * (chances[0] @ bins.of_zeros)
             if kind == "binary":
                 product[rows, cell] = share * ones.sum(axis=1)
                 continue

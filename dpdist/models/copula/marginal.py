@@ -49,18 +49,18 @@ class Marginal:
         return cls._of(values, np.ones(len(values), dtype=np.int64), continuous)
 
     @classmethod
-    def mixed(cls, values: Floats, others: Floats, share: float, continuous: bool) -> Marginal:
-        """The distribution of a mixture: `values` have the probability `share`, and `others` the rest.
+    def mixed(cls, values: Floats, rest: Floats, share: float, continuous: bool) -> Marginal:
+        """The distribution of a mixture: `values` have the probability `share`, and `rest` the rest.
 
         If one kind is empty, or its share rounds to 0, the other kind has all of the probability.
         """
-        one, other = round(share * len(others)), round((1.0 - share) * len(values))
-        if len(others) == 0 or other == 0 < len(values):
+        own_copies, rest_copies = round(share * len(rest)), round((1.0 - share) * len(values))
+        if len(rest) == 0 or rest_copies == 0 < len(values):
             return cls.of(values, continuous)
-        if len(values) == 0 or one == 0:
-            return cls.of(others, continuous)
-        counts = np.repeat(np.array([one, other], dtype=np.int64), [len(values), len(others)])
-        return cls._of(np.concatenate([values, others]), counts // np.gcd(one, other), continuous)
+        if len(values) == 0 or own_copies == 0:
+            return cls.of(rest, continuous)
+        counts = np.repeat(np.array([own_copies, rest_copies], dtype=np.int64), [len(values), len(rest)])
+        return cls._of(np.concatenate([values, rest]), counts // np.gcd(own_copies, rest_copies), continuous)
 
     @classmethod
     def _of(cls, values: Floats, counts: Ints, continuous: bool) -> Marginal:
@@ -156,15 +156,15 @@ class MarginalBins(NamedTuple):
 
     - `edges`: edges of the bins of the weight's score.
     - `splines` (bin, BASIS): the regression's basis functions at every bin's mean score.
-    - `zero`, `one` (bin,): mean weight in the bin of a record with outcome 0, and of any other record.
+    - `of_zeros`, `of_rest` (bin,): mean weight in the bin of a record with outcome 0, and of any other record.
     - `outcome` (bin,): number of the distribution of outcomes that a record in the bin has.
     - `means`: for each distribution of outcomes, by the number in `outcome`, its mean outcome in each of BINS.
     """
 
     edges: Floats
     splines: Floats
-    zero: Floats
-    one: Floats
+    of_zeros: Floats
+    of_rest: Floats
     outcome: Ints
     means: dict[int, Floats]
 
@@ -175,12 +175,12 @@ def bins_of(marginals: Sequence[Marginal], of_weight: Ints, of_outcome: Ints, be
     `of_weight` (part,) and `of_outcome` (class,) are positions in `marginals`. `between` are the weights that separate
     the classes. Each is also an edge of the bins, so that a bin lies in one class.
     """
-    zero, one = (marginals[k] for k in of_weight)
-    class_edges = one.until(between)
+    of_zeros, of_rest = (marginals[k] for k in of_weight)
+    class_edges = of_rest.until(between)
     edges = np.unique(np.concatenate([BINS, class_edges]))
     outcome = of_outcome[(edges[:-1, None] >= class_edges).sum(axis=1)]
     density, chance = np.exp(-(edges**2) / 2.0) / np.sqrt(2.0 * np.pi), np.diff(scipy.special.ndtr(edges))
     middle = (edges[1:] + edges[:-1]) / 2.0
     splines = basis(np.divide(-np.diff(density), chance, out=middle, where=chance > 1e-14))
     means = {int(k): marginals[k].averages(BINS) for k in np.unique(outcome)}
-    return MarginalBins(edges, splines, zero.averages(edges), one.averages(edges), outcome, means)
+    return MarginalBins(edges, splines, of_zeros.averages(edges), of_rest.averages(edges), outcome, means)

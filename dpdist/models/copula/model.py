@@ -90,14 +90,14 @@ class Scores:
         Such files have as many records as the current file. The correction covers the misfit of the law and shrinkage
         towards the prior. `prior` is the prior standard deviation of a shift (`bias_correction.PRIOR`).
         """
-        scored, standing = self.scored(records), self._effective_sizes(records)
+        scored, effective_sizes = self.scored(records), self._effective_sizes(records)
         figures = (records.weight, records.weight * records.outcome)
         group = (GROUPS * uniforms_of(self.reference_facts.key, "level", records.record)).astype(np.int64)
         statistics, sums = [], []
         for k in range(GROUPS):
             inside = group == k
             part = ScoredRecords(*(values[inside] for values in scored))
-            statistics.append(normal_scores.sums(part, standing[inside], len(self.cells)))
+            statistics.append(normal_scores.sums(part, effective_sizes[inside], len(self.cells)))
             sums.append(np.column_stack([group_sums(part.cell, values[inside], len(self.cells)) for values in figures]))
         fitted = self._law(self.centre(_with_and_without(statistics)))
         shift = misfit(self.reference_facts, fitted, self.kind, self.outcome_bounds, _with_and_without(sums), prior)
@@ -105,8 +105,10 @@ class Scores:
 
     def weights_corrected(self, records: Records, alpha: Floats) -> Facts:
         """The facts with a further correction, for the effect of privacy weights on the reference's fit."""
-        standing = self._effective_sizes(records)
-        centred = (self.centre(self.statistics(records, weights)[None]) for weights in (standing, standing * alpha))
+        effective_sizes = self._effective_sizes(records)
+        centred = (
+            self.centre(self.statistics(records, weights)[None]) for weights in (effective_sizes, effective_sizes * alpha)
+        )
         plain, weighted = (self._law(draws).free() for draws in centred)
         return self.reference_facts.with_weights_corrected(plain.less(weighted))
 

@@ -165,9 +165,9 @@ def _correlation(means: Sequence[Floats]) -> Floats:
 
     `means` are the means of both variables, of their squares and of their product.
     """
-    one, other, one_squared, other_squared, product = means
-    scale = np.sqrt(np.maximum(one_squared - one**2, 0.0) * np.maximum(other_squared - other**2, 0.0))
-    correlation = np.divide(product - one * other, scale, out=np.zeros_like(scale), where=scale > LITTLE)
+    x, y, x_squared, y_squared, product = means
+    scale = np.sqrt(np.maximum(x_squared - x**2, 0.0) * np.maximum(y_squared - y**2, 0.0))
+    correlation = np.divide(product - x * y, scale, out=np.zeros_like(scale), where=scale > LITTLE)
     return np.asarray(np.clip(correlation, -STRAIGHT, STRAIGHT))
 
 
@@ -197,12 +197,12 @@ def cell_distributions(
             inside = group[cell] == number
             own_share[mixed], effective[mixed] = _by_likeness(cell[inside], values[inside], mixed)
     for k in range(len(cells)):
-        mine, others = values[cell == k], np.empty(0)
+        own_values, rest = values[cell == k], np.empty(0)
         if k in small and left_out[small == k] > 0:
             group = cells.wider(int(left_out[small == k][0]))
-            others = values[(group[cell] == group[k]) & (cell != k)]
-        continuous = weights and not discrete(np.concatenate([mine, others]))
-        marginals.append(Marginal.mixed(mine, others, float(own_share[k]), continuous))
+            rest = values[(group[cell] == group[k]) & (cell != k)]
+        continuous = weights and not discrete(np.concatenate([own_values, rest]))
+        marginals.append(Marginal.mixed(own_values, rest, float(own_share[k]), continuous))
     return Shapes(position, own_share, effective)
 
 
@@ -215,8 +215,8 @@ def _wider(cells: PredictorCells, size: Ints, small: Ints) -> Ints:
     left_out = np.zeros(len(small), dtype=np.int64)
     for columns in range(1, cells.depth + 1):
         group = cells.wider(columns)
-        others = np.bincount(group, weights=size)[group[small]] - size[small]
-        left_out[(left_out == 0) & ((others >= FEWEST_UNMIXED) | ((columns == cells.depth) & (others > 0)))] = columns
+        rest = np.bincount(group, weights=size)[group[small]] - size[small]
+        left_out[(left_out == 0) & ((rest >= FEWEST_UNMIXED) | ((columns == cells.depth) & (rest > 0)))] = columns
     return left_out
 
 
@@ -263,10 +263,10 @@ def _alike(values: Floats, variance: Floats, number: Ints, size: Floats) -> tupl
     Both follow from distances of cells' means from the mean of all other cells. `variance` (cell,) is the variance of a
     value within a cell.
     """
-    others = np.maximum(len(values) - size, 1.0)
-    mean, rest = _means(values, number, size), (values.sum() - np.bincount(number, values, len(size))) / others
+    number_of_rest = np.maximum(len(values) - size, 1.0)
+    mean, rest = _means(values, number, size), (values.sum() - np.bincount(number, values, len(size))) / number_of_rest
     with np.errstate(divide="ignore", invalid="ignore"):
-        sampling = np.where(size > 1, variance / size + np.mean(variance) / others, np.inf)
+        sampling = np.where(size > 1, variance / size + np.mean(variance) / number_of_rest, np.inf)
     mixed = composite(mean - rest, sampling)
     least = variance / len(values)
     records = np.divide(variance, np.maximum(mixed.error, least), out=size.copy(), where=variance > 0)

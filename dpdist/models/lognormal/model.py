@@ -278,16 +278,16 @@ class Lognormal(Conjugate):
         logs = {"log_outcome": np.log(records.outcome), "log_weight": np.log(records.weight)}
         return clamped_records(alpha, reference, clamp, {"pattern": self._pattern(records), **logs})
 
-    def from_stan(self, drawn: Mapping[str, Floats]) -> Mapping[str, Floats]:
+    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
         """B and Σ of the sample law from the program's parameters.
 
         Program `population` has parameters of the population's law. They are converted by B_y = β − aΣ_yw and B_w = −κ_x
         − κ_yβ − aΣ_ww, with Xa = 1.
         """
         if self.synthesis == "fbp":
-            law, covariance = sample_law(*(drawn[name] for name in ("beta", "kappa_x", "kappa_y", "sigma_y", "sigma_pi")))
+            law, covariance = sample_law(*(draws[name] for name in ("beta", "kappa_x", "kappa_y", "sigma_y", "sigma_pi")))
         else:
-            law, covariance = drawn["coefficients"], drawn["covariance"]
+            law, covariance = draws["coefficients"], draws["covariance"]
         coefficients = np.full((len(law), len(self.design.names), 2), np.nan)
         coefficients[:, self.design.columns, :] = law
         return {"coefficients": coefficients, "covariance": covariance}

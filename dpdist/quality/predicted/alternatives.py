@@ -91,8 +91,8 @@ def _rows(plan: Plan, reference: ReferenceFile, listener: Listener) -> pd.DataFr
     changes, rows = list(_changed(job)), list[tuple[str, str, str, float, float, str]]()
     model = builder_of(job).build(job, crosstab, crosstab.rows_of(0))
     assert isinstance(model, PredictsErrors)
-    others = model.by_setting() if isinstance(model, LearnsFromRecords) else {}
-    settings = [(change, job, other) for change, other in others.items()]
+    by_setting = model.by_setting() if isinstance(model, LearnsFromRecords) else {}
+    settings = [(change, job, other) for change, other in by_setting.items()]
     with TemporaryDirectory() as folder, single_threaded():
         population = Population.of(job, reference, crosstab)
         records = population.as_it_is()
@@ -137,13 +137,13 @@ def _changed(job: Job) -> Iterator[tuple[str, Job]]:
     """Yields the job without each table, and with each table summed over one of its columns unless another has that."""
     if len(job.tables) < 2:
         return
-    others = {frozenset(table.by) for table in job.tables}
+    column_sets = {frozenset(table.by) for table in job.tables}
     for place, table in enumerate(job.tables):
         before, after = job.tables[:place], job.tables[place + 1 :]
         yield f"without {table.name}", _with_tables(job, (*before, *after))
         for column in table.by:
             by = tuple(name for name in table.by if name != column)
-            if by and frozenset(by) not in others:
+            if by and frozenset(by) not in column_sets:
                 summed = table.model_copy(update={"by": by})
                 yield f"{table.name} without {column}", _with_tables(job, (*before, summed, *after))
 

@@ -62,7 +62,7 @@ class ErrorCurve(NamedTuple):
         return [point.relative if self.fixed else point.median for point in self.points]
 
 
-def page(plan: Plan, prediction: ErrorPrediction, public: Path | None, others: Sequence[Alternative] = ()) -> str:
+def page(plan: Plan, prediction: ErrorPrediction, public: Path | None, changes: Sequence[Alternative] = ()) -> str:
     """One HTML document that loads nothing. Its figures are those of `plan --json`."""
     first = Section("errors", "Predicted errors")
     parts, headline = [first], not_known(prediction)
@@ -75,8 +75,8 @@ def page(plan: Plan, prediction: ErrorPrediction, public: Path | None, others: S
             f"{text}." for text in (*alarms(prediction), *proposals(prediction))
         ]
         first.grids += _nearer(prediction)
-        if others:
-            parts.append(Section("alternatives", "Alternatives", grids=[grid(others)]))
+        if changes:
+            parts.append(Section("alternatives", "Alternatives", grids=[grid(changes)]))
         parts += _tables(prediction)
     return (
         environment("dpdist.quality", "dpdist.publish.writers")
@@ -162,10 +162,10 @@ def _drawn(curves: Sequence[ErrorCurve]) -> Iterator[ReportFigure]:
     for fixed in (False, True):
         chosen = [curve for curve in curves if curve.fixed == fixed]
         for start in range(0, len(chosen), IN_ONE_FIGURE):
-            few = chosen[start : start + IN_ONE_FIGURE]
+            group = chosen[start : start + IN_ONE_FIGURE]
             scale, unit = (100.0, "% of the figure") if fixed else (1.0, "direct standard errors")
-            points = {curve.here.statistic: (epsilons, scale * np.array(curve.medians)) for curve in few}
-            levels = {} if fixed else {curve.here.statistic: curve.here.reference_alone for curve in few}
+            points = {curve.here.statistic: (epsilons, scale * np.array(curve.medians)) for curve in group}
+            levels = {} if fixed else {curve.here.statistic: curve.here.reference_alone for curve in group}
             y = axis(unit, *(up for _, up in points.values()), np.array(list(levels.values())))
             y = y if y.log else y._replace(low=0.0)
             caption = f"Median error over ε: {', '.join(points)}"

@@ -243,9 +243,9 @@ def _summed(rows: Mapping[str, Any]) -> Statistics:
 @cache
 def named_above(replicates: int, cells: int) -> float:
     """The root mean squared error over replicates, in direct standard errors, above which a figure is named."""
-    drawn = PUBLIC.generator("alarms").laplace(0.0, np.sqrt(0.5), (SIMULATED, replicates))
+    noise = PUBLIC.generator("alarms").laplace(0.0, np.sqrt(0.5), (SIMULATED, replicates))
     level = max(FALSE_ALARM / max(cells, 1), 10.0 / SIMULATED)
-    return max(FAR, float(np.quantile(np.sqrt((drawn**2).mean(axis=1)), 1.0 - level)))
+    return max(FAR, float(np.quantile(np.sqrt((noise**2).mean(axis=1)), 1.0 - level)))
 
 
 def predicted(
@@ -329,8 +329,8 @@ def identity(
         "codes": dict(crosstab.codes),
         "times": [str(factor) for factor in times],
     }
-    drawn = None if crosstab.sampled is None else [[list(label), n] for label, n in crosstab.sampled.items()]
-    return digest(facts | {"public": reference.sha256, "drawn": drawn})
+    sample_sizes = None if crosstab.sampled is None else [[list(label), n] for label, n in crosstab.sampled.items()]
+    return digest(facts | {"public": reference.sha256, "drawn": sample_sizes})
 
 
 def public_sizes(job: Job, crosstab: Crosstab, reference: ReferenceFile | ReferenceRelease) -> Crosstab:
@@ -413,13 +413,13 @@ def _of_formulas(
                 )
             every["chance"] = np.concatenate([_chance(item) for item in of_tables])
             for k in range(DRAWS):
-                rng, drawn = PUBLIC.child(str(k)).generator("errors"), list[Floats]()
+                rng, draws = PUBLIC.child(str(k)).generator("errors"), list[Floats]()
                 for item in of_tables:
                     both = np.abs(rng.standard_normal((2, len(item.error)))) * [item.error, item.alone]
-                    drawn.append(
+                    draws.append(
                         both / _units(item.freedom, PUBLIC.child(f"{k} {item.table}").generator(item.statistic.text))
                     )
-                error, alone = np.concatenate(drawn, axis=1)
+                error, alone = np.concatenate(draws, axis=1)
                 frames.append(every.assign(error=error, alone=alone, replicate=k, epsilon=float(tried.budget.epsilon)))
             tick(1)
     return pd.concat(frames, ignore_index=True)
@@ -454,15 +454,17 @@ def _of_replicates(
     wanted = [
         (k, tried) for k in range(number) for tried in budgets if k == 0 or tried.budget.epsilon == job.budget.epsilon
     ]
-    frames, drawn = [], dict[int, PublicReplicate]()
+    frames, by_number = [], dict[int, PublicReplicate]()
     with single_threaded(), stage(listener, "predict errors", len(wanted)) as tick:
         population = Population.of(job, reference, crosstab)
         truths = truths_of(job, crosstab, population)
         for k, tried in wanted:
             key = PUBLIC.child(str(k))
-            if k not in drawn:
-                drawn = {k: replicate(job, crosstab, population, truths, key.generator("files"))}
-            frames.append(errors(tried, crosstab, drawn[k], key).assign(replicate=k, epsilon=float(tried.budget.epsilon)))
+            if k not in by_number:
+                by_number = {k: replicate(job, crosstab, population, truths, key.generator("files"))}
+            frames.append(
+                errors(tried, crosstab, by_number[k], key).assign(replicate=k, epsilon=float(tried.budget.epsilon))
+            )
             tick(1)
     return pd.concat(frames, ignore_index=True)
 
@@ -470,4 +472,4 @@ def _of_replicates(
 def errors(job: Job, crosstab: Crosstab, files: PublicReplicate, key: Key) -> pd.DataFrame:
     """The errors of one release of a replicate's current file, in every published cell."""
     tables = tables_of(release_of(job, crosstab, files.current, files.reference, key))
-    return pd.concat([figures.beside(tables[figures.table.name]) for figures in files.figures], ignore_index=True)
+    return pd.concat([figures.errors_of(tables[figures.table.name]) for figures in files.figures], ignore_index=True)

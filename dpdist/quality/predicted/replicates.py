@@ -125,15 +125,15 @@ class Population:
         """A current file with the crosstab's sizes, in its order, before clipping."""
         row = crosstab.expand()
         place_in_pool = (rng.random(len(row)) * self.size[row]).astype(np.int64)
-        drawn = self.records.take(self.order[self.start[row] + place_in_pool])
-        return replace(drawn, record=np.arange(len(row)), row=row)
+        records = self.records.take(self.order[self.start[row] + place_in_pool])
+        return replace(records, record=np.arange(len(row)), row=row)
 
     def all_records(self, crosstab: Crosstab) -> Records:
         """The records behind all rows, weighted to each row's number of records."""
         row = np.repeat(np.arange(len(crosstab), dtype=np.int32), self.size)
         within = np.arange(len(row)) - np.repeat(np.cumsum(self.size) - self.size, self.size)
-        drawn = self.records.take(self.order[self.start[row] + within])
-        return replace(drawn, row=row, weight=drawn.weight * (crosstab.count / np.maximum(self.size, 1))[row])
+        records = self.records.take(self.order[self.start[row] + within])
+        return replace(records, row=row, weight=records.weight * (crosstab.count / np.maximum(self.size, 1))[row])
 
     def reference(self, rng: np.random.Generator) -> Records:
         """A reference with the sizes of this one, in rows of the current crosstab."""
@@ -205,7 +205,7 @@ class ReplicateFigures:
     alone: Floats
     truth: Floats
 
-    def beside(self, published: pd.DataFrame) -> pd.DataFrame:
+    def errors_of(self, published: pd.DataFrame) -> pd.DataFrame:
         """The errors of a published table, one row for each cell; `held` is 1 if the interval contains the truth."""
         rows = published[rows_with(published, self.statistic)]
         rows = rows[rows["estimator"] == rows["estimator"].iloc[0]]
@@ -288,20 +288,20 @@ def clip_records(job: Job, records: Records) -> Records:
 
 def release_of(job: Job, crosstab: Crosstab, current: Records, reference: Records | None, key: Key) -> ReleasedObject:
     """A release of the current records. Raises the errors of a run if the mechanism cannot be fitted to a stratum."""
-    current, seen, mechanism = clip_records(job, current), _seen(job, crosstab, key), mechanism_of(job)
+    current, public_crosstab, mechanism = clip_records(job, current), _seen(job, crosstab, key), mechanism_of(job)
     sets: list[dict[str, Mapping[str, Any]]] = [{} for _ in range(job.synthetic_sets)]
     of_scores, donors = dict[str, Facts](), dict[str, Donors]()
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler = sampler_of(job, Path(folder))
         for stratum, label in enumerate(crosstab.stratum_labels):
-            rows, drawn = crosstab.rows_of(stratum), key.child(f"stratum {label}")
-            ours, model = _of_rows(current, rows), builder_of(job).build(job, seen, rows)
+            rows, stratum_key = crosstab.rows_of(stratum), key.child(f"stratum {label}")
+            ours, model = _of_rows(current, rows), builder_of(job).build(job, public_crosstab, rows)
             learned: Learned = None
             if reference is not None:
                 learned = taught(job, model, sampler, label, _of_rows(reference, rows), len(ours), key)
                 model = fixed_model(model, learned)
             rounds = mechanism.protect(job, model, Unwatched(), learned)
-            ended = run_rounds(rounds, model, sampler, drawn, label, [ours], noise=noise_of(drawn))
+            ended = run_rounds(rounds, model, sampler, stratum_key, label, [ours], noise=noise_of(stratum_key))
             for of_set, theta in zip(sets, ended.parameters, strict=True):
                 of_set[label] = model.describe(theta)
             if (facts_here := facts_of(learned)) is not None:
@@ -311,7 +311,7 @@ def release_of(job: Job, crosstab: Crosstab, current: Records, reference: Record
     described = tuple(sets)
     claim = promised(mechanism.promise(job), facts(job))
     return ReleasedObject(
-        job, claim, public_frame(job, seen, described), described, key.child("publish"), None, of_scores, donors
+        job, claim, public_frame(job, public_crosstab, described), described, key.child("publish"), None, of_scores, donors
     )
 
 

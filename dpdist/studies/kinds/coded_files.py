@@ -160,7 +160,7 @@ def _drawn(model: Any, theta: Draws, file: RecordCodes, rng: np.random.Generator
     """n synthetic records; weights made from marginals sum to n."""
     n = len(file.weight)
     if isinstance(model, CodedTables):
-        codes, weight = model.drawn(theta, n, rng)
+        codes, weight = model.draw_codes(theta, n, rng)
         return RecordCodes(codes, file.sizes, weight * n / weight.sum())
     counts = rng.multinomial(n, theta["cells"][0])
     cell: Ints = np.column_stack(np.unravel_index(np.repeat(np.arange(len(counts)), counts), file.sizes)).astype(np.int64)

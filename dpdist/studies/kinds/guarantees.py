@@ -190,7 +190,7 @@ def loss(space: Space, n: int, arm: FiniteArm, epsilon: float) -> float:
 class GuaranteesKind(StudyKind):
     settings = Guarantees
     heads = ("Label", "Clamp M", "Weights", "Neighbours")
-    beside_title = "Beside the promises"
+    comparison_title = "Beside the promises"
 
     @property
     def captions(self) -> Mapping[str, Caption]:

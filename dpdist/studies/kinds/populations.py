@@ -41,7 +41,7 @@ def ratios(seed: int, yardsticks: Sequence[str], results: pd.DataFrame) -> pd.Da
     frames: list[pd.DataFrame] = []
     for (case, epsilon), part in errors.groupby(["case", "epsilon"], sort=False):
         number = int(part["replicate"].nunique())
-        drawn = rng.integers(0, number, (BATCHES, number))
+        resamples = rng.integers(0, number, (BATCHES, number))
         for statistic in STATISTICS:
             mine = part[part["statistic"] == statistic]
             signed = {
@@ -54,7 +54,7 @@ def ratios(seed: int, yardsticks: Sequence[str], results: pd.DataFrame) -> pd.Da
                     if label == other:
                         continue
                     both = square.align(squares[other])
-                    ratio, error = _ratio(both[0].to_numpy(), both[1].to_numpy(), drawn)
+                    ratio, error = _ratio(both[0].to_numpy(), both[1].to_numpy(), resamples)
                     rows = pd.DataFrame({"cell": both[0].columns, "value": ratio})
                     rows = rows.assign(measure=f"{statistic}_ratio_{other}")
                     again = pd.DataFrame({"cell": ["median"], "value": [error]})
@@ -63,11 +63,13 @@ def ratios(seed: int, yardsticks: Sequence[str], results: pd.DataFrame) -> pd.Da
     return pd.concat(frames, ignore_index=True)[["case", "mechanism", "epsilon", "cell", "measure", "value"]]
 
 
-def _ratio(square: Floats, other: Floats, drawn: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> tuple[Floats, float]:
+def _ratio(
+    square: Floats, other: Floats, resamples: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+) -> tuple[Floats, float]:
     """Ratio by cell, from squared errors (replicate, cell), and the standard error of its median."""
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.sqrt(np.nanmean(square, axis=0) / np.nanmean(other, axis=0))
-        rows = drawn % len(square)
+        rows = resamples % len(square)
         medians = [np.nanmedian(np.sqrt(np.nanmean(square[k], axis=0) / np.nanmean(other[k], axis=0))) for k in rows]
     return ratio, float(np.std(medians, ddof=1))
 

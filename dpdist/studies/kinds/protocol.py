@@ -77,7 +77,7 @@ class StudyKind(ABC):
     settings: ClassVar[type[Study]]
     heads: ClassVar[tuple[str, ...]]
     findings_title: ClassVar[str] = "Findings"
-    beside_title: ClassVar[str] = "Beside the published figures"
+    comparison_title: ClassVar[str] = "Beside the published figures"
 
     @property
     @abstractmethod

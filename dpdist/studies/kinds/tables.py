@@ -307,14 +307,14 @@ def surveyed(study: TablesStudy, case: TableCase, key: Key) -> SimulatedSurvey:
 def job_of(study: TablesStudy, case: TableCase, key: Key, arm: Synthetic) -> Job:
     """The simulated release: one pooled fit, with the largest number of sets."""
     simulate = {"kind": "doctorates", "population": case.population, "sample": case.sample, "noise": case.noise}
-    drawn = {"simulate": simulate | {"seed": int(key.child("survey").hex()[:12], 16)}}
+    simulation = {"simulate": simulate | {"seed": int(key.child("survey").hex()[:12], 16)}}
     fields, sexes = (FIELDS, SEXES) if case.file is None else (case.file.fields, case.file.sexes)
     design: dict[str, object] = {"design_strata": ["field"], "population": case.population} if case.file is None else {}
     return Job.model_validate(
         {
             "dataset": study.study,
             "period": "simulated",
-            "input": drawn if case.file is None else {"path": SAMPLE},
+            "input": simulation if case.file is None else {"path": SAMPLE},
             "columns": {
                 "field": {"levels": fields},
                 "sex": {"levels": sexes},
