@@ -391,6 +391,6 @@ def _publish(space: Workspace, released: ReleasedObject, listener: Listener, wai
         with private() if waits or space.keyed else nullcontext():
             unfit = SIMULATED if space.keyed else REPLAYED if space.replayed else HELD if waits else ""
             publish_folder(released, folder, listener, unfit, on_batches)
-        space.store.show(folder)
+        space.store.publish(folder)
         if waits and not space.replayed:
             publish_approved(space)

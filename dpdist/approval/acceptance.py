@@ -120,7 +120,7 @@ def measure(
         ]
         write_json(measure_path, [asdict(result) for result in results])
         space.mark(ACCEPTED, [measure_path])
-    space.store.take(measure_path)
+    space.store.download(measure_path)
     return [GateResult(**result) for result in json.loads(measure_path.read_text(encoding="utf-8"))]
 
 

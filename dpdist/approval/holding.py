@@ -50,17 +50,17 @@ def approve(workspace: str | Path, key: SecretKey | None, reason: str) -> str:
         approval is completed by the same command.
     """
     name = UNSIGNED if key is None else key.public.text.splitlines()[-1]
-    with _held(workspace, reason, name) as (space, manifest):
+    with _held_release(workspace, reason, name) as (space, manifest):
         if _published(space) is None:
             _refuse_unlisted(space, name)
             manifest_path = space.held_release / MANIFEST
             if key is None:
                 material_of(space)  # whoever approves without a key decides on the verdict: there must be one
-                _decide(space, manifest["release"], "approved", reason, manifest=sha256(manifest_path))
+                _store_decision(space, manifest["release"], "approved", reason, manifest=sha256(manifest_path))
             else:
                 comment = " ".join(f"{name}:{manifest[name]}" for name in ("dataset", "period", "release"))
                 signature = key.sign(manifest_path.read_bytes(), f"{comment} approved")
-                _decide(space, manifest["release"], "approved", reason, key=name, signature=signature)
+                _store_decision(space, manifest["release"], "approved", reason, key=name, signature=signature)
         publish_approved(space)
         return space.address(space.public) if not space.store.shared else str(space.public)
 
@@ -70,12 +70,12 @@ def refuse(workspace: str | Path, reason: str) -> None:
 
     It can be approved later; its budget stays spent. The errors are those of `approve`.
     """
-    with _held(workspace, reason) as (space, manifest):
-        _decide(space, manifest["release"], "refused", reason)
+    with _held_release(workspace, reason) as (space, manifest):
+        _store_decision(space, manifest["release"], "refused", reason)
 
 
 @contextmanager
-def _held(workspace: str | Path, reason: str, key: str | None = None) -> Iterator[tuple[Workspace, dict[str, Any]]]:
+def _held_release(workspace: str | Path, reason: str, key: str | None = None) -> Iterator[tuple[Workspace, dict[str, Any]]]:
     """Opens a held release with its manifest, after a check that it is unchanged.
 
     It also opens a release that an approval under this `key` made public before it was killed.
@@ -84,7 +84,7 @@ def _held(workspace: str | Path, reason: str, key: str | None = None) -> Iterato
         if not reason.strip() or len(reason) > LONGEST or control(reason):
             fault = "the reason is missing, or is not a single line"
             raise WorkspaceError(space.place, fault, f"give the reason in one line of at most {LONGEST} characters", 2)
-        if not space.store.take(space.held_release / MANIFEST) and (key is None or _published(space) != key):
+        if not space.store.download(space.held_release / MANIFEST) and (key is None or _published(space) != key):
             remedy = "name the workspace of a held run that nobody has approved yet"
             raise WorkspaceError(space.place, "it holds no release for approval", remedy, 2)
         if space.replayed:
@@ -103,7 +103,7 @@ def _published(space: Workspace) -> str | None:
     release, that one is not public.
     """
     approvals = [decision for decision in decisions(space) if decision["decision"] == "approved"]
-    if not approvals or not space.store.take(space.public / MANIFEST):
+    if not approvals or not space.store.download(space.public / MANIFEST):
         return None
     manifest, held_path = (space.public / MANIFEST).read_bytes(), space.held_release / MANIFEST
     if held_path.exists() and held_path.read_bytes() != manifest:
@@ -111,13 +111,13 @@ def _published(space: Workspace) -> str | None:
     if "signature" not in approvals[-1]:
         return UNSIGNED if approvals[-1].get("manifest") == sha256(space.public / MANIFEST) else None
     signed = space.public / SIGNATURE
-    same = space.store.take(signed) and signed.read_bytes() == str(approvals[-1]["signature"]).encode()
+    same = space.store.download(signed) and signed.read_bytes() == str(approvals[-1]["signature"]).encode()
     return str(approvals[-1].get("key")) if same else None
 
 
 def decisions(space: Workspace) -> list[dict[str, Any]]:
     """All decisions on releases of a workspace, in order. Raises `WorkspaceError` if their file is damaged."""
-    if not space.store.take(space.decisions):
+    if not space.store.download(space.decisions):
         return []
     try:
         entries = json.loads(space.decisions.read_text(encoding="utf-8"))
@@ -126,7 +126,7 @@ def decisions(space: Workspace) -> list[dict[str, Any]]:
         raise space.damaged(space.decisions, "is damaged") from None
 
 
-def _decide(space: Workspace, release: str, decision: Decision, reason: str, **more: str) -> None:
+def _store_decision(space: Workspace, release: str, decision: Decision, reason: str, **more: str) -> None:
     date = datetime.now(UTC).isoformat(timespec="seconds")
     entry = {"release": release, "decision": decision, "reason": reason, "date": date, **more}
     before = decisions(space)
@@ -135,7 +135,7 @@ def _decide(space: Workspace, release: str, decision: Decision, reason: str, **m
     with private():
         space.confidential.mkdir(exist_ok=True)
         write_json(space.decisions, [*before, entry])
-    space.store.keep([space.decisions])
+    space.store.upload([space.decisions])
 
 
 def publish_approved(space: Workspace) -> bool:
@@ -161,12 +161,12 @@ def publish_unless_refused(space: Workspace) -> bool:
     Releases that somebody has approved or refused keep this decision.
     """
     with publishing(space.held_release):
-        if not space.store.take(space.held_release / MANIFEST):
+        if not space.store.download(space.held_release / MANIFEST):
             return True
         if _last_decision(space) is not None or verdict_refuses(space):
             return False
         signature = space.public / SIGNATURE
-        same = _same_manifest(space) and space.store.take(signature)
+        same = _same_manifest(space) and space.store.download(signature)
         _move_to_public(space, signature.read_text(encoding="utf-8") if same else None)
         return True
 
@@ -178,7 +178,7 @@ def verdict_refuses(space: Workspace) -> bool:
 
 def _same_manifest(space: Workspace) -> bool:
     public, held_manifest = space.public / MANIFEST, space.held_release / MANIFEST
-    return space.store.take(public) and public.read_bytes() == held_manifest.read_bytes()
+    return space.store.download(public) and public.read_bytes() == held_manifest.read_bytes()
 
 
 def _last_decision(space: Workspace) -> dict[str, Any] | None:
@@ -208,11 +208,11 @@ def _move_to_public(space: Workspace, signature: str | None, resumed: bool = Fal
     with publishing(space.public):
         if not resumed:
             _copy_in(space.held_release, space.public, signature)
-        space.store.show(space.public)
+        space.store.publish(space.public)
     (space.held_release / MANIFEST).unlink(missing_ok=True)  # first, because a folder without a manifest is no held release
-    space.store.drop([space.held_release / MANIFEST])
+    space.store.delete([space.held_release / MANIFEST])
     shutil.rmtree(space.held_release, ignore_errors=True)
-    space.store.drop([space.held_release])
+    space.store.delete([space.held_release])
 
 
 def _copy_in(release: Path, public: Path, signature: str | None) -> None:

@@ -422,7 +422,7 @@ def refuse_losses(workspace: str | Path, audited: Confidential[pd.DataFrame]) ->
 def refuse_unfinished(space: Workspace, listener: Listener) -> None:
     """Raises `WorkspaceError` unless there are a release and its confidential folder, whose files are not damaged."""
     needed = (space.newest / MANIFEST, space.confidential / "strata.parquet", space.key)
-    if not all(space.store.take(path) for path in needed):
+    if not all(space.store.download(path) for path in needed):
         raise WorkspaceError(space.place, UNFINISHED, "run its job to the end first")
     units = [name.removesuffix(".json") for name in sorted(space.store.names(space.completions)) if name.startswith(READ)]
     with stage(listener, "check files", len(units)) as tick:
@@ -443,7 +443,7 @@ def _audit(space: Workspace, records: int, all_rules: bool, listener: Listener) 
         here = f"a release of {job.mechanism}" + (f" with the family {job.family}" if job.model is not None else "")
         audited = f"{' and '.join(those(_audits))} with the family lognormal, and mechanisms that add noise to sums"
         raise WorkspaceError(str(workspace), here, f"audits know {audited}")
-    space.store.take(bounds)
+    space.store.download(bounds)
     rules = [job.mechanism.weights.rule]
     if all_rules:
         rules = [rule for rule in dict.fromkeys([*WEIGHT_RULES, *rules]) if rule != "none"]

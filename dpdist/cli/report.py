@@ -112,7 +112,7 @@ def donates(workspace: str | Path) -> bool:
 
 
 def _donates(space: Workspace) -> bool:
-    return space.store.take(space.newest / "released" / DONORS_FILE)
+    return space.store.download(space.newest / "released" / DONORS_FILE)
 
 
 def report_text(workspace: str | Path, confidential: bool) -> RenderableType:
@@ -194,8 +194,8 @@ def _statement(space: Workspace) -> dict[str, Any]:
     recover(space.public)
     recover(space.held_release)
     folder = space.newest
-    if space.store.take(folder / MANIFEST):
-        space.store.take_folder(folder)
+    if space.store.download(folder / MANIFEST):
+        space.store.download_folder(folder)
     if not folder.is_dir():
         raise WorkspaceError(space.place, "no public folder", "run `dpdist run` on this workspace first")
     refuse_unverified(folder)

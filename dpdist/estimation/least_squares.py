@@ -31,16 +31,16 @@ class Solution(NamedTuple):
     """x of every draw, (draw, row), and the size of the last step over the largest x; 0 without steps."""
 
     rows: Floats
-    unmet: float
+    last_step: float
 
 
-# Two ways lead to it, and both end:
+# The solution x = M⁺ y is found in one of two ways:
 #
 # - Up to DIRECT cells or rows, the smaller of M Mᵀ and Mᵀ M is split into its eigenvectors once. M has no full rank:
 #   margins follow from other cells: eigenvalues that are 0 but for rounding are left out.
 # - Beyond that, conjugate gradients on the normal equations take at most MOST_STEPS steps.
 #
-# `Solution.unmet` states how far the result is from the solution. Figures M x add up in any case.
+# `Solution.last_step` states how far the result is from the solution. Figures M x add up in any case.
 @dataclass(frozen=True)
 class LeastSquares:
     """The matrix M of a set of cells, and the root of the pseudoinverse of its smaller square; None if it is too large."""
@@ -73,18 +73,18 @@ class LeastSquares:
         along, squares, size = slope.copy(), (slope**2).sum(axis=0), 0.0
         for _ in range(MOST_STEPS):
             image = self.membership @ along
-            step = _over(squares, (image**2).sum(axis=0))
+            step = _ratio(squares, (image**2).sum(axis=0))
             x, residual = x + step * along, residual - step * image
             size = float(np.abs(step * along).max(initial=0.0) / max(np.abs(x).max(initial=0.0), np.finfo(float).tiny))
             if size <= CLOSE:
                 break
             slope = self.membership.T @ residual
             later = (slope**2).sum(axis=0)
-            along, squares = slope + _over(later, squares) * along, later
+            along, squares = slope + _ratio(later, squares) * along, later
         return Solution(x.T, size)
 
 
-def _over(top: Floats, bottom: Floats) -> Floats:
+def _ratio(top: Floats, bottom: Floats) -> Floats:
     return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0.0)
 
 

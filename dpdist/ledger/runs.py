@@ -103,7 +103,7 @@ class ChargedRun:
     @classmethod
     def of(cls, space: Workspace) -> ChargedRun | None:
         """None for a run that was not charged. Raises `WorkspaceError` if its key or its job is damaged."""
-        if space.replayed or not all(space.store.take(path) for path in (space.receipt, space.job, space.key)):
+        if space.replayed or not all(space.store.download(path) for path in (space.receipt, space.job, space.key)):
             return None
         key = space.read_key()
         space.refuse_damaged(["records"], MADE_AGAIN, only=space.job)
@@ -152,7 +152,7 @@ def run_of(key: Key) -> str:
 
 def read_receipt(space: Workspace) -> Receipt | None:
     """The receipt of a charged run, None if there is none. Raises `WorkspaceError` if it is damaged."""
-    if not space.store.take(space.receipt):
+    if not space.store.download(space.receipt):
         return None
     try:
         receipt = json.loads(space.receipt.read_text(encoding="utf-8"))
@@ -164,6 +164,6 @@ def read_receipt(space: Workspace) -> Receipt | None:
 def _kept_noise(space: Workspace) -> str:
     """Checksum of all noise that the run has stored, computed from its completion records."""
     names = sorted(name for name in space.store.names(space.completions) if name.startswith("noise-"))
-    space.store.take_all(space.completions / name for name in names)
+    space.store.download_all(space.completions / name for name in names)
     noise = {name: json.loads((space.completions / name).read_text(encoding="utf-8")) for name in names}
     return hashlib.sha256(rfc8785.dumps(noise)).hexdigest()

@@ -14,7 +14,7 @@ import scipy
 from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats
-from dpdist.models.numerics.tiles import Table, Tile, products
+from dpdist.models.numerics.tiles import ParameterTable, Tile, products
 from dpdist.models.outcome import ConjugateModel, no_records
 from dpdist.models.protocol import Draws, Parameter
 
@@ -64,5 +64,5 @@ class Bernoulli(ConjugateModel):
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         features = np.column_stack([1.0 - records.outcome, records.outcome])
-        table = Table.of(np.log1p(-draws["probability"]), np.log(draws["probability"]))
+        table = ParameterTable.of(np.log1p(-draws["probability"]), np.log(draws["probability"]))
         return products(self.pattern(records.row), features, len(draws), lambda _: table)

@@ -18,7 +18,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.models.numerics import grid
-from dpdist.models.numerics.tiles import Table, Tile, products
+from dpdist.models.numerics.tiles import ParameterTable, Tile, products
 from dpdist.models.outcome import OutcomeModel, RegressionModel, no_records
 from dpdist.models.protocol import Draws, Improper, Parameter
 
@@ -157,12 +157,12 @@ def share_features(y: Floats) -> Floats:
         return np.column_stack([np.ones(len(y)), np.log(y), np.log1p(-y)])
 
 
-def share_table(mean: Floats, precision: Floats) -> Table:
+def share_table(mean: Floats, precision: Floats) -> ParameterTable:
     """The functions (−log B(a, b), a − 1, b − 1) of the parameters, with a = λφ and b = λ(1 − φ), (3, draw)."""
     a, b = precision * mean, precision * (1.0 - mean)
     parts = scipy.special.gammaln(precision), scipy.special.gammaln(a), scipy.special.gammaln(b)
     size = 1.0 + np.abs(parts).sum(axis=0).max()
-    return Table.of(parts[0] - parts[1] - parts[2], a - 1.0, b - 1.0, formed_from=size)
+    return ParameterTable.of(parts[0] - parts[1] - parts[2], a - 1.0, b - 1.0, formed_from=size)
 
 
 def simulated_share(mean: Floats, precision: Floats, uniforms: Floats) -> Floats:
@@ -214,8 +214,8 @@ class BetaRegression(RegressionModel):
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         mean, size = scipy.special.expit(self.location(draws)), self.summed(draws)
 
-        def table(pattern: int) -> Table:
+        def table(pattern: int) -> ParameterTable:
             exact = share_table(mean[:, pattern], draws["precision"])
-            return Table(exact.values, size * exact.magnitude)
+            return ParameterTable(exact.values, size * exact.magnitude)
 
         return products(self.pattern(records.row), share_features(records.outcome), len(draws), table)

@@ -14,7 +14,7 @@ import scipy
 from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Ints
-from dpdist.models.numerics.tiles import Table, Tile, products
+from dpdist.models.numerics.tiles import ParameterTable, Tile, products
 from dpdist.models.outcome import ConjugateModel, RegressionModel, integer_bounds, no_records
 from dpdist.models.protocol import Draws, Parameter
 
@@ -66,7 +66,7 @@ class Poisson(ConjugateModel):
         return {"rate": draws["rate"]}
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
-        table = Table.of(-draws["rate"], np.log(draws["rate"]), -1.0)
+        table = ParameterTable.of(-draws["rate"], np.log(draws["rate"]), -1.0)
         return products(self.pattern(records.row), count_features(records.outcome), len(draws), lambda _: table)
 
 
@@ -122,10 +122,10 @@ class PoissonRegression(RegressionModel):
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         location, size = self.location(draws), self.summed(draws)
 
-        def table(pattern: int) -> Table:
+        def table(pattern: int) -> ParameterTable:
             rate = np.exp(location[:, pattern])
-            values = Table.of(-rate, location[:, pattern], -1.0).values
-            return Table(values, np.array([size * rate.max(), size, 1.0]))
+            values = ParameterTable.of(-rate, location[:, pattern], -1.0).values
+            return ParameterTable(values, np.array([size * rate.max(), size, 1.0]))
 
         features = count_features(records.outcome)
         return products(self.pattern(records.row), features, len(draws), table)

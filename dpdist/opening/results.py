@@ -72,7 +72,7 @@ class _LocalCopy:
     def __call__(self) -> Path:
         self._space = Workspace.of_place(self._url, reading=True)
         public = self._space.root / self._name
-        self._space.store.take_folder(public)
+        self._space.store.download_folder(public)
         if not (public / MANIFEST).is_file():
             raise WorkspaceError(self._url, NO_RELEASE, RUN_FIRST)
         try:
@@ -113,7 +113,7 @@ class Evaluations(ParquetTables):
     """The confidential evaluations of a run; empty if there are none. A damaged file raises `WorkspaceError`."""
 
     def __init__(self, space: Workspace):
-        space.store.take_folder(space.evaluation)
+        space.store.download_folder(space.evaluation)
         super().__init__(space.evaluation, "confidential evaluations")
         self._space = space
 

@@ -62,7 +62,7 @@ def _limit() -> int:
 def _before(space: Workspace, path: Path) -> dict[str, Any]:
     """What an earlier driver left that did not come to its end; empty if there is none."""
     with suppress(OSError, ValueError, DpdistError):
-        if space.store.take(path, anew=True):
+        if space.store.download(path, anew=True):
             state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             return state if {"limit", "peak", "deaths"} <= state.keys() else {}
     return {}
@@ -75,7 +75,7 @@ def _remember(space: Workspace, path: Path, limit: int, deaths: int, ended: thre
         if peak > GROWN * written:
             with suppress(OSError, DpdistError):
                 write_json(path, {"limit": limit, "peak": peak, "deaths": deaths}, mode=0o600)
-                space.store.keep([path])
+                space.store.upload([path])
                 written = peak
         if ended.wait(_INTERVAL):
             return
@@ -84,7 +84,7 @@ def _remember(space: Workspace, path: Path, limit: int, deaths: int, ended: thre
 def _forget(space: Workspace, path: Path) -> None:
     with suppress(OSError, DpdistError):
         path.unlink(missing_ok=True)
-        space.store.drop([path])
+        space.store.delete([path])
 
 
 def _refused(limit: int) -> TaskError:

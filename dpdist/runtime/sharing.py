@@ -83,14 +83,14 @@ def store(space: Workspace, name: str, values: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for file, value in values.items():
             (folder / file).write_bytes(pickle.dumps(value))
-    space.store.keep([folder / file for file in values])
+    space.store.upload([folder / file for file in values])
 
 
 def unpickle(place: str, name: str, file: str) -> Any:
     """A value that `store` has stored in the workspace at this place."""
     space = _space(place, name)
     path = folder_of(space, name) / file
-    space.store.take(path)
+    space.store.download(path)
     return pickle.loads(path.read_bytes())
 
 
@@ -101,7 +101,7 @@ def folder_of(space: Workspace, name: str) -> Path:
 def remove(space: Workspace, folder: Path) -> None:
     """Removes a folder for all workers."""
     shutil.rmtree(folder, ignore_errors=True)
-    space.store.drop([folder])
+    space.store.delete([folder])
 
 
 def _file(number: int) -> str:

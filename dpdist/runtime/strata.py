@@ -32,7 +32,7 @@ def create_stores(fit: JobFit) -> None:
         fit.layout.axis, crosstab.stratum_labels, sampler.number_of_chains, sampler.draws, fit.model(0).parameters
     )
     files: list[Path] = []
-    space.store.drop([space.posterior, space.log_lik])
+    space.store.delete([space.posterior, space.log_lik])
     if not fit.job.mechanism.adds_noise:
         arrays.create_posterior(space.posterior, template)
         files += arrays.files_of(space.posterior)
@@ -111,7 +111,7 @@ def gather_strata(fits: Mapping[int, JobFit]) -> list[list[str]]:
         write_table(strata, pa.table(facts | summary | {"fit": [fits[k].address.name for k in fit.strata]}))
         space.mark(GATHERED, [bounds, strata])
     shutil.rmtree(space.journals, ignore_errors=True)
-    space.store.drop([space.journals])
+    space.store.delete([space.journals])
     return released
 
 

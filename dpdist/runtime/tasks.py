@@ -105,7 +105,7 @@ class JobFit:
 
     def learned(self, stratum: int) -> Learned:
         path = self.space.learned(self.address.name, stratum)
-        self.space.store.take(path)
+        self.space.store.download(path)
         with path.open("rb") as file:
             return pickle.load(file)
 
@@ -241,7 +241,7 @@ def _job(space: Workspace) -> Job:
 def _open(address: Address) -> JobFit:
     space = Workspace.of_run(address.place, address.run)
     space.take_units(["records", STORED_REFERENCE, NOISY_FRAME])
-    space.store.take(space.key)
+    space.store.download(space.key)
     job = _job(space)
     crosstab = crosstab_from_table(read_table(space.crosstab))
     public_crosstab = crosstab if not job.noisy_crosstab else crosstab_from_table(read_table(space.noisy_crosstab))
@@ -284,7 +284,7 @@ class Journal(NamedTuple):
     def sound(self, spans: int) -> bool:
         """True if all totals are complete, and so are all files of the last finished round."""
         rounds = 0
-        while self.store.take(self.total(rounds)):
+        while self.store.download(self.total(rounds)):
             rounds += 1
         earlier_spans = (self.finished(rounds - 1, span) for span in range(spans) if rounds)
         return all(_readable(self.total(round)) for round in range(rounds)) and all(earlier_spans)
@@ -298,19 +298,19 @@ class Journal(NamedTuple):
     def partials(self, round: int, spans: int) -> Iterator[Floats]:
         """Reads the results of all spans in a finished round, one after another."""
         paths = [self.result(round, span) for span in range(spans)]
-        self.store.take_all(paths)
+        self.store.download_all(paths)
         return (entry(path, "partial") for path in paths)
 
-    def take_carry(self, round: int, part: int) -> None:
+    def download_carry(self, round: int, part: int) -> None:
         """Copies a span's complete result and carry from the store to this workspace."""
-        self.store.take(self.result(round, part), anew=True)
+        self.store.download(self.result(round, part), anew=True)
         name = str(self.carry(round, part).relative_to(self.confidential))
-        self.store.take_files({name: self.files_of(round, part)[name]}, self.confidential)
+        self.store.download_files({name: self.files_of(round, part)[name]}, self.confidential)
 
     def block_state(self, round: int, part: int) -> Carry:
         """Opens the carry of a span after a round; it is memory-mapped, because a pass need not read all of it."""
         if not self.store.shared:
-            self.take_carry(round, part)
+            self.download_carry(round, part)
         with np.load(self.result(round, part)) as file:
             names = file["names"].tolist()
         return dict(zip(names, np.asarray(np.load(self.carry(round, part), mmap_mode="r")), strict=True))
@@ -325,15 +325,15 @@ class Journal(NamedTuple):
         for round in range(before):
             for path in self.folder.glob(f"{round:03d}-*.np?"):
                 path.unlink()
-        self.store.drop([self.folder / name for name in self.store.names(self.folder) if _of_part(name) < before])
+        self.store.delete([self.folder / name for name in self.store.names(self.folder) if _of_part(name) < before])
 
     def remove(self) -> None:
         if self.folder.exists():
             shutil.rmtree(self.folder)
-        self.store.drop([self.folder])
+        self.store.delete([self.folder])
 
     def _whole(self, path: Path) -> bool:
-        return self.store.take(path) and _readable(path)
+        return self.store.download(path) and _readable(path)
 
 
 def journal_of(fit: JobFit, stratum: int) -> Journal:
@@ -483,7 +483,7 @@ class VisitPart:
         journal = journal_of(fit, self.stratum)
         if journal.finished(self.round, part):
             return part
-        journal.store.take(journal.request(self.round), anew=True)
+        journal.store.download(journal.request(self.round), anew=True)
         request: Pass = pickle.loads(journal.request(self.round).read_bytes())
         numbers = fit.layout.spans(self.stratum)[part]
         blocks = fit.records(numbers)
@@ -503,8 +503,8 @@ class VisitPart:
             np.savez(handle, partial=partial, names=names, left=json.dumps(outputs))
         byproducts = [journal.confidential / name for name in outputs]
         for paths in (byproducts, [journal.result(self.round, part)]):
-            journal.store.keep(paths)
-            journal.store.forget(paths)
+            journal.store.upload(paths)
+            journal.store.discard(paths)
         return part
 
     def unit(self, part: int) -> dict[str, int | str]:
@@ -527,16 +527,16 @@ def protect_giant(fit: JobFit, stratum: int, workers: Executor, tick: Callable[[
     def visit(request: Pass) -> Floats:
         nonlocal round
         round += 1
-        if not journal.store.take(journal.total(round)):
+        if not journal.store.download(journal.total(round)):
             with replaced(journal.request(round)) as temporary:
                 temporary.write_bytes(pickle.dumps(request))
-            journal.store.keep([journal.request(round)])
+            journal.store.upload([journal.request(round)])
             for _ in workers.map(VisitPart(fit.address, stratum, round), range(len(spans))):
                 tick(0)
             partials = journal.partials(round, len(spans))
             with replaced(journal.total(round)) as temporary, temporary.open("wb") as handle:
                 np.savez(handle, total=combine(request, partials))
-            journal.store.keep([journal.total(round)])
+            journal.store.upload([journal.total(round)])
             journal.clear(round)
         return_memory()
         return entry(journal.total(round), "total")

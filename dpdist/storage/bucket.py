@@ -64,33 +64,33 @@ class Bucket:
     def close(self) -> None:
         self._scratch.remove()
 
-    def take(self, path: Path, anew: bool = False) -> bool:
+    def download(self, path: Path, anew: bool = False) -> bool:
         return (path.exists() and not anew) or self.objects.fetch(self._name(path), path)
 
-    def take_all(self, paths: Iterable[Path]) -> None:
-        _each(self.take, paths)
+    def download_all(self, paths: Iterable[Path]) -> None:
+        _each(self.download, paths)
 
-    def take_folder(self, folder: Path) -> None:
+    def download_folder(self, folder: Path) -> None:
         _each(lambda name: self.objects.fetch(name, self.root / name), self.objects.below(self._name(folder)))
 
-    def take_files(self, files: Mapping[str, str], root: Path) -> None:
-        _each(lambda entry: self._take_whole(root / entry[0], entry[1]), files.items())
+    def download_files(self, files: Mapping[str, str], root: Path) -> None:
+        _each(lambda entry: self._download_checked(root / entry[0], entry[1]), files.items())
 
-    def take_marked(self, completions: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
-        def take(mark: Path) -> None:
-            if not self.take(mark, anew=True):
+    def download_finished(self, completions: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
+        def download_unit(mark: Path) -> None:
+            if not self.download(mark, anew=True):
                 return
             try:
                 for name, digest in (read_mark(mark) or {}).items():
                     if wanted(name):
-                        self._take_whole(root / name, digest)
-            except _NotWhole:
+                        self._download_checked(root / name, digest)
+            except _Incomplete:
                 self.objects.delete([self._name(mark)])
                 raise
 
-        _each(take, completions)
+        _each(download_unit, completions)
 
-    def keep(self, paths: Iterable[Path]) -> None:
+    def upload(self, paths: Iterable[Path]) -> None:
         self._check()
         _each(lambda path: self.objects.put(self._name(path), path), paths)
 
@@ -103,16 +103,16 @@ class Bucket:
         for attempt in range(SETTLINGS):
             if self.objects.create(name, content) is not None:
                 return True
-            if self.take(path, anew=True):
+            if self.download(path, anew=True):
                 return path.read_bytes() == content
             time.sleep(0.1 * 2**attempt)
         raise WorkspaceError(self.url, f"{name} can neither be written nor read", f"look at the store's log; {_AGAIN}")
 
-    def forget(self, paths: Iterable[Path]) -> None:
+    def discard(self, paths: Iterable[Path]) -> None:
         for path in paths:
             path.unlink(missing_ok=True)
 
-    def drop(self, paths: Iterable[Path]) -> None:
+    def delete(self, paths: Iterable[Path]) -> None:
         self._check()
         for name in map(self._name, paths):
             self.objects.delete([name, *self.objects.below(name)])
@@ -156,14 +156,14 @@ class Bucket:
         }
 
     @contextmanager
-    def alone(self, lock: Path) -> Iterator[None]:
+    def lock(self, path: Path) -> Iterator[None]:
         with leased(self.objects, LEASE) as self._lease:
             try:
                 yield
             finally:
                 self._lease = None
 
-    def show(self, public: Path) -> None:
+    def publish(self, public: Path) -> None:
         """Publishes the files of the public folder, the manifest last.
 
         A reader without a manifest sees no release, so nobody can mix two releases.
@@ -173,10 +173,10 @@ class Bucket:
         manifest, old = public / MANIFEST, self.objects.get(self._name(public / MANIFEST))
         if old is not None and old.data != manifest.read_bytes():
             self.objects.delete([self._name(manifest)])
-        self.keep(path for path in files if path != manifest)
+        self.upload(path for path in files if path != manifest)
         stale = set(self.objects.below(self._name(public))) - {self._name(path) for path in files}
         self.objects.delete(sorted(stale))
-        self.keep([manifest])
+        self.upload([manifest])
 
     def _check(self) -> None:
         """Raises `WorkspaceError` if this process has lost its lease on the workspace."""
@@ -184,14 +184,14 @@ class Bucket:
             self._lease.check()
 
     def _fresh(self, mark: Path) -> bool:
-        return self.take(mark, anew=True)
+        return self.download(mark, anew=True)
 
-    def _take_whole(self, path: Path, digest: str) -> None:
+    def _download_checked(self, path: Path, digest: str) -> None:
         if path.is_file() and sha256(path) == digest:
             return
         if not (self.objects.fetch(self._name(path), path) and sha256(path) == digest):
             path.unlink(missing_ok=True)
-            raise _NotWhole(self.url, f"{self._name(path)} is missing, or not what its mark tells of", _AGAIN)
+            raise _Incomplete(self.url, f"{self._name(path)} is missing, or not what its mark tells of", _AGAIN)
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
@@ -200,7 +200,7 @@ class Bucket:
 _AGAIN = "the `dpdist run` that made it makes it again; or restore the object's version that the mark tells of"
 
 
-class _NotWhole(WorkspaceError):
+class _Incomplete(WorkspaceError):
     """An object differs from the one that its completion record names."""
 
 

@@ -85,7 +85,7 @@ class StratumStore:
         ]
         self.refuse_late()
         self.space.mark(self.folder.name, written_here, elsewhere)
-        self.space.store.forget(written_here)
+        self.space.store.discard(written_here)
 
 
 @dataclass
@@ -210,7 +210,7 @@ class BatchStore:
         write_json(files[-1], [member.content for member in self._members], durable=False)
         self.refuse_late()
         self.space.mark(self.unit, files)
-        self.space.store.forget(files)
+        self.space.store.discard(files)
 
 
 @dataclass

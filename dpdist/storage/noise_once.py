@@ -38,8 +38,8 @@ def drawn_once(space: Workspace, path: Path, facts: Mapping[str, str], draw: Cal
     (`Workspace.sealed`).
     """
     mark = space.completions / f"{_MARK}{path.stem}.json"
-    was_drawn = space.store.take(mark)
-    if not space.store.take(path):
+    was_drawn = space.store.download(mark)
+    if not space.store.download(path):
         if was_drawn or space.sealed:
             raise _lost(space, path)
         _draw(space, path, facts, draw)
@@ -111,7 +111,7 @@ def _draw(space: Workspace, path: Path, facts: Mapping[str, str], draw: Callable
 
 def _vouch(space: Workspace, path: Path, mark: Path) -> None:
     """Marks noise with its checksum before it is used; if a kill comes before the mark, the noise was never used."""
-    if not space.store.take(mark):
+    if not space.store.download(mark):
         space.mark_once(mark, [path])
     if (read_mark(mark) or {}).get(path.relative_to(space.confidential).as_posix()) != sha256(path):
         raise _damaged(space, path, mark)

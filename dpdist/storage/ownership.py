@@ -45,7 +45,7 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None, study
     except OSError as error:
         remedy = f"choose a folder that user {os.getuid()} may write, or let that user write here"
         raise WorkspaceError(space.place, f"cannot be written ({error.strerror})", remedy) from None
-    with space.store.alone(space.confidential / "lock"), _removed_if_refused(space):
+    with space.store.lock(space.confidential / "lock"), _removed_if_refused(space):
         with private():
             source = RunKey(replayed[1], REPEATED) if replayed else RunKey(study, KEYED) if study else None
             key = _adopt(space, identity, source, date)
@@ -67,7 +67,7 @@ def _removed_if_refused(space: Workspace) -> Iterator[None]:
     except BudgetRefused:
         if not began:
             names = space.store.names(space.confidential) - {Path(LEASE).name}
-            space.store.drop(space.confidential / name for name in names)
+            space.store.delete(space.confidential / name for name in names)
             shutil.rmtree(space.confidential, ignore_errors=True)
             with suppress(OSError):  # the folder holds other files
                 space.root.rmdir()
@@ -120,7 +120,7 @@ def _adopt(space: Workspace, identity: Identity, source: RunKey | None, date: st
 
 def _mark_begun(space: Workspace) -> None:
     space.completions.mkdir(exist_ok=True)
-    if not space.store.take(mark := space.completions / f"{IDENTITY}.json"):
+    if not space.store.download(mark := space.completions / f"{IDENTITY}.json"):
         space.mark_once(mark, [space.identity, space.key])
 
 
@@ -174,7 +174,7 @@ def _has_published(space: Workspace) -> bool:
 
 def _take_noise(space: Workspace, source: Workspace) -> None:
     """Copies the stored noise of another run, because no key can produce it again."""
-    source.store.take_folder(source.confidential / "noise")
+    source.store.download_folder(source.confidential / "noise")
     for path in sorted((source.confidential / "noise").glob("*.npz")):
         _take_over(
             space, source, [space.completions / f"noise-{path.stem}.json", space.root / path.relative_to(source.root)]
@@ -185,7 +185,7 @@ def _take_over(space: Workspace, source: Workspace, files: Iterable[Path]) -> No
     for here in files:
         there = source.root / here.relative_to(space.root)
         here.parent.mkdir(exist_ok=True)
-        if source.store.take(there) and not space.store.take(here):
+        if source.store.download(there) and not space.store.download(here):
             with replaced(here) as temporary:
                 shutil.copyfile(there, temporary)
             space.store.put_if_absent(here)
@@ -206,7 +206,7 @@ def _sweep(space: Workspace) -> None:
 def _replay(replay: str | Path, identity: Identity) -> tuple[Workspace, Key]:
     parent, _, name = str(replay if is_url(replay) else Path(replay).absolute()).rstrip("/").rpartition("/")
     source = Workspace.of_place(parent or "/")
-    if name != "confidential" or not source.store.take(source.key) or (other := source.read_identity()) is None:
+    if name != "confidential" or not source.store.download(source.key) or (other := source.read_identity()) is None:
         raise WorkspaceError(
             str(replay),
             "not the confidential folder of a run",

@@ -38,33 +38,33 @@ class Store(Protocol):
         """Closes the store, when this process needs nothing more from it."""
         ...
 
-    def take(self, path: Path, anew: bool = False) -> bool:
+    def download(self, path: Path, anew: bool = False) -> bool:
         """Copies a file to this process; False if it does not exist.
 
         With `anew`, a file of this process with that name is replaced.
         """
         ...
 
-    def take_all(self, paths: Iterable[Path]) -> None:
+    def download_all(self, paths: Iterable[Path]) -> None:
         """Copies the given files to this process, as far as they exist."""
         ...
 
-    def take_folder(self, folder: Path) -> None:
+    def download_folder(self, folder: Path) -> None:
         """Copies all files of a folder to this process."""
         ...
 
-    def take_files(self, files: Mapping[str, str], root: Path) -> None:
+    def download_files(self, files: Mapping[str, str], root: Path) -> None:
         """Copies these files to this process. Raises `WorkspaceError` if one is missing or has another checksum."""
         ...
 
-    def take_marked(self, completions: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
+    def download_finished(self, completions: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
         """Copies wanted files of finished units to this process.
 
         A unit that turns out to be incomplete loses its mark, and `WorkspaceError` is raised.
         """
         ...
 
-    def keep(self, paths: Iterable[Path]) -> None:
+    def upload(self, paths: Iterable[Path]) -> None:
         """Makes files visible to all processes. They replace earlier ones."""
         ...
 
@@ -75,11 +75,11 @@ class Store(Protocol):
         """
         ...
 
-    def forget(self, paths: Iterable[Path]) -> None:
+    def discard(self, paths: Iterable[Path]) -> None:
         """Removes files that this process no longer needs from its scratch folder."""
         ...
 
-    def drop(self, paths: Iterable[Path]) -> None:
+    def delete(self, paths: Iterable[Path]) -> None:
         """Removes files and folders for all processes, after this process has removed its copies of them."""
         ...
 
@@ -95,11 +95,11 @@ class Store(Protocol):
         """Marks of those units that are finished."""
         ...
 
-    def alone(self, lock: Path) -> AbstractContextManager[None]:
+    def lock(self, path: Path) -> AbstractContextManager[None]:
         """Keeps other runs out during the block. Raises `WorkspaceError` if another run is at work."""
         ...
 
-    def show(self, public: Path) -> None:
+    def publish(self, public: Path) -> None:
         """Publishes a public folder that this process has made, its manifest last."""
         ...
 
@@ -113,31 +113,31 @@ class Folder:
     def close(self) -> None:
         return None
 
-    def take(self, path: Path, anew: bool = False) -> bool:
+    def download(self, path: Path, anew: bool = False) -> bool:
         return path.exists()
 
-    def take_all(self, paths: Iterable[Path]) -> None:
+    def download_all(self, paths: Iterable[Path]) -> None:
         return None
 
-    def take_folder(self, folder: Path) -> None:
+    def download_folder(self, folder: Path) -> None:
         return None
 
-    def take_files(self, files: Mapping[str, str], root: Path) -> None:
+    def download_files(self, files: Mapping[str, str], root: Path) -> None:
         return None
 
-    def take_marked(self, completions: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
+    def download_finished(self, completions: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
         return None
 
-    def keep(self, paths: Iterable[Path]) -> None:
+    def upload(self, paths: Iterable[Path]) -> None:
         return None
 
     def put_if_absent(self, path: Path) -> bool:
         return True
 
-    def forget(self, paths: Iterable[Path]) -> None:
+    def discard(self, paths: Iterable[Path]) -> None:
         return None
 
-    def drop(self, paths: Iterable[Path]) -> None:
+    def delete(self, paths: Iterable[Path]) -> None:
         return None
 
     def names(self, folder: Path) -> set[str]:
@@ -150,11 +150,11 @@ class Folder:
         return {mark for mark in completions if (files := read_mark(mark)) is not None and self.intact(files, root)}
 
     @contextmanager
-    def alone(self, lock: Path) -> Iterator[None]:
-        with exclusive(lock, lock.parent.parent, "another run is using it", "wait for that run to end", 0o600):
+    def lock(self, path: Path) -> Iterator[None]:
+        with exclusive(path, path.parent.parent, "another run is using it", "wait for that run to end", 0o600):
             yield
 
-    def show(self, public: Path) -> None:
+    def publish(self, public: Path) -> None:
         return None
 
 
@@ -194,12 +194,12 @@ def mark_unit(
     digests, path = checksums(written_here, root), folder / f"{unit}.json"
     if elsewhere:
         digests = dict(sorted({**elsewhere, **digests}.items()))
-    store.keep(written_here)
+    store.upload(written_here)
     write_json(path, digests)
     if not store.put_if_absent(path):
         write_json(path, digests)
-        store.keep(written_here)
-        store.keep([path])
+        store.upload(written_here)
+        store.upload([path])
 
 
 def mark_once(path: Path, files: Iterable[Path], root: Path, store: Store = FOLDER) -> None:

@@ -305,12 +305,12 @@ class Workspace(WorkspacePaths):
     @property
     def newest(self) -> Path:
         """The folder of the latest release: `held`, if that one is held, otherwise `public`."""
-        return self.held_release if self.store.take(self.held_release / MANIFEST) else self.public
+        return self.held_release if self.store.download(self.held_release / MANIFEST) else self.public
 
     @property
     def released(self) -> bool:
         """True if a run has made its release here: published, or held."""
-        return self.store.take(self.newest / MANIFEST)
+        return self.store.download(self.newest / MANIFEST)
 
     @contextmanager
     def publishing(self, replacing: bool = False) -> Iterator[None]:
@@ -323,9 +323,9 @@ class Workspace(WorkspacePaths):
         if self.store.shared:
             yield
             return
-        with self.store.alone(self.confidential / "lock"):
-            self.store.take_folder(self.public)
-            self.store.take_folder(self.held_release)
+        with self.store.lock(self.confidential / "lock"):
+            self.store.download_folder(self.public)
+            self.store.download_folder(self.held_release)
             if self.public.exists() and not (self.public / MANIFEST).exists():
                 if replacing and (self.held_release / MANIFEST).exists():
                     shutil.rmtree(self.public)
@@ -357,7 +357,7 @@ class Workspace(WorkspacePaths):
 
     def take_units(self, units: Iterable[str], wanted: Callable[[str], bool] = lambda name: True) -> None:
         """Copies wanted files of finished units to this process."""
-        self.store.take_marked([self.completions / f"{unit}.json" for unit in units], self.confidential, wanted)
+        self.store.download_finished([self.completions / f"{unit}.json" for unit in units], self.confidential, wanted)
 
     @contextmanager
     def result(self, path: Path) -> Iterator[Path]:
@@ -367,13 +367,13 @@ class Workspace(WorkspacePaths):
         """
         mark = self.completions / f"{_result(path)}.json"
         mark.unlink(missing_ok=True)
-        self.store.drop([mark])
+        self.store.delete([mark])
         yield path
         self.mark(_result(path), [path])
 
     def refuse_changed(self, path: Path, remedy: str) -> None:
         """Raises `WorkspaceError` if a result is not the file that was written; without a mark, this is unknown."""
-        if self.store.take(self.completions / f"{_result(path)}.json"):
+        if self.store.download(self.completions / f"{_result(path)}.json"):
             self._refuse_damaged(_result(path), remedy)
 
     def refuse_damaged(self, units: Iterable[str], remedy: str, only: Path | None = None) -> None:
@@ -408,7 +408,7 @@ class Workspace(WorkspacePaths):
     @property
     def sealed(self) -> bool:
         """True if no more noise may be drawn: results are gathered, something was published, or the run is a replay."""
-        ended = any(self.store.take(self.completions / f"{unit}.json") for unit in (GATHERED, SEALED))
+        ended = any(self.store.download(self.completions / f"{unit}.json") for unit in (GATHERED, SEALED))
         return ended or (self.replayed and not self.keyed)
 
     @property
@@ -423,7 +423,7 @@ class Workspace(WorkspacePaths):
 
     @property
     def _mark(self) -> str:
-        if self.store.take(self.replay):
+        if self.store.download(self.replay):
             return self.replay.read_text(encoding="utf-8") or REPEATED
         return str((self._read_identity_file() or {}).get("mark", ""))
 
@@ -436,7 +436,7 @@ class Workspace(WorkspacePaths):
             raise self.damaged(self.identity, "is damaged") from None
 
     def _read_identity_file(self) -> dict[str, Any] | None:
-        if not self.store.take(self.identity):
+        if not self.store.download(self.identity):
             return None
         try:
             content = dict(json.loads(self.identity.read_text(encoding="utf-8")))
@@ -455,7 +455,7 @@ class Workspace(WorkspacePaths):
     def read_key(self) -> Key:
         """The key that the run began with. Raises `WorkspaceError` if it is missing or changed."""
         try:
-            self.store.take(self.key)
+            self.store.download(self.key)
             key = Key.read(self.key)
         except (OSError, ValueError, TypeError):
             raise self.damaged(self.key, "is missing or damaged") from None
@@ -495,7 +495,7 @@ class _Log(logging.FileHandler):
 @contextmanager
 def confidential_log(space: Workspace) -> Iterator[logging.Logger]:
     """The log of a run, which only its owner can read (0600): counts of records removed by rules, fits, failures."""
-    space.store.take(space.log)
+    space.store.download(space.log)
     space.log.touch(mode=0o600)
     logger = logging.getLogger("dpdist.confidential")
     logger.setLevel(logging.INFO)
@@ -509,4 +509,4 @@ def confidential_log(space: Workspace) -> Iterator[logging.Logger]:
         logger.removeHandler(handler)
         handler.close()
         with suppress(WorkspaceError):
-            space.store.keep([space.log])
+            space.store.upload([space.log])

@@ -44,7 +44,7 @@ def place() -> str:
 
 def public(url: str, to: Path) -> dict[str, bytes]:
     with Workspace.opened(url) as space:
-        space.store.take_folder(space.public)
+        space.store.download_folder(space.public)
         return {p.relative_to(space.public).as_posix(): p.read_bytes() for p in space.public.rglob("*") if p.is_file()}
 
 

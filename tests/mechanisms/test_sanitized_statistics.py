@@ -19,7 +19,7 @@ from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import TOTAL, Floats
 from dpdist.job import Job
 from dpdist.job.loading import find_job, parse_job
-from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, Moments, laplace_scale, noise_variances
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, WinsorisedMoments, laplace_scale, noise_variances
 from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     STRETCH,
     InvertedFit,
@@ -117,7 +117,7 @@ def test_shift_and_stretch_of_the_reference_are_undone_exactly_and_the_winsorise
     stretch = np.array([[1.15, 0.05], [0.05, 0.9]])
     own = [moments_of(known.residuals @ stretch + each) for each in shift]
     location, scatter = np.array([each[:2] for each in own]), np.mean([each[2:] for each in own], axis=0)
-    found = fit(known, Moments(1e9 * location, 6e9 * scatter), n, (0.0, np.zeros(3)), shrinkage=False)
+    found = fit(known, WinsorisedMoments(1e9 * location, 6e9 * scatter), n, (0.0, np.zeros(3)), shrinkage=False)
     assert found.shift == pytest.approx(shift, abs=1e-6)
     assert found.stretch == pytest.approx(stretch, abs=1e-6)
     assert np.abs(location - shift).max() > 0.01, "control: the winsorised means themselves are off"
@@ -127,7 +127,7 @@ def test_cells_are_shrunk_by_noise_and_not_by_sampling() -> None:
     """Without noise a cell keeps its own; with much of it cells come together, unless each must stand alone."""
     known, n = told(), np.full(6, 400.0)
     location = 400.0 * np.random.default_rng(5).normal(0.0, 0.05, (6, 2))
-    found = Moments(location, 2400.0 * moments_of(known.residuals)[2:])
+    found = WinsorisedMoments(location, 2400.0 * moments_of(known.residuals)[2:])
 
     def spread(noise: float, shrinkage: bool) -> float:
         return float(fit(known, found, n, (noise, np.zeros(3)), shrinkage).shift.std(axis=0).max())
@@ -157,7 +157,7 @@ def test_errors_of_the_fit_have_the_stated_law() -> None:
         own = np.array([n * moments_of(each) for each in x])
         location = own[:, :2] + np.sqrt(noise[0]) * rng.standard_normal((cells, 2))
         scatter = own[:, 2:].sum(axis=0) + np.sqrt(noise[1]) * rng.standard_normal(3)
-        one = fit(known, Moments(location, scatter), np.full(cells, float(n)), noise, shrinkage=True)
+        one = fit(known, WinsorisedMoments(location, scatter), np.full(cells, float(n)), noise, shrinkage=True)
         moved, bent = errors(one, 100, rng)
         covariance = known.whitening.matrix @ np.array([[0.2, -0.1], [-0.1, 0.3]]) @ known.whitening.matrix.T
         values, vectors = np.linalg.eigh(covariance)
@@ -175,7 +175,7 @@ def test_whatever_the_noise_is_the_fit_is_finite_and_in_its_public_range(
     sums: list[float], noise: float, shrinkage: bool
 ) -> None:
     """A strict mechanism may not fail on what it released."""
-    found = Moments(np.array(sums[:12]).reshape(6, 2), np.array(sums[12:]))
+    found = WinsorisedMoments(np.array(sums[:12]).reshape(6, 2), np.array(sums[12:]))
     one = fit(told(300), found, np.full(6, 20.0), (noise, np.full(3, noise)), shrinkage)
     moved, bent = errors(one, 3, np.random.default_rng(0))
     assert all(np.isfinite(values).all() for values in (*one, moved, bent))

@@ -68,18 +68,18 @@ def write(path: Path, text: str) -> Path:
 def test_what_one_keeps_another_takes_and_what_is_dropped_is_gone(view: View) -> None:
     here, there = view(), view()
     files = [write(here.confidential / name, name) for name in ("a", "parts/b", "parts/deep/c")]
-    here.store.keep(files)
-    assert all(there.store.take(there.root / path.relative_to(here.root)) for path in files)
+    here.store.upload(files)
+    assert all(there.store.download(there.root / path.relative_to(here.root)) for path in files)
     assert (there.confidential / "parts" / "deep" / "c").read_text() == "parts/deep/c"
     assert there.store.names(there.confidential / "parts") == {"b", "deep"}
-    assert not there.store.take(there.confidential / "d")
+    assert not there.store.download(there.confidential / "d")
     assert there.store.names(there.confidential / "d") == set()
     write(files[0], "other")
-    here.store.keep(files[:1])
-    assert there.store.take(there.confidential / "a", anew=True)
+    here.store.upload(files[:1])
+    assert there.store.download(there.confidential / "a", anew=True)
     assert (there.confidential / "a").read_text() == "other"
     (here.confidential / "parts" / "b").unlink()
-    here.store.drop([here.confidential / "parts" / "b"])
+    here.store.delete([here.confidential / "parts" / "b"])
     third = view()
     assert third.store.names(third.confidential / "parts") == {"deep"}
 
@@ -90,11 +90,11 @@ def test_a_unit_is_finished_for_everybody_with_its_mark_and_all_its_files(view: 
     assert there.finished_of(["unit", "other"]) == set()
     here.mark("unit", files)
     assert there.finished_of(["unit", "other"]) == {"unit"}
-    here.store.forget(files)
+    here.store.discard(files)
     there.take_units(["unit", "other"])
     assert [(there.confidential / "parts" / name).read_text() for name in "ab"] == ["a", "b"]
     (here.confidential / "parts" / "a").unlink(missing_ok=True)
-    here.store.drop([here.confidential / "parts" / "a"])
+    here.store.delete([here.confidential / "parts" / "a"])
     assert not view().finished("unit")
 
 
@@ -118,8 +118,8 @@ def test_settling_tells_who_was_first(in_bucket: View) -> None:
     assert not other.store.put_if_absent(write(other.confidential / "x", "second"))
     assert (other.confidential / "x").read_text() == "first"
     assert other.store.put_if_absent(write(other.confidential / "x", "first"))
-    other.store.keep([write(other.confidential / "x", "second")])
-    assert one.store.take(one.confidential / "x", anew=True)
+    other.store.upload([write(other.confidential / "x", "second")])
+    assert one.store.download(one.confidential / "x", anew=True)
     assert (one.confidential / "x").read_text() == "second"
 
 
@@ -160,7 +160,7 @@ def test_noise_that_another_process_finds_lost_or_drawn_for_something_else_is_re
     with pytest.raises(WorkspaceError, match="drawn for something else: the exact sums"):
         drawn_once(there, there.noise("strata", 0, 1), FACTS | {"sums": "b"}, undrawn)
     path.unlink()
-    here.store.drop([path])
+    here.store.delete([path])
     last = view()
     with pytest.raises(WorkspaceError, match="is missing: it was drawn and used"):
         drawn_once(last, last.noise("strata", 0, 1), FACTS, undrawn)
@@ -168,9 +168,9 @@ def test_noise_that_another_process_finds_lost_or_drawn_for_something_else_is_re
 
 def test_one_run_at_a_time(view: View) -> None:
     one, other = view(), view()
-    with one.store.alone(one.confidential / "lock"), pytest.raises(WorkspaceError, match="another run is using it"):
-        other.store.alone(other.confidential / "lock").__enter__()
-    with other.store.alone(other.confidential / "lock"):
+    with one.store.lock(one.confidential / "lock"), pytest.raises(WorkspaceError, match="another run is using it"):
+        other.store.lock(other.confidential / "lock").__enter__()
+    with other.store.lock(other.confidential / "lock"):
         pass
 
 
@@ -181,7 +181,7 @@ def test_an_object_that_is_not_what_its_mark_tells_of_loses_the_mark(view: View)
     if here.store.shared:
         assert not (path.write_text("wrong") and here.finished("unit"))
         return
-    here.store.keep([write(path, "wrong")])
+    here.store.upload([write(path, "wrong")])
     there = view()
     with pytest.raises(WorkspaceError, match="parts/a is missing, or not what its mark tells of"):
         there.take_units(["unit"])
@@ -198,12 +198,12 @@ def test_a_public_folder_is_shown_with_its_manifest_last(in_bucket: View, monkey
         write(public / "manifest.json", f"manifest of {text}")
         if text == "old":
             write(public / "gone.json", "old")
-            here.store.show(public)
+            here.store.publish(public)
             (public / "gone.json").unlink()
     seen: list[set[str]] = []
     put = objects.put
     monkeypatch.setattr(objects, "put", lambda name, data: (seen.append(objects.inside("public")), put(name, data)))
-    here.store.show(public)
+    here.store.publish(public)
     assert all("manifest.json" not in names for names in seen)
     assert set(objects.below("public")) == {"public/tables/t.csv", "public/manifest.json"}
 
@@ -239,7 +239,7 @@ def test_two_jobs_never_share_a_key(in_bucket: View, monkeypatch: pytest.MonkeyP
         return put(path)
 
     monkeypatch.setattr(one.store, "put_if_absent", silent_then)
-    monkeypatch.setattr(other.store, "alone", lambda lock: nullcontext())
+    monkeypatch.setattr(other.store, "lock", lambda path: nullcontext())
     with pytest.raises(WorkspaceError, match="belongs to another job"), owned(one, Identity({"epsilon": "2"}, "own"), None):
         pass
     assert len(keys) == 1
@@ -247,7 +247,7 @@ def test_two_jobs_never_share_a_key(in_bucket: View, monkeypatch: pytest.MonkeyP
 
 def test_a_public_folder_without_a_manifest_is_not_published_again(in_bucket: View) -> None:
     here = in_bucket()
-    here.store.keep([write(here.public / "tables" / "t.csv", "half")])
+    here.store.upload([write(here.public / "tables" / "t.csv", "half")])
     there = in_bucket()
     with pytest.raises(WorkspaceError, match="has no manifest"), there.publishing():
         pass

@@ -171,7 +171,7 @@ class NoisyTables(PublicModel):
             noisy = [[self._noised(theta, self.tables[k])[name] for k in having] for name in group]
             stack = np.concatenate([np.concatenate(tables, axis=1) for tables in noisy])
             solution = LeastSquares.of(stacked([self.tables[k].cells for k in having])).solve(stack)
-            unmet.append(solution.unmet)
+            unmet.append(solution.last_step)
             values |= dict(zip((_ROWS.format(name) for name in group), np.split(solution.rows, len(group)), strict=True))
         return Draws({**values, UNMET: np.full(len(theta), max(unmet))})
 

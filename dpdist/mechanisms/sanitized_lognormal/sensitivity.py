@@ -107,21 +107,21 @@ def statistics(p: Floats, share: float = float(SHARE), noise: NoiseName = "lapla
     return np.column_stack([share * p / ROOT_2, (1.0 - share) * scatter])
 
 
-class Moments(NamedTuple):
+class WinsorisedMoments(NamedTuple):
     """Sums of winsorised records: Σp of every cell, (cell, 2), and Σ(|p|², p₁² − p₂², 2p₁p₂) over all records, (3,)."""
 
     location: Floats
     scatter: Floats
 
 
-def moments(sums: Floats, records: float, noise: NoiseName = "laplace") -> Moments:
+def moments(sums: Floats, records: float, noise: NoiseName = "laplace") -> WinsorisedMoments:
     """Moments from sums in units of 1/UNIT, (2 cells + 3,): the location of each cell, then the scatter."""
     share, values, all_of_them = float(SHARE), sums / UNIT, np.array([records, 0.0, 0.0])
     if noise == "gaussian":
         scatter = values[-3:] / np.sqrt(1.0 - share) * np.array([-1.0, 1.0, 1.0])
-        return Moments(values[:-3].reshape(-1, 2) / np.sqrt(share), scatter + all_of_them)
+        return WinsorisedMoments(values[:-3].reshape(-1, 2) / np.sqrt(share), scatter + all_of_them)
     scatter = values[-3:] / (1.0 - share) * np.array([-1.0, ROOT_2, ROOT_2]) + all_of_them
-    return Moments(values[:-3].reshape(-1, 2) * ROOT_2 / share, scatter)
+    return WinsorisedMoments(values[:-3].reshape(-1, 2) * ROOT_2 / share, scatter)
 
 
 def noise_variances(scale: Fraction, noise: NoiseName = "laplace") -> tuple[float, Floats]:

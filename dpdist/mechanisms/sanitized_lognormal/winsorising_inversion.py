@@ -17,7 +17,7 @@ import numpy as np
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.linear import symmetric_root
 from dpdist.estimation.small_area import shrink
-from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, Moments, Whitening
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, Whitening, WinsorisedMoments
 from dpdist.models.protocol import Improper
 
 KEPT = 2_000
@@ -82,7 +82,7 @@ def whitening_of(cell: Ints, outcome: Floats, weight: Floats, cells: int) -> Ref
 
 
 def fit(
-    whitening: ReferenceMoments, moments: Moments, count: Floats, noise: tuple[float, Floats], shrinkage: bool
+    whitening: ReferenceMoments, moments: WinsorisedMoments, count: Floats, noise: tuple[float, Floats], shrinkage: bool
 ) -> InvertedFit:
     """Fits δ and T; `count` is the current file's public sizes (cell,), and `noise` the variances of the moments' noise."""
     n, x = float(count.sum()), whitening.residuals

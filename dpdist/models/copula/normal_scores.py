@@ -33,7 +33,7 @@ from dpdist.models.copula.spline import (
     together,
 )
 from dpdist.models.numerics.chi import chi_quantiles
-from dpdist.models.numerics.tiles import Table, by_pattern
+from dpdist.models.numerics.tiles import ParameterTable, by_pattern
 
 Kind = Literal["positive", "hurdle", "binary"]
 """`positive`: no outcome is 0. `hurdle`: an outcome may be 0. `binary`: an outcome is 0 or 1."""
@@ -48,13 +48,13 @@ def law_of(facts: Facts) -> Law:
     return Law(*(values[None] for values in moments))
 
 
-def relative(law: Law, reference: Law, cell: int, place: int, kind: Kind) -> Table:
+def relative(law: Law, reference: Law, cell: int, place: int, kind: Kind) -> ParameterTable:
     """Coefficients of f, the log density under `law` minus the log density under `reference` (see `table_of`)."""
     current, other = (table_of(law_or_reference, cell, place, kind) for law_or_reference in (law, reference))
-    return Table(current.values - other.values, current.magnitude + other.magnitude)
+    return ParameterTable(current.values - other.values, current.magnitude + other.magnitude)
 
 
-def table_of(law: Law, cell: int, place: int, kind: Kind) -> Table:
+def table_of(law: Law, cell: int, place: int, kind: Kind) -> ParameterTable:
     """Coefficients of (1, z_y, z_w, z_y², z_y z_w, z_w²) in a log density, (6, draw), and the sizes of their terms, (6,).
 
     `place` 0 is a cell's part 0. Another `place` is part 1 with z_w in interval `place` − 1, where the regression is a
@@ -90,7 +90,7 @@ def table_of(law: Law, cell: int, place: int, kind: Kind) -> Table:
         widest = np.abs(slopes).sum(axis=1) * REACH
         sizes[:3] += precision * np.array([widest**2, widest, widest**2])
         sizes[4:] += precision * np.array([widest, widest**2])
-    return Table(values, sizes.max(axis=1))
+    return ParameterTable(values, sizes.max(axis=1))
 
 
 class ScoredRecords(NamedTuple):

@@ -36,7 +36,7 @@ class Tile(NamedTuple):
     magnitude: Floats
 
 
-class Table(NamedTuple):
+class ParameterTable(NamedTuple):
     """Functions of the parameters that multiply a record's features, (feature, draw), with the sizes of their terms.
 
     The sizes (feature,) bound these terms, because a function's rounding error is proportional to them.
@@ -46,7 +46,7 @@ class Table(NamedTuple):
     magnitude: Floats
 
     @classmethod
-    def of(cls, *terms: Floats | float, formed_from: Floats | float = 0.0) -> Table:
+    def of(cls, *terms: Floats | float, formed_from: Floats | float = 0.0) -> ParameterTable:
         """A table whose rows err by units in the last place; `formed_from` is the size of the terms of the first row."""
         values = np.vstack(np.broadcast_arrays(*terms))
         magnitude = np.abs(values).max(axis=1)
@@ -54,7 +54,7 @@ class Table(NamedTuple):
         return cls(values, magnitude)
 
 
-def products(pattern: Codes, features: Floats, draws: int, table: Callable[[int], Table]) -> Iterator[Tile]:
+def products(pattern: Codes, features: Floats, draws: int, table: Callable[[int], ParameterTable]) -> Iterator[Tile]:
     """Yields tiles of the product of features (record, feature) and the table of each record's pattern."""
     size = tile_records(draws)
     buffer = np.empty((min(size, len(pattern)), draws))

@@ -15,7 +15,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.job.families import COUNT, FamilyFacts
-from dpdist.models.numerics.tiles import Table, Tile, products
+from dpdist.models.numerics.tiles import ParameterTable, Tile, products
 from dpdist.models.outcome import ConjugateModel, integer_bounds
 from dpdist.models.protocol import Draws, Parameter
 
@@ -63,6 +63,6 @@ class Geometric(ConjugateModel):
         return self.within_bounds(share, value)
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
-        table = Table.of(np.log(draws["stop"]), np.log1p(-draws["stop"]))
+        table = ParameterTable.of(np.log(draws["stop"]), np.log1p(-draws["stop"]))
         features = np.column_stack([np.ones(len(records)), records.outcome])
         return products(self.pattern(records.row), features, len(draws), lambda _: table)
