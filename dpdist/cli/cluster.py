@@ -27,18 +27,14 @@ app = typer.Typer(
 
 Scheduler = Annotated[
     str | None,
-    typer.Option(
-        "--scheduler", envvar="DPDIST_SCHEDULER", help="A running scheduler (tls://host:port) for the job's tasks."
-    ),
+    typer.Option("--scheduler", envvar="DPDIST_SCHEDULER", help="tls://host:port."),
 ]
 Tls = Annotated[
     Path | None,
-    typer.Option("--tls", envvar="DPDIST_TLS", help="Folder with ca.crt, tls.crt and tls.key (`dpdist cluster certs`)."),
+    typer.Option("--tls", envvar="DPDIST_TLS", help="Folder of certificates."),
 ]
-RoleFolder = Annotated[
-    Path, typer.Option("--tls", envvar="DPDIST_TLS", help="Folder with ca.crt, tls.crt and tls.key of this role.")
-]
-Http = Annotated[str, typer.Option("--http", help="host:port for /health and /metrics; unset: loopback, any port.")]
+RoleFolder = Annotated[Path, typer.Option("--tls", envvar="DPDIST_TLS", help="Certificates of this role.")]
+Http = Annotated[str, typer.Option("--http", help="host:port for /health and /metrics.")]
 JsonLogs = Annotated[bool, typer.Option("--json", help="Log one JSON object a line.")]
 
 
@@ -107,12 +103,10 @@ def scheduler(
 def worker(
     scheduler: Annotated[str, typer.Argument(envvar="DPDIST_SCHEDULER", help="tls://host:port of the scheduler.")],
     tls: RoleFolder,
-    host: Annotated[str | None, typer.Option("--host", help="Address to listen on; unset: towards the scheduler.")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on; unset: found by itself.")] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65534, help="Port, and the next one; 0: any.")] = 0,
     name: Annotated[str | None, typer.Option("--name", envvar="DASK_WORKER_NAME", help="Unset: the address.")] = None,
-    memory: Annotated[
-        str | None, typer.Option("--memory", help="Memory of tasks, as 2GiB; unset: the container's.")
-    ] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Such as 2GiB; unset: the container's.")] = None,
     http: Http = HTTP,
     patience: Annotated[float, typer.Option("--patience", min=0, help="Seconds to look for a scheduler.")] = PATIENCE,
     as_json: JsonLogs = False,
@@ -131,7 +125,7 @@ def worker(
 def size(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job.")],
     input: Annotated[Path | None, typer.Option("--input", help="File to read instead of the job's input.")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Workers at most; fewer where tasks are fewer.")] = 32,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Most workers; fewer if tasks are fewer.")] = 32,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A key of the job, dotted, and its value as YAML."),
@@ -148,26 +142,24 @@ def size(
 @app.command()
 def manifests(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job.")],
-    namespace: Annotated[str, typer.Option("--namespace", help="Namespace of the release: one release, one namespace.")],
-    image: Annotated[str, typer.Option("--image", help="The image, by digest or by a tag of its own.")],
+    namespace: Annotated[str, typer.Option("--namespace", help="Namespace of this release alone.")],
+    image: Annotated[str, typer.Option("--image", help="The image, by digest or by its own tag.")],
     input: Annotated[Path | None, typer.Option("--input", help="File to plan for instead of the job's input.")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Workers at most; fewer where tasks are fewer.")] = 32,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Most workers; fewer if tasks are fewer.")] = 32,
     workspace: Annotated[
         str, typer.Option("--workspace", help="A folder below /workspace, or s3://BUCKET/PREFIX.")
     ] = "/workspace/release",
-    storage_class: Annotated[
-        str | None, typer.Option("--storage-class", help="Class of the workspace's claim; it needs ReadWriteMany.")
-    ] = None,
+    storage_class: Annotated[str | None, typer.Option("--storage-class", help="Storage class with ReadWriteMany.")] = None,
     store: Annotated[list[str] | None, typer.Option("--store", help="Addresses of the bucket's store (CIDR).")] = None,
     region: Annotated[str | None, typer.Option("--region", help="Region of the bucket.")] = None,
     endpoint: Annotated[str | None, typer.Option("--endpoint", help="URL of a store that is not Amazon's.")] = None,
     ledger: Annotated[
         str | None,
-        typer.Option("--ledger", help="CIDR:port of the ledger whose URL the secret dpdist-ledger holds."),
+        typer.Option("--ledger", help="CIDR:port of the ledger in secret dpdist-ledger."),
     ] = None,
     job_file: Annotated[
         Path | None,
-        typer.Option("--job-file", help="Write the job here for the claim dpdist-input; a ConfigMap ends at 1 MiB."),
+        typer.Option("--job-file", help="File for a job above 1 MiB; copy it to dpdist-input."),
     ] = None,
     settings: Annotated[
         list[str] | None,

@@ -110,8 +110,28 @@ def _interrupted(afterwards: str) -> CommandFailed:
     return CommandFailed(130)
 
 
+RARE = {
+    ("verify", "sign", "keygen"): "Check a release, sign it, and make a pair of keys.",
+    ("diff", "series"): "Compare two releases, or tabulate several periods.",
+    ("rehearse", "calibrate"): "Try mechanisms, tune constants, on public files.",
+    ("study", "audit"): "Study mechanisms, and audit a release's claim.",
+    ("explain", "schema"): "Say what a caution means; print the schema of jobs.",
+    ("cluster", "ledger", "stan"): "Workers, accounts of budgets, Stan programs.",
+}
+"""Commands that the first screen of help describes together; each has its own help."""
+
+
 class Verbs(TyperGroup):
     """The commands. An interrupted command says so, even if it was still importing modules."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes the options in a line, and the commands below each other, rarely used ones together."""
+        formatter.write("\nOptions: --version, --help (of each command, too)\n")
+        rare = {name for names in RARE for name in names}
+        verbs = {name: self.commands[name] for name in self.list_commands(ctx) if name not in rare}
+        rows = [(name, verb.get_short_help_str(80)) for name, verb in verbs.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl([*rows, *((", ".join(names), text) for names, text in RARE.items())])
 
     def invoke(self, ctx: Any) -> Any:
         results = list[Any]()
@@ -140,46 +160,30 @@ def _remedy(error: OSError, afterwards: str) -> str:
     return _REMEDIES.get(error.errno or 0, f"free or mend it{afterwards}")
 
 
-JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job (doctorates).")]
-StudyFile = Annotated[
-    str, typer.Argument(metavar="STUDY", help="A YAML study file, or the name of a shipped study (global_dp_beta).")
-]
-WorkspaceFolder = Annotated[
-    str, typer.Argument(metavar="WORKSPACE", help="The folder of a run, or its URL (s3://bucket/prefix).")
-]
-InputFile = Annotated[Path | None, typer.Option("--input", help="Parquet or CSV file to read instead of the job's input.")]
+JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or a shipped job's name.")]
+StudyFile = Annotated[str, typer.Argument(metavar="STUDY", help="A YAML study file, or a shipped study's name.")]
+WorkspaceFolder = Annotated[str, typer.Argument(metavar="WORKSPACE", help="Folder of a run, or s3://bucket/prefix.")]
+InputFile = Annotated[Path | None, typer.Option("--input", help="File to read instead of the job's input.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A key of the job, dotted, and its value as YAML; may be repeated."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Dotted job key and its YAML value; repeatable."),
 ]
-Replay = Annotated[
-    str | None, typer.Option("--replay", help="WORKSPACE/confidential of a run to reproduce, byte for byte.")
-]
+Replay = Annotated[str | None, typer.Option("--replay", help="WORKSPACE/confidential of a run to reproduce.")]
 Replicates = Annotated[int | None, typer.Option("--replicates", min=1, help="Number of replicates; unset: the study's.")]
 Log = Annotated[
     str | None,
-    typer.Option(
-        "--log", envvar="DPDIST_LOG", help="Log file: one line of JSON for each event or task; - is standard error."
-    ),
+    typer.Option("--log", envvar="DPDIST_LOG", help="JSON log file; - is stderr."),
 ]
-Metrics = Annotated[
-    str | None, typer.Option("--metrics", envvar="DPDIST_METRICS", help="host:port to serve Prometheus figures on.")
-]
+Metrics = Annotated[str | None, typer.Option("--metrics", envvar="DPDIST_METRICS", help="host:port for Prometheus.")]
 Traces = Annotated[
     str | None,
-    typer.Option("--traces", envvar="DPDIST_TRACES", help="URL of an OpenTelemetry collector (OTLP over HTTP) for spans."),
+    typer.Option("--traces", envvar="DPDIST_TRACES", help="OpenTelemetry collector."),
 ]
 WithEvaluation = Annotated[bool, typer.Option("--confidential", help="Add the evaluation, for the custodian's eyes only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
-QuietButLedger = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print only errors, and what a ledger failed to record.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON event a line on standard output.")]
+QuietButLedger = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors, and failures of a ledger.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON events, one a line, on stdout.")]
 """Option of verbs that make something and report their progress."""
-JsonAnswer = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on standard output; progress goes to standard error.")
-]
+JsonAnswer = Annotated[bool, typer.Option("--json", help="Print JSON on stdout; progress goes to stderr.")]
 """Option of verbs that only answer."""
-ShowValues = Annotated[
-    bool, typer.Option("--show-values", help="Show confidential values in error messages, on this screen only.")
-]
+ShowValues = Annotated[bool, typer.Option("--show-values", help="Show confidential values in errors, on this screen.")]

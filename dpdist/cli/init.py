@@ -29,29 +29,25 @@ if TYPE_CHECKING:
 
 WEIGHT = re.compile(r"(^|_)(weight|wgt|wt)s?(_|$)", re.IGNORECASE)
 DATASET = "The survey's short name, the same in every period (a ledger charges the account of this name)"
-CODEBOOK = "CSV of column, level or low and high, label; or a SAS, Stata or SPSS file with labels."
+CODEBOOK = "CSV of levels and bounds, or a labelled file."
 
 
 def init(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="The confidential file; only names and types are read.")
     ] = None,
-    to: Annotated[Path, typer.Option("--out", "-o", help="Job file to write, which must not exist.")] = Path("job.yaml"),
+    to: Annotated[Path, typer.Option("--out", "-o", help="New job file.")] = Path("job.yaml"),
     public: Annotated[Path | None, typer.Option("--public", help="Public file that gives levels and bounds.")] = None,
     codebook_file: Annotated[Path | None, typer.Option("--codebook", help=CODEBOOK)] = None,
-    reference: Annotated[
-        str | None, typer.Option("--reference", help="Earlier public file, or none; unset: --public's.")
-    ] = None,
+    reference: Annotated[str | None, typer.Option("--reference", help="Earlier public file or none; as --public.")] = None,
     of: Annotated[str | None, typer.Option("--reference-period", help="Its period; unset: a year in its name.")] = None,
-    provenance: Annotated[
-        str | None, typer.Option("--provenance", help="Source of the reference, and why it is public.")
-    ] = None,
+    provenance: Annotated[str | None, typer.Option("--provenance", help="Its source, and why it is public.")] = None,
     outcome: Annotated[str | None, typer.Option("--outcome", help="Sensitive numeric column.")] = None,
     weight: Annotated[str | None, typer.Option("--weight", help="Sampling weight, or none.")] = None,
     by: Annotated[list[str] | None, typer.Option("--by", help="Table column; may be repeated.")] = None,
     table: Annotated[
         list[str] | None,
-        typer.Option("--table", help="Columns of one table: a,b; may be repeated."),
+        typer.Option("--table", help="Columns of one table: a,b; repeatable."),
     ] = None,
     design_strata: Annotated[
         list[str] | None, typer.Option("--design-strata", help="Column, or none; may be repeated.")
@@ -61,7 +57,7 @@ def init(
         str | None, typer.Option("--replicate-weights", help="Prefix of their columns, or none.")
     ] = None,
     replicate_kind: Annotated[
-        str | None, typer.Option("--replicate-kind", help="brr, fay, jackknife, bootstrap or successive_difference.")
+        str | None, typer.Option("--replicate-kind", help="How replicates were made, as brr or fay.")
     ] = None,
     fay: Annotated[float | None, typer.Option("--fay", help="Fay's k, such as 0.5; implies kind fay.")] = None,
     design_weights: Annotated[
@@ -74,12 +70,12 @@ def init(
     period: Annotated[str | None, typer.Option("--period", help="Period; unset: a year in FILE's name.")] = None,
     dataset: Annotated[
         str | None,
-        typer.Option("--dataset", help="Survey's short name; unset: from FILE's name."),
+        typer.Option("--dataset", help="Short name; unset: from FILE's name."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; accept all proposals.")] = False,
     confidential: Annotated[
         bool,
-        typer.Option("--i-know-this-reads-confidential-data", help="Also propose from FILE's values; confirm each."),
+        typer.Option("--i-know-this-reads-confidential-data", help="Propose from FILE's values, too; confirm."),
     ] = False,
 ) -> None:
     """Write a commented job for a file. Levels and bounds come from public sources; open decisions are marked TODO."""

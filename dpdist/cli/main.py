@@ -19,9 +19,8 @@ from dpdist.runtime.interrupts import interrupt, remember_interrupts
 
 app = typer.Typer(
     cls=Verbs,
-    help="Publish survey tables and synthetic records from confidential microdata, and state the privacy that they "
-    "cost.\n\nA job file names the data, the survey design, the tables and the budget. Begin with init, validate and "
-    "plan, which spend nothing. run spends the job's budget once, and leaves WORKSPACE/public (to publish) and "
+    help="Publish survey tables and synthetic records from confidential microdata. init, validate and plan spend "
+    "nothing. run spends a job's budget once, and leaves WORKSPACE/public (to publish) and "
     "WORKSPACE/confidential (to guard).",
     no_args_is_help=True,
     add_completion=False,

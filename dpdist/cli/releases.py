@@ -87,25 +87,21 @@ def plan(
     settings: Settings = None,
     error: Annotated[
         float | None,
-        typer.Option("--for-error", help="State the smallest ε at which median errors are at most this many direct SE."),
+        typer.Option("--for-error", help="Find the smallest ε with median errors at most this."),
     ] = None,
     table: Annotated[str | None, typer.Option("--table", help="With --for-error: for this table only.")] = None,
     public: Annotated[
-        Path | None, typer.Option("--public", help="Public file on which errors are predicted, without a reference.")
+        Path | None, typer.Option("--public", help="Public file to predict from, without a reference.")
     ] = None,
     alternative_changes: Annotated[
         bool,
-        typer.Option(
-            "--alternatives", help="Also show how another objective, and tables left out or coarsened, would change errors."
-        ),
+        typer.Option("--alternatives", help="Show what other objectives and tables would gain."),
     ] = False,
-    opened: Annotated[
-        bool, typer.Option("--open", help="Write predicted errors to JOB.plan.html in the current folder, and open it.")
-    ] = False,
+    opened: Annotated[bool, typer.Option("--open", help="Write JOB.plan.html with all errors, and open it.")] = False,
     as_json: JsonAnswer = False,
     show_values: ShowValues = False,
 ) -> None:
-    """Show guarantee, cost and predicted errors of a run beforehand. Nothing is spent."""
+    """Predict errors; show guarantee and cost. Nothing is spent."""
     from dpdist.cli.loading import read_job
     from dpdist.cli.plan_text import needed_text, plan_json, plan_text
     from dpdist.core.files import write_text
@@ -154,7 +150,7 @@ def run(
         typer.Option(
             "--workspace",
             "-w",
-            help="Folder, or s3://bucket/prefix, for everything that the run writes; {{period}} in it is the job's.",
+            help="Folder, or s3://bucket/prefix, for the run.",
         ),
     ],
     input: InputFile = None,
@@ -171,7 +167,7 @@ def run(
     as_json: Json = False,
     show_values: ShowValues = False,
 ) -> None:
-    """Protect and publish: spends the job's budget. If the run is killed, the same command resumes it."""
+    """Protect and publish: spends the job's budget. Repeat it to resume a run."""
     from dpdist.cli import report as reporting
     from dpdist.cli.loading import read_job
     from dpdist.cli.observing import observed
@@ -216,7 +212,7 @@ def run(
 def publish(
     workspace: WorkspaceFolder,
     job: Annotated[
-        str | None, typer.Option("--job", help=("A job file whose labels and tables replace the release's."))
+        str | None, typer.Option("--job", help=("Job file whose labels and tables replace the old ones."))
     ] = None,
     settings: Settings = None,
     quiet: QuietButLedger = False,
@@ -297,7 +293,7 @@ def report(
         typer.Option("--open", help="Write confidential/report.html again, and open it, for the custodian's eyes only."),
     ] = False,
 ) -> None:
-    """Show a release: guarantee, tables, and evaluation on request. The evaluation is confidential, and also a page."""
+    """Show a release's guarantee and tables; evaluate it. The evaluation is confidential, and also a page."""
 
     def act() -> None:
         if not page:

@@ -17,15 +17,14 @@ Scheduled = Annotated[
     typer.Option(
         "--scheduled",
         envvar="DPDIST_SCHEDULED",
-        help="Time of the schedule that starts the run, or the name of a CronJob's Job. If the newest release is older "
-        "than that day, the exit code is 5.",
+        help="Schedule's time or Job.",
     ),
 ]
 Period = Annotated[
     str | None,
     typer.Option(
         "--period",
-        help="year, quarter or month: the job's period is the last to end before --scheduled, or before now.",
+        help="year, quarter or month: the last before --scheduled.",
     ),
 ]
 _MONTHS = {"year": 12, "quarter": 3, "month": 1}

@@ -25,47 +25,34 @@ from dpdist.core.errors import JobError, Problem, WorkspaceError
 
 
 def audit(
-    workspace: Annotated[
-        str | None, typer.Argument(help="The folder of a run, or its URL (s3://bucket/prefix); unset: with --black-box.")
-    ] = None,
-    records: Annotated[
-        int, typer.Option("--records", min=1, help="How many records of each stratum to leave out, one at a time.")
-    ] = 8,
-    all_rules: Annotated[bool, typer.Option("--all-rules", help="Every weight rule, not only the release's own.")] = False,
+    workspace: Annotated[str | None, typer.Argument(help="Folder or URL of a run; unset with --black-box.")] = None,
+    records: Annotated[int, typer.Option("--records", min=1, help="Left out of a stratum.")] = 8,
+    all_rules: Annotated[bool, typer.Option("--all-rules", help="Audit under every weight rule.")] = False,
     draws: Annotated[
         int | None,
-        typer.Option(
-            "--draws", min=100, help=("Draw this many releases with and without a record, and try to tell them apart.")
-        ),
+        typer.Option("--draws", min=100, help=("Tell apart so many fresh releases.")),
     ] = None,
     holdout: Annotated[
         Path | None,
-        typer.Option("--holdout", help="File of people who were not in the input, used to attack the synthetic records."),
+        typer.Option("--holdout", help="File of other people, to attack records."),
     ] = None,
     black_box: Annotated[
         str | None,
-        typer.Option(
-            "--black-box", metavar="JOB", help="A job, in place of a run: both --neighbours are released many times."
-        ),
+        typer.Option("--black-box", metavar="JOB", help="Job to release both --neighbours with."),
     ] = None,
     neighbours: Annotated[
-        tuple[Path, Path] | None, typer.Option("--neighbours", help="The two files for --black-box; one record differs.")
+        tuple[Path, Path] | None, typer.Option("--neighbours", help="Two files that differ in one record.")
     ] = None,
-    runs: Annotated[int, typer.Option("--runs", min=20, help="Releases of each file for --black-box.")] = 400,
-    confidential: Annotated[
-        bool, typer.Option("--confidential", help="Show the result, for the custodian's eyes only.")
-    ] = False,
+    runs: Annotated[int, typer.Option("--runs", min=20, help="Releases of each file.")] = 400,
+    confidential: Annotated[bool, typer.Option("--confidential", help="Show results, for the custodian only.")] = False,
     settings: Settings = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Compare exact privacy losses of a release with its bound. Records are left out one at a time.
+    """Compare exact privacy losses of a release with its bound. Spends nothing.
 
-    Spends nothing.
-
-    For weighted posteriors of the lognormal model the comparison is exact. For any mechanism, --draws and --black-box bound
-    ε from below, and --holdout attacks the synthetic records. Results go to the confidential folder.
-    Exit code 1: a loss exceeds the claimed one, or nothing was audited.
+    Exact for posteriors of the lognormal model. For any mechanism, --draws and --black-box bound ε from below; --holdout
+    attacks synthetic records. Exit code 1: a loss exceeds the claim, or nothing was audited.
     """
 
     def from_releases(job: str, files: tuple[Path, Path]) -> None:
@@ -129,15 +116,11 @@ def audit(
 
 def calibrate(
     job: JobFile,
-    out_file: Annotated[Path, typer.Option("--out", "-o", help="The calibration file, for later periods' jobs.")],
-    reference: Annotated[
-        Path | None, typer.Option("--reference", help="Public file to tune on; unset: the job's reference.")
-    ] = None,
-    period: Annotated[
-        str | None, typer.Option("--period", help="Period of that file; unset: the job's reference.period.")
-    ] = None,
-    measure: Annotated[str, typer.Option("--measure", help="max_ecdf, avg_ecdf, mean or median.")] = "max_ecdf",
-    replicates: Annotated[int, typer.Option("--replicates", min=1, help="Draws of the mechanism per try and stratum.")] = 4,
+    out_file: Annotated[Path, typer.Option("--out", "-o", help="Calibration file for later jobs.")],
+    reference: Annotated[Path | None, typer.Option("--reference", help="Public file; unset: the job's reference.")] = None,
+    period: Annotated[str | None, typer.Option("--period", help="Its period; unset: as the job says.")] = None,
+    measure: Annotated[str, typer.Option("--measure", help="Or avg_ecdf, mean, median.")] = "max_ecdf",
+    replicates: Annotated[int, typer.Option("--replicates", min=1, help="Draws per try.")] = 4,
     settings: Settings = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -204,16 +187,10 @@ def study(
 
 def rehearse(
     job: JobFile,
-    to: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page, the CSV files and the recommended job.")],
-    public: Annotated[
-        Path | None, typer.Option("--public", help="A public file with the job's columns; unset: the job's reference.")
-    ] = None,
-    records: Annotated[
-        int | None, typer.Option("--records", min=6, help="Use at most this many of its records, chosen at random.")
-    ] = None,
-    chains: Annotated[
-        bool, typer.Option("--chains", help="Also try mechanisms that draw by Markov chains; needs a compiler, takes long.")
-    ] = False,
+    to: Annotated[Path, typer.Option("--out", "-o", help="Folder for page, CSV files and job.")],
+    public: Annotated[Path | None, typer.Option("--public", help="Public file; unset: the job's reference.")] = None,
+    records: Annotated[int | None, typer.Option("--records", min=6, help="Use at most so many of its records.")] = None,
+    chains: Annotated[bool, typer.Option("--chains", help="Also try mechanisms that run Markov chains (slow).")] = False,
     settings: Settings = None,
     quiet: Quiet = False,
     as_json: Json = False,

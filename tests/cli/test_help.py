@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from typer.testing import CliRunner
 
 from dpdist.cli.main import app
 
-LINES = 40
+LINES = 24
+TOO_MANY = {("init",): 33}
+"""Lines of a verb with more options than a screen has lines."""
 GROUP = typer.main.get_command(app)
 VERBS = [()] + [
     (name, *further)
@@ -27,14 +30,16 @@ def shown(*verb: str) -> list[str]:
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_help_fits_a_screen(verb: tuple[str, ...]) -> None:
-    assert len(shown(*verb)) <= LINES
+    assert len(shown(*verb)) <= TOO_MANY.get(verb, LINES)
 
 
 def test_no_verb_is_described_by_half_a_sentence() -> None:
-    """Control: all verbs are listed."""
+    """Control: all verbs are listed, and no others."""
     lines = shown()
     assert not [line for line in lines[1:] if line.endswith("...")]
-    assert all(any(line.strip().startswith(f"{name} ") for line in lines) for name in GROUP.commands)
+    commands = lines[lines.index("Commands:") + 1 :]
+    named = {name for line in commands for name in re.findall(r"[a-z]+", line.strip().split("  ")[0])}
+    assert named == set(GROUP.commands)
 
 
 def test_a_run_begins_with_what_it_released_and_ends_with_what_to_do_next(tmp_path: Path) -> None:
