@@ -25,6 +25,8 @@ from dpdist.publish.released import ByBatch, ReleasedObject, batches_of, plain_e
 
 NOISED = 2
 """Position in `Spreads.laws` of the released parameters under simulated noise."""
+MANY_ROWS = 50_000
+"""Number of crosstab rows from which a table's sums take long."""
 RECOUNTS = 200
 """Number of draws of noisy sample counts."""
 
@@ -270,7 +272,7 @@ def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | No
     )
     sizes = [max(map(len, of_law)) for of_law in zip(*by_stratum, strict=True)] or [1] * len(RefitExpectations._fields)
     by_outcome = [
-        [LawSpread(*np.full((2, draws, batch_rows.stop - batch_rows.start), np.nan)) for draws in sizes]
+        [LawSpread(*(_unknown(draws, batch_rows.stop - batch_rows.start) for _ in range(2))) for draws in sizes]
         for _ in released.job.outcomes
     ]
     if all(of_stratum is None or of_stratum.one_sampling for of_stratum in laws):
@@ -284,6 +286,15 @@ def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | No
                 for spread, expected in zip(outcome, of_outcome, strict=True):
                     spread.weight[:, inside], spread.product[:, inside] = expected
     return by_outcome
+
+
+def _unknown(draws: int, rows: int) -> Floats:
+    """Draws of rows, (draw, row), all NaN. Those of many rows lie in memory as sparse sums over rows read them, which would
+    otherwise copy them for every table.
+    """
+    if rows < MANY_ROWS:
+        return np.full((draws, rows), np.nan)
+    return np.full((rows, draws), np.nan).T
 
 
 def _join(
