@@ -182,6 +182,8 @@ def rows_of_groups(groups: Ints, number: int) -> list[Ints]:
 
 Universe: TypeAlias = Mapping[str, Sequence[object]]
 """Whose figures a table has: for each column the levels of records that are in the table."""
+MANY_ROWS = 50_000
+"""Number of crosstab rows from which sums over tables' cells take long."""
 NAMED = 10
 """Largest number of cells that a line names."""
 
@@ -210,6 +212,30 @@ class Cells:
     def per_record(self) -> int:
         """Number of cells that contain a record, the same for every record of the table's universe."""
         return int(self.membership.sum(axis=0).max())
+
+    def sums(self, values: Floats) -> Floats:
+        """Sums of values (row, side) over the rows of every cell, (cell, side).
+
+        Of many rows, base cells are summed first, and margins from these: a row is in up to 2^columns cells.
+        """
+        if len(values) < MANY_ROWS:
+            return np.asarray(self.membership @ values)
+        margins, base = self._by_base_cell
+        return np.asarray(margins @ (base @ values))
+
+    @cached_property
+    def _by_base_cell(self) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
+        """Two matrices whose product is `membership`: (cell, base cell) and (base cell, row).
+
+        The first cell of a row, in the order of levels, is its base cell, for "Total" comes last.
+        """
+        by_row = scipy.sparse.csc_array(self.membership)
+        by_row.sort_indices()
+        inside = np.flatnonzero(np.diff(by_row.indptr))
+        _, first, place = np.unique(by_row.indices[by_row.indptr[inside]], return_index=True, return_inverse=True)
+        base = (np.ones(len(inside)), (place.reshape(-1), inside))
+        form = (len(first), by_row.shape[1])
+        return scipy.sparse.csr_array(by_row[:, inside[first]]), scipy.sparse.csr_array(base, shape=form)
 
 
 def cells_of_record(by: Sequence[str], margins: bool) -> int:

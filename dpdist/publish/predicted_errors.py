@@ -139,6 +139,9 @@ class Within(NamedTuple):
 def _over(released: ReleasedObject, table: Table, stratum: int, expected: Expected) -> CellSums:
     """Sums of a stratum's expectations over a table's cells."""
     rows = released.crosstab.rows_of(stratum)
+    if len(released.crosstab.stratum_labels) == 1:
+        cells, n = released.cells(table), released.crosstab.count.astype(float)
+        return CellSums(*(cells.sums((n * values).T).T for values in expected))
     membership, n = released.rows_of_cells(table)[:, rows.start : rows.stop], released.crosstab.count[rows].astype(float)
     return CellSums(*((membership @ (n * values).T).T for values in expected))
 

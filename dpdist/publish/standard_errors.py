@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.progress import within
-from dpdist.core.records import Cells, Floats, Ints
+from dpdist.core.records import MANY_ROWS, Cells, Floats, Ints
 from dpdist.estimation.estimators import NORMAL_90, Figures, PsuSums, counts_and_means
 from dpdist.estimation.raking import Margin, factors, margins_of, raked_counts_and_means
 from dpdist.models.protocol import DRAWS, Draws, Recentred, Resampled, expected_of
@@ -25,8 +25,6 @@ from dpdist.publish.released import ByBatch, ReleasedObject, batches_of, plain_e
 
 NOISED = 2
 """Position in `Spreads.laws` of the released parameters under simulated noise."""
-MANY_ROWS = 50_000
-"""Number of crosstab rows from which a table's sums take long."""
 RECOUNTS = 200
 """Number of draws of noisy sample counts."""
 
@@ -470,7 +468,7 @@ def about(draws: Floats, value: Floats) -> Floats:
 def cell_estimates(cells: Cells, n: Floats, weight: Floats, product: Floats) -> tuple[Floats, Floats, Floats]:
     """Counts Σ n E(w|x), means Σ n E(wy|x) / Σ n E(w|x) and totals Σ n E(wy|x) of every cell, (draw, cell)."""
     with np.errstate(all="ignore"):
-        return ratios((cells.membership @ (n * weight).T).T, (cells.membership @ (n * product).T).T)
+        return ratios(cells.sums((n * weight).T).T, cells.sums((n * product).T).T)
 
 
 def ratios(count: Floats, total: Floats) -> tuple[Floats, Floats, Floats]:
