@@ -193,15 +193,15 @@ def gate_value(
         errors, lengths = [*errors, scaled[0]], [*lengths, scaled[1]]
     value, length = np.concatenate(errors), np.concatenate(lengths)
     usable = np.isfinite(value) & np.isfinite(length)
-    every, gaps = len(value), int((~usable).sum())
+    number, gaps = len(value), int((~usable).sum())
     share = {"largest": 1.0, "median": HALF, "coverage": gate.limit}[gate.measure]
     limit = 1.0 if gate.measure == "coverage" else gate.limit
     unit = float(length[usable].max(initial=0.0))
     sd = float(np.sqrt(2.0) * float(noise_scale(job)) * unit / UNIT)
-    if ceil(share * every) > every - gaps:
-        return GateResult(gate.text, None, sd, limit, every, False, gaps)
+    if ceil(share * number) > number - gaps:
+        return GateResult(gate.text, None, sd, limit, number, False, gaps)
     noisy = (order_statistic(np.where(usable, value, np.inf), unit, share) + eta) * unit / UNIT
-    return GateResult(gate.text, float(noisy), sd, limit, every, bool(noisy <= limit), gaps)
+    return GateResult(gate.text, float(noisy), sd, limit, number, bool(noisy <= limit), gaps)
 
 
 def order_statistic(values: Floats, unit: float, share: float) -> float:

@@ -151,7 +151,7 @@ def singling_out(synthetic: Points, members: Points, nonmembers: Points, rng: np
         record = int(rng.integers(len(synthetic.codes)))
         chosen = rng.permutation(columns)[:COLUMNS]
 
-        def met(points: Points, record: int = record, chosen: Ints = chosen) -> int:
+        def matches(points: Points, record: int = record, chosen: Ints = chosen) -> int:
             inside = np.ones(len(points.codes), dtype=bool)
             for column in chosen:
                 if column < categories:
@@ -168,8 +168,8 @@ def singling_out(synthetic: Points, members: Points, nonmembers: Points, rng: np
                     )
             return int(inside.sum())
 
-        if met(synthetic) == 1:
-            outcomes.append((met(mine) == 1, met(theirs) == 1))
+        if matches(synthetic) == 1:
+            outcomes.append((matches(mine) == 1, matches(theirs) == 1))
     of_members, of_others = np.array(outcomes).mean(axis=0).tolist() if outcomes else (0.0, 0.0)
     return SinglingOut(len(outcomes), of_members, of_others, (of_members - of_others) / max(1.0 - of_others, 1e-9))
 

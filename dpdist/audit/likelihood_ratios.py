@@ -187,9 +187,9 @@ class NeighbourQueries:
     @property
     def differing(self) -> Ints:
         """Positions of figures whose sums, or noise scales, differ between the files."""
-        moved = self.near.sums != self.far.sums
+        differs = self.near.sums != self.far.sums
         other = [a != b for a, b in zip(self.near.scales, self.far.scales, strict=True)]
-        return np.flatnonzero(moved | np.array(other, dtype=bool))
+        return np.flatnonzero(differs | np.array(other, dtype=bool))
 
     @property
     def distance(self) -> float:

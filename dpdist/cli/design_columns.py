@@ -110,9 +110,9 @@ def chosen_design(names: Sequence[str], options: Options, asks: bool, job: Path)
     if prefix is not None:
         again = None if prefix == NONE else replicates(names, prefix)
     if prefix not in (None, NONE) and again is None:
-        wanted = f"columns {prefix:.80}1, {prefix:.80}2, …"
+        allowed = f"columns {prefix:.80}1, {prefix:.80}2, …"
         raise JobError(
-            str(job), [Problem("--replicate-weights", "the file has no such columns", wanted, "name their prefix")]
+            str(job), [Problem("--replicate-weights", "the file has no such columns", allowed, "name their prefix")]
         )
     kind, fay = _method(options, asks, job)
     for option, name in (*(("--design-strata", column) for column in chosen), ("--psu", unit)):

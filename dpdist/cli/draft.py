@@ -147,24 +147,24 @@ class Draft:
                 merges = ", ".join(f"{flow(level)}: …" for level in self.domains[name].rare)
                 yield f"# recode: {{{flow(name)}: {{{merges}}}}}  {FEW}"
 
-    def _line(self, name: str, wanted: str, more: str) -> str:
+    def _line(self, name: str, template: str, more: str) -> str:
         """Returns the job's line for a column: its domain, the source of the domain, and whether values are missing."""
         domain = self.domains.get(name)
-        if domain is not None and wanted != "…":
+        if domain is not None and template != "…":
             of_levels = domain.of_design if name in self.design.strata else domain.of_category
             of_number = domain.of_outcome if name == self.outcome else domain.of_number
-            domain = of_number() if wanted.startswith("bounds") else of_levels()
+            domain = of_number() if template.startswith("bounds") else of_levels()
         texts = domain.texts if domain is not None else ()
         nothing = domain is not None and domain.levels is None and domain.bounds is None and not texts
-        fits = domain is not None and (wanted == "…" or getattr(domain, wanted.partition(":")[0]) is not None)
+        fits = domain is not None and (template == "…" or getattr(domain, template.partition(":")[0]) is not None)
         if domain is None or nothing or not fits:
             why = f"  # {ONE_VALUE}" if nothing else ""
             more += f", codes: {{{', '.join(f'{flow(text)}: …' for text in texts)}}}" if texts else ""
-            return f"  # TODO fill: {flow(name)}: {{{wanted}{more}}}{why}"
+            return f"  # TODO fill: {flow(name)}: {{{template}{more}}}{why}"
         what = f"levels: {flow(_short(domain.levels))}" if domain.levels else f"bounds: {flow(list(_plain(domain)))}"
         more = (f", codes: {flow(dict(zip(texts, (0, 1), strict=True)))}" if texts else "") + more
         more += ", missing: category" if domain.levels and domain.holes else ""
-        ends = wanted.startswith("levels") and name not in self.design.strata and domain.of_a_number
+        ends = template.startswith("levels") and name not in self.design.strata and domain.of_a_number
         more += ", outside: clip" if ends else ""
         whence = (
             CONFIRM
@@ -176,9 +176,9 @@ class Draft:
                 whence += "; widen them if values have grown since"
             elif ends:
                 whence += "; other whole numbers count in the nearest level: if these are codes, delete outside: clip"
-            elif wanted != "…" and isinstance(_short(domain.levels or ()), dict):
+            elif template != "…" and isinstance(_short(domain.levels or ()), dict):
                 whence += "; widen the range if it may hold more: a value outside is refused"
-            elif wanted != "…" and 0 < len(gaps := _gaps(domain.levels or ())) <= MOST_GAPS:
+            elif template != "…" and 0 < len(gaps := _gaps(domain.levels or ())) <= MOST_GAPS:
                 whence += f"; no record there has {' or '.join(map(str, gaps))}: add what a codebook lists"
         whence += SHARE.format(flow(texts[1]), flow(texts[0])) if texts else ""
         return f"  {flow(name)}: {{{what}{more}}}  {whence}"

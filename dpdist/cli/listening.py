@@ -102,8 +102,8 @@ class _Steady:
     A thread prints it, even during a long step without events. A command that ends sooner prints nothing.
     """
 
-    def __init__(self, first: float = FIRST, every: float = EVERY) -> None:
-        self._first, self._every = first, every
+    def __init__(self, first: float = FIRST, interval: float = EVERY) -> None:
+        self._first, self._every = first, interval
 
     def __enter__(self) -> Listener:
         self._state, self._over = _State(), threading.Event()
@@ -139,8 +139,8 @@ class _Steady:
 class _JsonLines(_Steady):
     """Prints events as JSON lines."""
 
-    def __init__(self, stream: TextIO, first: float = FIRST, every: float = EVERY) -> None:
-        super().__init__(first, every)
+    def __init__(self, stream: TextIO, first: float = FIRST, interval: float = EVERY) -> None:
+        super().__init__(first, interval)
         self._stream = stream
 
     def show(self, event: Event) -> None:
@@ -184,8 +184,8 @@ class _Sentences:
 class _Lines(_Steady):
     """Prints notes, which are whole sentences, and lines on the state, on standard error."""
 
-    def __init__(self, first: float = FIRST, every: float = EVERY) -> None:
-        super().__init__(first, every)
+    def __init__(self, first: float = FIRST, interval: float = EVERY) -> None:
+        super().__init__(first, interval)
         self._sentences = _Sentences()
 
     def __exit__(self, *_: object) -> None:

@@ -29,8 +29,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"dpdist {version('dpdist')}")
         raise typer.Exit
 

@@ -292,11 +292,11 @@ def job_in_cluster(resolved: SourcedKeys, folder: str = "") -> tuple[dict[str, A
     The job has what it extends merged into it, and names its files by the driver's paths. Further files are in `folder`.
     """
     job = {key: value for key, value in resolved.keys.items() if key != "extends"}
-    moved, files = inputs(resolved), {}
+    path_in_cluster, files = inputs(resolved), {}
     for section, key in FILE_KEYS:
         part = job.get(section)
-        if isinstance(part, dict) and part.get(key) in moved:
-            job[section] = part | {key: moved[part[key]]}
+        if isinstance(part, dict) and part.get(key) in path_in_cluster:
+            job[section] = part | {key: path_in_cluster[part[key]]}
     for section, key in (("calibration", "path"), ("model", "program")):
         part = job.get(section)
         if isinstance(part, dict) and isinstance(named := part.get(key), str):

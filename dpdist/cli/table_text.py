@@ -112,9 +112,9 @@ PUBLISHED_TOO = str(DONATED)
 
 def drifted(drift: Mapping[str, Any]) -> Iterator[Caution]:
     """States how many cells have moved away from the reference, by column."""
-    moved = {name: len(cells) for name, cells in drift.items() if isinstance(cells, list) and cells}
-    if moved:
-        cells = ", ".join(f"{name} in {number:,}" for name, number in moved.items())
+    number_by_column = {name: len(cells) for name, cells in drift.items() if isinstance(cells, list) and cells}
+    if number_by_column:
+        cells = ", ".join(f"{name} in {number:,}" for name, number in number_by_column.items())
         yield Caution.of("drift", cells=cells)
 
 
@@ -135,15 +135,15 @@ def _together(cautions: Iterable[Caution]) -> Iterator[Caution]:
     from dpdist.publish.predicted_errors import MAY_BE_OFF
 
     far = ("far_off", "predicted_far_off")
-    every = list(cautions)
-    of_tables = [caution.text.split(", ", 1)[0] for caution in every if caution.code in far]
+    all_cautions = list(cautions)
+    of_tables = [caution.text.split(", ", 1)[0] for caution in all_cautions if caution.code in far]
     if len(of_tables) <= LISTED:
-        yield from every
+        yield from all_cautions
         return
     tables = list(dict.fromkeys(of_tables))
     number = f"{len(of_tables):,} statistics of {len(tables):,} table{'s'[: len(tables) != 1]} ({first_named(tables)})"
     yield Caution("far_off", f"{MAY_BE_OFF[0].upper()}{MAY_BE_OFF[1:]} in {number}.", "The page and the JSON list each.")
-    yield from (caution for caution in every if caution.code not in far)
+    yield from (caution for caution in all_cautions if caution.code not in far)
 
 
 def promise(statement: Mapping[str, Any]) -> dict[str, str]:

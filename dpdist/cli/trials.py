@@ -172,11 +172,11 @@ def study(
             from dpdist.studies.run import Overview, load, run_overview
             from dpdist.studies.run import run as run_study
 
-            wanted = load(file)
-            if isinstance(wanted, Overview):
-                folder = run_overview(wanted, out_folder, replicates, listener, data)
+            content = load(file)
+            if isinstance(content, Overview):
+                folder = run_overview(content, out_folder, replicates, listener, data)
             else:
-                folder = run_study(wanted, out_folder, replicates, listener, data)
+                folder = run_study(content, out_folder, replicates, listener, data)
         if as_json:
             print(json.dumps({"event": "done", "page": str(folder / "index.html")}))
         elif not quiet:

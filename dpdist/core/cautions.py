@@ -221,8 +221,8 @@ class Caution:
 
 def described(cautions: Iterable[Caution]) -> dict[str, list[str]]:
     """Texts and codes as JSON values, in the same order; without cautions no codes."""
-    every = list(cautions)
-    return {"cautions": [*map(str, every)]} | ({"caution_codes": [caution.code for caution in every]} if every else {})
+    listed = list(cautions)
+    return {"cautions": [*map(str, listed)]} | ({"caution_codes": [caution.code for caution in listed]} if listed else {})
 
 
 @cache

@@ -18,19 +18,19 @@ A pass uses about 25 bytes for each row.
 
 def batches(file: pq.ParquetFile, columns: Sequence[str] | None = None, most: int = 65_536) -> Iterator[pa.RecordBatch]:
     """Yields a file's rows in order, in batches of at most `most` rows."""
-    wanted, groups, rows = None if columns is None else list(columns), list[int](), 0
+    names, groups, rows = None if columns is None else list(columns), list[int](), 0
     if (metadata := file.metadata).num_rows <= PASS_ROWS:
-        yield from file.iter_batches(most, columns=wanted)
+        yield from file.iter_batches(most, columns=names)
         return
     for group in range(metadata.num_row_groups):
         more = metadata.row_group(group).num_rows
         if groups and rows + more > PASS_ROWS:
-            yield from file.iter_batches(most, groups, wanted)
+            yield from file.iter_batches(most, groups, names)
             groups, rows = [], 0
         groups.append(group)
         rows += more
     if groups:
-        yield from file.iter_batches(most, groups, wanted)
+        yield from file.iter_batches(most, groups, names)
 
 
 class ParquetTables(Mapping[str, pd.DataFrame]):

@@ -136,12 +136,12 @@ def check_files(folder: Path, part: str = "", *further_names: str) -> frozenset[
         raise DamagedFile(MANIFEST, "no table of files", "files: SHA-256 by name")
     for name, digest in files.items():
         _check_entry(name, digest)
-    wanted = {name for name in files if not part or name.startswith(f"{part}/")} | set(further_names)
-    if unnamed := sorted(wanted - files.keys()):
+    names = {name for name in files if not part or name.startswith(f"{part}/")} | set(further_names)
+    if unnamed := sorted(names - files.keys()):
         raise DamagedFile(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
-    if damage := _differences(folder, {name: files[name] for name in wanted}, part):
+    if damage := _differences(folder, {name: files[name] for name in names}, part):
         raise _first_of(damage)
-    return frozenset(wanted)
+    return frozenset(names)
 
 
 def refuse_format(name: str, stated: object, newest: int) -> None:
@@ -265,11 +265,11 @@ def read_columns(folder: Path, name: str, types: Mapping[str, pa.DataType], most
 
 
 def _check_columns(name: str, schema: pa.Schema, types: Mapping[str, pa.DataType]) -> None:
-    wanted = f"the columns {', '.join(f'{column} ({kind})' for column, kind in types.items())}"
+    allowed = f"the columns {', '.join(f'{column} ({kind})' for column, kind in types.items())}"
     if sorted(schema.names) != sorted(types):
-        raise DamagedFile(name, f"the columns {printable(', '.join(schema.names))}", wanted)
+        raise DamagedFile(name, f"the columns {printable(', '.join(schema.names))}", allowed)
     for column, kind in types.items():
         if b"ARROW:extension:name" in (schema.field(column).metadata or {}):
-            raise DamagedFile(name, f"{printable(column)} of an extension type", wanted)
+            raise DamagedFile(name, f"{printable(column)} of an extension type", allowed)
         if (actual := schema.field(column).type) != kind:
-            raise DamagedFile(name, f"{printable(column)} of type {printable(actual)}", wanted)
+            raise DamagedFile(name, f"{printable(column)} of type {printable(actual)}", allowed)

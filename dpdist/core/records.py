@@ -113,17 +113,17 @@ class Crosstab:
     def below(self, least: int, by: Sequence[str] | None = None) -> SmallCounts:
         """Counts that are positive and below `least`. With `by`, counts are by combinations of these columns alone."""
         count = self.count if by is None else np.bincount(self.group(by)[0], weights=self.count)
-        met = count[count > 0]
-        return SmallCounts(int((met < least).sum()), int((met == 1).sum()), len(met))
+        positive = count[count > 0]
+        return SmallCounts(int((positive < least).sum()), int((positive == 1).sum()), len(positive))
 
     def crossed(self) -> Crosstab:
         """The same counts over all combinations of levels, with 0 if there is no record, in the order of `codes`."""
         sizes = [len(self.levels[name]) for name in self.codes]
-        every = np.indices(sizes).reshape(len(sizes), -1) if sizes else np.zeros((0, 1), dtype=np.int64)
+        combinations = np.indices(sizes).reshape(len(sizes), -1) if sizes else np.zeros((0, 1), dtype=np.int64)
         place = np.ravel_multi_index(tuple(self.codes.values()), sizes) if sizes else np.zeros(len(self), dtype=np.int64)
-        count = np.zeros(every.shape[1], dtype=np.int64)
+        count = np.zeros(combinations.shape[1], dtype=np.int64)
         count[place] = self.count
-        codes = {name: column.astype(np.int32) for name, column in zip(self.codes, every, strict=True)}
+        codes = {name: column.astype(np.int32) for name, column in zip(self.codes, combinations, strict=True)}
         return replace(self, codes=codes, count=count)
 
     def pooled(self) -> Crosstab:
@@ -303,9 +303,9 @@ def _rows_of_cells(
         for place, text, summed in zip(places, texts, total, strict=True):
             cell = cell * len(text) + (len(text) - 1 if summed else place)
         cells.append(cell)
-    labels, every = tuple(product(*texts)), np.concatenate(cells)
-    order = np.argsort(every, kind="stable")
-    ends = np.concatenate([[0], np.cumsum(np.bincount(every, minlength=len(labels)))]).astype(np.int64)
+    labels, cell_of_row = tuple(product(*texts)), np.concatenate(cells)
+    order = np.argsort(cell_of_row, kind="stable")
+    ends = np.concatenate([[0], np.cumsum(np.bincount(cell_of_row, minlength=len(labels)))]).astype(np.int64)
     return labels, ends, inside[order % len(inside)] if len(inside) else inside
 
 

@@ -188,8 +188,8 @@ def degrees_of_freedom(
     if sums.psu is not None:
         psu, stages = stages_of(sums.psu, crosstab, design)
         return met_units(scipy.sparse.csr_array(cells.membership.tocsc()[:, sums.psu["frame"].to_numpy()]), psu, stages)
-    met = cells.membership.tocoo()
-    strata = np.unique(met.row.astype(np.int64) * len(crosstab) + crosstab.design_stratum[met.col]) // max(len(crosstab), 1)
+    coo = cells.membership.tocoo()
+    strata = np.unique(coo.row.astype(np.int64) * len(crosstab) + crosstab.design_stratum[coo.col]) // max(len(crosstab), 1)
     return np.asarray(records - np.bincount(strata, minlength=len(cells)))
 
 

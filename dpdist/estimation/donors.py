@@ -221,10 +221,10 @@ def donors_table(donors: Mapping[str, Donors], outcomes: Sequence[str]) -> pa.Ta
     table = pa.table({"stratum": stratum, "cell": cell, "weight": weight, **columns})
     by_stratum = [stratum_donors.absent for stratum_donors in donors.values()]
     absent = [None if records is None else records.table(outcomes) for records in by_stratum]
-    if not (met := [part for part in absent if part is not None]):
+    if not (tables := [part for part in absent if part is not None]):
         return table
     sizes = [0 if part is None else len(part) for part in absent]
-    further = pa.concat_tables(met).append_column("stratum", strata(sizes))
+    further = pa.concat_tables(tables).append_column("stratum", strata(sizes))
     return pa.concat_tables([table, further], promote_options="default").combine_chunks()
 
 

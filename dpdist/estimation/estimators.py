@@ -126,23 +126,23 @@ def linearised_variance(
 
     `membership` is (cell, row). `psu` (row,) numbers PSUs across strata without repetition.
     """
-    met = membership.tocoo()
-    r, d = ratio[met.row], scale[met.row]
+    entries = membership.tocoo()
+    r, d = ratio[entries.row], scale[entries.row]
     with np.errstate(divide="ignore", invalid="ignore"):
-        parts = (variable.b[met.col] - r * variable.a[met.col]) / d
-        squares = (variable.bb[met.col] - 2.0 * r * variable.ab[met.col] + r**2 * variable.aa[met.col]) / d**2
-    return _of_parts(met, parts, squares, psu, stages)
+        parts = (variable.b[entries.col] - r * variable.a[entries.col]) / d
+        squares = (variable.bb[entries.col] - 2.0 * r * variable.ab[entries.col] + r**2 * variable.aa[entries.col]) / d**2
+    return _of_parts(entries, parts, squares, psu, stages)
 
 
 def of_sums(parts: scipy.sparse.csr_array, psu: Codes | Ints, stages: Stages) -> Floats:
     """Variance (cell,) of sums over records, whose parts of the sums are (cell, record)."""
-    met = parts.tocoo()
-    return _of_parts(met, met.data, met.data**2, psu, stages)
+    entries = parts.tocoo()
+    return _of_parts(entries, entries.data, entries.data**2, psu, stages)
 
 
-def _of_parts(met: scipy.sparse.coo_array, parts: Floats, squares: Floats, psu: Codes | Ints, stages: Stages) -> Floats:
-    cells, psus = met.shape[0], len(stages.stratum)
-    pair, entry = np.unique(met.row.astype(np.int64) * psus + psu[met.col], return_inverse=True)
+def _of_parts(entries: scipy.sparse.coo_array, parts: Floats, squares: Floats, psu: Codes | Ints, stages: Stages) -> Floats:
+    cells, psus = entries.shape[0], len(stages.stratum)
+    pair, entry = np.unique(entries.row.astype(np.int64) * psus + psu[entries.col], return_inverse=True)
     cell, unit = pair // psus, pair % psus
     with np.errstate(divide="ignore", invalid="ignore"):
         t = _sums(entry, parts, len(pair))
@@ -178,8 +178,8 @@ def _within(total: Floats, squares: Floats, unit: Ints, stage: Stage) -> Floats:
 
 def met_units(membership: scipy.sparse.csr_array, psu: Codes | Ints, stages: Stages) -> Floats:
     """Degrees of freedom (cell,): PSUs minus strata among the records of the cell."""
-    met = membership.tocoo()
-    pair = np.unique(met.row.astype(np.int64) * len(stages.stratum) + psu[met.col])
+    entries = membership.tocoo()
+    pair = np.unique(entries.row.astype(np.int64) * len(stages.stratum) + psu[entries.col])
     cell, stratum = pair // len(stages.stratum), stages.stratum[pair % len(stages.stratum)]
     strata = np.unique(cell * len(stages.first.size) + stratum) // len(stages.first.size)
     cells = membership.shape[0]

@@ -295,17 +295,17 @@ def _with_base(text: str, source: str, folder: Path, above: tuple[Path, ...]) ->
     origin = place(("extends",), lines)
     path, above = _base_file(name, folder, source, origin, above)
     base = _with_base(_text_of_base(path, name, source, origin), str(path), path.parent, above)
-    moved = base.keys
+    base_keys = base.keys
     if (step := os.path.relpath(path.parent, folder)) != ".":
-        moved = _moved(base.keys, (*OPENED_LATER, *READ_NOW), lambda file: os.path.join(step, file))
+        base_keys = _moved(base.keys, (*OPENED_LATER, *READ_NOW), lambda file: os.path.join(step, file))
     origins = {where: f"{name}, {line}" if line.startswith("line") else line for where, line in base.lines.items()}
     over = {where for where in lines if not isinstance(_content(keys, where), dict)}
     inherited = {
         where: line for where, line in origins.items() if not any(where[:k] in over for k in range(len(where) + 1))
     }
     open_in_base = tuple(replace(problem, places=(f"{name}, {problem.places[0]}",)) for problem in base.to_do)
-    laid = _laid_over(moved, rest)
-    return SourcedKeys(laid, inherited | dict(lines), source, folder, (name, moved), (*to_do(text), *open_in_base))
+    laid = _laid_over(base_keys, rest)
+    return SourcedKeys(laid, inherited | dict(lines), source, folder, (name, base_keys), (*to_do(text), *open_in_base))
 
 
 def _base_file(
@@ -348,10 +348,10 @@ def _moved(keys: Keys, paths: Sequence[Where], move: Callable[[str], str]) -> Ke
     """The content with changed file names at these paths, except for URLs and public keys."""
     for where in paths:
         if isinstance(name := _content(keys, where), str) and not NO_PATH.search(name):
-            moved: Any = move(name)
+            value: Any = move(name)
             for key in reversed(where):
-                moved = {key: moved}
-            keys = _laid_over(keys, moved)
+                value = {key: value}
+            keys = _laid_over(keys, value)
     return keys
 
 

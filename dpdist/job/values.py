@@ -249,8 +249,8 @@ def complete(what: str, names: Iterable[str], registered: Collection[str], where
 
     Raises `TypeError`, when the module is imported, with the names that are missing and where to add them.
     """
-    wanted = list(names)
-    if lacking := [name for name in wanted if name not in registered]:
+    expected = list(names)
+    if lacking := [name for name in expected if name not in registered]:
         raise TypeError(f"{what} {', '.join(lacking)}: missing in {where}")
-    if unknown := [name for name in registered if name not in wanted]:
+    if unknown := [name for name in registered if name not in expected]:
         raise TypeError(f"{what} {', '.join(unknown)}: in {where}, and no job can state it")

@@ -262,9 +262,9 @@ def _excess_of_delta(limits: Limits, before: Sequence[Charge], charge: Charge) -
             fault = f"this run's zCDP ε is stated at δ = {budget_text(charge.delta)}"
             yield fault, f"zCDP ε stated at δ = {budget_text(limits.delta)} or less"
         return
-    every, allowed = [*before, charge], f"{charge.cls} δ = {budget_text(limits.delta)} in all"
-    deltas = [charged.delta for charged in every if charged.delta is not None]
-    if len(deltas) < len(every):
+    all_charges, allowed = [*before, charge], f"{charge.cls} δ = {budget_text(limits.delta)} in all"
+    deltas = [charged.delta for charged in all_charges if charged.delta is not None]
+    if len(deltas) < len(all_charges):
         whose = "this run's" if charge.delta is None else "an earlier release's"
         yield f"{whose} {charge.cls} δ is no known number", allowed
     elif (reached := sum(deltas, Fraction(0))) > limits.delta:
@@ -273,7 +273,7 @@ def _excess_of_delta(limits: Limits, before: Sequence[Charge], charge: Charge) -
 
 def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> None:
     """Raises `BudgetRefused` if a charge exceeds a limit of the ledger, or one that the job states (`stated`)."""
-    every, policy = charges(entries, charge.dataset), policies(entries, charge.dataset)
+    history, policy = charges(entries, charge.dataset), policies(entries, charge.dataset)
     if policy and charge.cls not in policy:
         fault = (
             f"the ledger has limits for {', '.join(sorted(policy))} releases of this dataset, none for {charge.cls} ones"
@@ -285,7 +285,7 @@ def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> N
         remedy = f"state ledger.limits.{charge.cls}, or leave ledger.limits out"
         raise BudgetRefused(charge.dataset, fault, "a class that has limits", remedy)
     limits = [limit for limit in (policy.get(charge.cls), *named) if limit is not None and limit.has_limits]
-    other_adjacencies = sorted({charged.adjacency for charged in every if charged.cls == charge.cls} - {charge.adjacency})
+    other_adjacencies = sorted({charged.adjacency for charged in history if charged.cls == charge.cls} - {charge.adjacency})
     if limits and other_adjacencies:
         fault = (
             f"its {charge.cls} releases were charged under adjacency {other_adjacencies[0]}, "
@@ -293,7 +293,7 @@ def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> N
         )
         allowed, remedy = "one adjacency: different ones have no sum", "state budget.adjacency as before"
         raise BudgetRefused(charge.dataset, fault, allowed, remedy)
-    account = [charged for charged in every if charged.account == charge.account]
+    account = [charged for charged in history if charged.account == charge.account]
     for limit in limits:
         for fault, allowed in excesses(limit, account, charge):
             remedy = "lower the job's budget, or raise the limit where it is stated, with those who may decide it"

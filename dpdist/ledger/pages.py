@@ -134,9 +134,9 @@ def pages(entries: Sequence[Entry]) -> list[Page]:
     datasets = dict.fromkeys(str(entry.content["dataset"]) for entry in entries if entry.kind == "reserve")
     found_pages = []
     for dataset in datasets:
-        every, limits = charges(entries, dataset), policies(entries, dataset)
-        for account in dict.fromkeys(charge.account for charge in every):
-            charged = tuple(charge for charge in every if charge.account == account)
+        all_charges, limits = charges(entries, dataset), policies(entries, dataset)
+        for account in dict.fromkeys(charge.account for charge in all_charges):
+            charged = tuple(charge for charge in all_charges if charge.account == account)
             found_pages.append(Page(dataset, charged, settled, limits.get(account[0], Limits())))
     return found_pages
 

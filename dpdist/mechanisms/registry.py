@@ -37,11 +37,11 @@ class FormerClaim(NoisySums[Former, StratumModel]):
     spec = Former
 
     def queries(self, job: Job, settings: Former) -> tuple[NoisyQuery, ...]:
-        moved = BETWEEN_BOUNDS if settings.name in ("laplace_strict", "weight_regularisation") else CLIPPED
+        distance = BETWEEN_BOUNDS if settings.name in ("laplace_strict", "weight_regularisation") else CLIPPED
         if settings.gaussian:
-            return (NoisyQuery.losing_rho("sums", moved, record_rho(job, job.rho.release), neighbour_of(job)),)
+            return (NoisyQuery.losing_rho("sums", distance, record_rho(job, job.rho.release), neighbour_of(job)),)
         epsilon = job.epsilon_per_set * job.synthetic_sets
-        return (NoisyQuery.losing("sums", moved, record_epsilon(job, epsilon), neighbour_of(job)),)
+        return (NoisyQuery.losing("sums", distance, record_epsilon(job, epsilon), neighbour_of(job)),)
 
     def promised(self, job: Job, settings: Former, total: Strict | Concentrated) -> Promise:
         return promise_of(job, per_set(total, job))

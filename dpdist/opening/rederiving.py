@@ -138,12 +138,12 @@ def _differences(record: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[
         number = len(queries) if isinstance(queries, list) else "no"
         yield DamagedFile(PROOF, f"{number} queries", f"{len(due['queries'])}, which follow from its job")
         return
-    for place, (query, wanted) in enumerate(zip(queries, due["queries"], strict=True), start=1):
-        keys = wanted.keys() | (query.keys() if isinstance(query, dict) else set())
+    for place, (query, expected) in enumerate(zip(queries, due["queries"], strict=True), start=1):
+        keys = expected.keys() | (query.keys() if isinstance(query, dict) else set())
         for key in sorted(keys - set(WORDED)):
             value = query.get(key) if isinstance(query, dict) else None
-            if value != wanted.get(key):
-                yield _unlike(f"{key} of query {place}", value, wanted.get(key))
+            if value != expected.get(key):
+                yield _unlike(f"{key} of query {place}", value, expected.get(key))
 
 
 def _unlike_figures(record: Mapping[str, Any], due: Mapping[str, Any]) -> Iterator[DamagedFile]:

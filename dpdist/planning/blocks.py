@@ -170,10 +170,10 @@ class Layout:
         parameters = [
             model.build(job, crosstab, crosstab.rows_of(k)).identified for k in range(len(crosstab.stratum_labels))
         ]
-        wanted, small = job.record.log_lik, log_lik_bytes(crosstab, job.sampler.total) <= LOG_LIK_LIMIT
-        wanted = "never" if job.mechanism.adds_noise else wanted
+        mode, small = job.record.log_lik, log_lik_bytes(crosstab, job.sampler.total) <= LOG_LIK_LIMIT
+        mode = "never" if job.mechanism.adds_noise else mode
         process = PROCESS_BYTES + STAN_BYTES * (job.sampler.name == "stan") + GENERATED_BYTES * family_facts(job).program
-        stores = wanted == "always" or (wanted == "auto" and small)
+        stores = mode == "always" or (mode == "auto" and small)
         first = model.build(job, crosstab, crosstab.rows_of(0))
         gathered = GATHERED_BYTES if isinstance(first, Likelihood) and first.combine == "concat" else 0
         bin_strata = 1 if job.sampler.name == "stan" else MOST_STRATA

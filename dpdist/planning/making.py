@@ -122,8 +122,8 @@ def _check_likelihood(job: Job) -> None:
 
 def _check_labels(job: Job, crosstab: Crosstab) -> None:
     """Raises `JobError` if two strata have one label, because labels select a stratum's random numbers."""
-    met = Counter(crosstab.stratum_labels)
-    twice = [label for label, number in met.items() if number > 1 or (crosstab.strata and label == POOLED)]
+    occurrences = Counter(crosstab.stratum_labels)
+    twice = [label for label, number in occurrences.items() if number > 1 or (crosstab.strata and label == POOLED)]
     if twice:
         fault = f"two strata would be named '{twice[0]}', or one as the pooled fit is"
         raise JobError(job.dataset, [Problem("strata", fault, "labels of their own", "rename a level in columns and data")])

@@ -478,8 +478,8 @@ def noise_of_counts(plan: Plan) -> list[TableNoise]:
             continue
         cells = table.cells(crosstab)
         records, inside = cells.membership @ crosstab.count.astype(float), cells.membership.tocoo()
-        met = np.unique(np.column_stack([inside.row, base[inside.col]])[crosstab.count[inside.col] > 0], axis=0)
-        added = np.ones(len(cells)) if job.mechanism.whole_tables else np.bincount(met[:, 0], minlength=len(cells))
+        pairs = np.unique(np.column_stack([inside.row, base[inside.col]])[crosstab.count[inside.col] > 0], axis=0)
+        added = np.ones(len(cells)) if job.mechanism.whole_tables else np.bincount(pairs[:, 0], minlength=len(cells))
         noise, filled = deviation * np.sqrt(added), np.flatnonzero(records > 0)
         if len(filled):
             largest = filled[np.argmax(noise[filled])]

@@ -183,8 +183,8 @@ def domain(job: Job) -> list[str]:
 def _categories(job: Job) -> str:
     dropping = [name for name in job.categories if job.columns[name].missing == "drop"]
     dropped = f" (records without {', '.join(dropping)} are dropped)" if dropping else ""
-    moved = [name for name in job.categories if job.columns[name].outside == "clip"]
-    nearest = f" (whole numbers that are not a level of {', '.join(moved)} count as the nearest level)" if moved else ""
+    columns = [name for name in job.categories if job.columns[name].outside == "clip"]
+    nearest = f" (whole numbers that are not a level of {', '.join(columns)} count as the nearest level)" if columns else ""
     return f"{', '.join(job.categories)}: a declared level in every record{dropped}{nearest}"
 
 

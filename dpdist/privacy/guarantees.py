@@ -272,14 +272,14 @@ class NoisyQuery:
     """True if it is asked as several queries that have parts of its loss (`share`)."""
 
     @classmethod
-    def losing(cls, name: str, moved: Moved, epsilon: Fraction, neighbour: Neighbour) -> NoisyQuery:
+    def losing(cls, name: str, distance: Moved, epsilon: Fraction, neighbour: Neighbour) -> NoisyQuery:
         """The query whose Laplace noise loses this ε."""
-        return cls(name, moved, moved.by(neighbour) / epsilon)
+        return cls(name, distance, distance.by(neighbour) / epsilon)
 
     @classmethod
-    def losing_rho(cls, name: str, moved: Moved, rho: Fraction, neighbour: Neighbour) -> NoisyQuery:
+    def losing_rho(cls, name: str, distance: Moved, rho: Fraction, neighbour: Neighbour) -> NoisyQuery:
         """The query whose Gaussian noise loses this ρ, or a little less: σ is rounded up."""
-        return cls(name, moved, root_above(moved.by(neighbour) ** 2 / (2 * rho)), "gaussian")
+        return cls(name, distance, root_above(distance.by(neighbour) ** 2 / (2 * rho)), "gaussian")
 
     def share(self, name: str, part: Fraction) -> NoisyQuery:
         """A query of the same distance that loses at most this part of the loss.
@@ -315,10 +315,10 @@ class NoisyQuery:
     def entry(self) -> dict[str, Any]:
         """The query in a proof record, as exact texts from which its loss is computed."""
         laplace = self.law == "laplace"
-        moved = {"distance": self.moved.texts} if laplace else {"squared_distance": self.squared.texts}
+        distances = {"distance": self.moved.texts} if laplace else {"squared_distance": self.squared.texts}
         law = "discrete_laplace" if laplace else "discrete_gaussian"
         merged = {name: True for name in ("together", "in_parts") if getattr(self, name)}
-        return {"name": self.name, "law": law, **moved, "scale": str(self.scale), "times": self.times, **merged}
+        return {"name": self.name, "law": law, **distances, "scale": str(self.scale), "times": self.times, **merged}
 
     @property
     def once(self) -> NoisyQuery:

@@ -80,19 +80,19 @@ class CountsQuery(NoisyQuery):
 
 def queries_of_counts(job: Job) -> tuple[NoisyQuery, ...]:
     """The queries for the noisy levels; none if sample counts are public."""
-    moved, law = Moved(Fraction(1), Fraction(2), Fraction(2)), noise_name(job)
+    distance, law = Moved(Fraction(1), Fraction(2), Fraction(2)), noise_name(job)
     return tuple(
-        CountsQuery(f"sample counts by {', '.join(level.columns) or 'no column'}", moved, level.scale, law)
+        CountsQuery(f"sample counts by {', '.join(level.columns) or 'no column'}", distance, level.scale, law)
         for level in (layers_of(job) if job.noisy_crosstab else ())
         if level.scale is not None
     )
 
 
 def _scale(job: Job, share: Fraction) -> Fraction:
-    moved = 1 if job.budget.adjacency == "add_remove" else 2
+    distance = 1 if job.budget.adjacency == "add_remove" else 2
     if noise_name(job) == "laplace":
-        return moved / record_epsilon(job, share * job.epsilon.crosstab)
-    square = moved / (2 * record_rho(job, share * job.rho.crosstab)) * GRAIN**2
+        return distance / record_epsilon(job, share * job.epsilon.crosstab)
+    square = distance / (2 * record_rho(job, share * job.rho.crosstab)) * GRAIN**2
     return Fraction(isqrt(square.numerator // square.denominator) + 1, GRAIN)
 
 

@@ -58,9 +58,9 @@ ROUNDING = 1.0 + 1e-9
 def query_of_gates(job: Job) -> NoisyQuery:
     """The query for all gates of a job, which share its ε equally; approval/acceptance.py has the proof."""
     assert job.accept is not None
-    moved, number = Moved(*[Fraction(GATE_SENSITIVITY)] * 3), len(job.accept.gates)
+    distance, number = Moved(*[Fraction(GATE_SENSITIVITY)] * 3), len(job.accept.gates)
     scale = GATE_SENSITIVITY * number / record_epsilon(job, job.accept.epsilon)
-    return NoisyQuery("values of gates", moved, scale, times=number)
+    return NoisyQuery("values of gates", distance, scale, times=number)
 
 
 def proof_record(job: Job, promise: Promise, queries: Iterable[NoisyQuery] | None) -> dict[str, Any]:
@@ -89,8 +89,8 @@ def _draws(job: Job, total: Strict | Concentrated | Asymptotic | NoGuarantee) ->
     if isinstance(total, NoGuarantee):
         return []
     off = record_epsilon(job, job.epsilon_per_set) / (2 if job.budget.adjacency == "substitution" else 1)
-    moved, number = Moved(off, 2 * off, 2 * off), job.synthetic_sets
-    return [{"name": "draw of a set", "law": "posterior_draw", "distance": moved.texts, "times": number}]
+    distance, number = Moved(off, 2 * off, 2 * off), job.synthetic_sets
+    return [{"name": "draw of a set", "law": "posterior_draw", "distance": distance.texts, "times": number}]
 
 
 class UnitLoss(NamedTuple):

@@ -88,9 +88,9 @@ def without_rounding(counts: Interval, totals: Floats) -> Interval:
     Counts that miss their total by more than rounding stay as they are, with their errors.
     """
     with np.errstate(invalid="ignore"):
-        met = np.abs(counts.value - totals) <= MET * np.abs(totals)
-        exact = met & (counts.standard_error <= MET * np.abs(totals))
-    value, error = np.where(met, totals, counts.value), np.where(exact, 0.0, counts.standard_error)
+        equal = np.abs(counts.value - totals) <= MET * np.abs(totals)
+        exact = equal & (counts.standard_error <= MET * np.abs(totals))
+    value, error = np.where(equal, totals, counts.value), np.where(exact, 0.0, counts.standard_error)
     lower, upper = (np.where(exact, totals, limit) for limit in (counts.lower, counts.upper))
     return counts._replace(value=value, standard_error=error, lower=lower, upper=upper)
 

@@ -110,12 +110,12 @@ def _intervals_of(
 ) -> list[dict[str, Interval]]:
     first, outcomes = released.job.outcomes[0], released.job.outcomes
     plain = [statistic for statistic in spec.statistics if statistic.plain]
-    wanted = {statistic.variable or first for statistic in plain}
+    plain_outcomes = {statistic.variable or first for statistic in plain}
     if (noised := grounds[first].noised) is not None:
         by_outcome = {first: {"parameters": noised.intervals(spec, cells)}}
     else:
         by_outcome = {
-            outcome: estimates(released, cells, ground) for outcome, ground in grounds.items() if outcome in wanted
+            outcome: estimates(released, cells, ground) for outcome, ground in grounds.items() if outcome in plain_outcomes
         }
     by_outcome = {
         outcome: limited(released, cells, outcomes.index(outcome), by_estimator)

@@ -161,8 +161,8 @@ def _empty_levels(job: Job, crosstab: Crosstab) -> Iterator[Caution]:
     for name, codes in crosstab.codes.items():
         if name not in columns_in_use:
             continue
-        met = set(codes[crosstab.count > 0].tolist())
-        empty = [str(level) for code, level in enumerate(crosstab.levels[name]) if code not in met]
+        present = set(codes[crosstab.count > 0].tolist())
+        empty = [str(level) for code, level in enumerate(crosstab.levels[name]) if code not in present]
         if empty:
             names = ", ".join(empty[:5]) + (", …" if len(empty) > 5 else "")
             numbers = {"empty": f"{len(empty):,}", "levels": f"{len(crosstab.levels[name]):,}"}

@@ -91,8 +91,8 @@ class Visits:
         return total
 
     def blocks(self) -> Iterator[tuple[int, Records]]:
-        for number, every in enumerate(each_part(self.path, self.span.start, self.span.stop, self.size)):
-            records = every.take(every.outcome > 0)
+        for number, part in enumerate(each_part(self.path, self.span.start, self.span.stop, self.size)):
+            records = part.take(part.outcome > 0)
             if len(records):
                 yield number, replace(records, row=self.fit_row[records.row])
 
@@ -143,18 +143,18 @@ def fit_comparators(
     job: Job, crosstab: Crosstab, path: Path, key: Key, scratch: Path, tick: Callable[[int], None] = lambda strata: None
 ) -> BaselineSums:
     """Fits the job's comparators that are models. The records at `path` are in crosstab order."""
-    wanted = [how for how in job.compare if how in FITTED]
-    arm, positive = job_of_comparator(job, wanted[0]), np.zeros(len(crosstab), dtype=np.int64)
+    comparators = [how for how in job.compare if how in FITTED]
+    arm, positive = job_of_comparator(job, comparators[0]), np.zeros(len(crosstab), dtype=np.int64)
     for records in each_part(path, 0, int(crosstab.count.sum()), block_rows(arm.sampler.draws)):
         positive += np.bincount(records.row[records.outcome > 0], minlength=len(crosstab))
     missing = np.where((crosstab.count > 0) & (positive == 0), ZEROS, "").astype(object)
     sets = _sets(arm, crosstab, positive, path, key.child("strata"), scratch, missing, tick)
     in_fit = (positive > 0) & (missing == "")
     sums: dict[tuple[str, str], Floats] = {
-        (how, e): np.full((2, arm.synthetic_sets, len(crosstab)), np.nan) for how in wanted for e in ESTIMATORS
+        (how, e): np.full((2, arm.synthetic_sets, len(crosstab)), np.nan) for how in comparators for e in ESTIMATORS
     }
     share = crosstab.count[in_fit] / positive[in_fit]
-    for how in wanted if in_fit.any() else ():
+    for how in comparators if in_fit.any() else ():
         arm = job_of_comparator(job, how)
         promise = promised(mechanism_of(arm).promise(arm), facts(arm))
         release = ReleasedObject(arm, promise, _crosstab_of(crosstab, in_fit, positive), sets, key.child("publish"))

@@ -154,8 +154,8 @@ ANSWERS = ("failed", "warning", "not clear", "met")
 """Answers to a threshold, as they are sorted."""
 
 
-def _met(met: object) -> str:
-    return "met" if met else "failed"
+def _met(is_met: object) -> str:
+    return "met" if is_met else "failed"
 
 
 def _clipping(material: ReportMaterial) -> Iterator[Grid]:
@@ -431,11 +431,11 @@ def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> _Published:
     labels, present = set(cells.labels), _labels(table, rows)
     about = [variable if isinstance(variable, str) else None for variable in rows["variable"]]
     have = list(zip(rows["statistic"], about, strict=True))
-    wanted = {(statistic.label, statistic.about): statistic.text for statistic in table.statistics}
-    missing = [text for statistic, text in wanted.items() if statistic not in have]
+    text_by_statistic = {(statistic.label, statistic.about): statistic.text for statistic in table.statistics}
+    missing = [text for statistic, text in text_by_statistic.items() if statistic not in have]
     if len(labels.intersection(present)) < len(labels):
         missing.append("margins")
-    shown = [label in labels and statistic in wanted for label, statistic in zip(present, have, strict=True)]
+    shown = [label in labels and statistic in text_by_statistic for label, statistic in zip(present, have, strict=True)]
     return _Published(np.array(shown, dtype=np.bool_), missing)
 
 

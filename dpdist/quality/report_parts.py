@@ -108,8 +108,8 @@ class Axis(NamedTuple):
             return np.array(self.marked)
         if self.log:
             powers = 10.0 ** np.arange(np.floor(np.log10(self.low)), np.ceil(np.log10(self.high)) + 1)
-            every = np.outer(powers, [1.0, 2.0, 5.0] if len(powers) < 5 else [1.0]).ravel()
-            return np.asarray(every[(every >= self.low) & (every <= self.high)])
+            values = np.outer(powers, [1.0, 2.0, 5.0] if len(powers) < 5 else [1.0]).ravel()
+            return np.asarray(values[(values >= self.low) & (values <= self.high)])
         step = 10.0 ** np.floor(np.log10((self.high - self.low or 1.0) / 5.0))
         step *= min((1.0, 2.0, 5.0, 10.0), key=lambda factor: abs((self.high - self.low) / (factor * step) - 5.0))
         return np.asarray(np.arange(np.ceil(self.low / step), np.floor(self.high / step) + 1.0) * step)
@@ -117,9 +117,9 @@ class Axis(NamedTuple):
 
 def axis(name: str, *values: Floats) -> Axis:
     """Makes an axis that holds all values."""
-    every = np.concatenate(values)
-    every = every[np.isfinite(every)]
-    low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 1.0)
+    numbers = np.concatenate(values)
+    numbers = numbers[np.isfinite(numbers)]
+    low, high = (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 1.0)
     log = low > 0.0 and high > WIDE_RANGE * low
     return Axis(name, low, high if high > low else low + 1.0, log)
 

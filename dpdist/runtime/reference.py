@@ -103,10 +103,10 @@ def learn(fit: JobFit, strata: Iterable[int], workers: Executor, listener: Liste
 
     Returns the strata for which the reference is insufficient. These strata are public, as the reference is.
     """
-    wanted = list(strata) if fit.job.has_reference else []
+    pending = list(strata) if fit.job.has_reference else []
     failures = []
-    with stage(listener, "reference", len(wanted)) if wanted else nullcontext(lambda _: None) as tick:
-        for outcome in workers.map(LearnOne(fit.address), wanted):
+    with stage(listener, "reference", len(pending)) if pending else nullcontext(lambda _: None) as tick:
+        for outcome in workers.map(LearnOne(fit.address), pending):
             tick(1)
             failures += [outcome] if outcome.failure is not None else []
     return sorted(failures)

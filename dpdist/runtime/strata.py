@@ -63,14 +63,14 @@ def protect_all(fit: JobFit, workers: Executor, listener: Listener) -> list[Outc
 
 def protect_some(fit: JobFit, strata: Iterable[int], workers: Executor, listener: Listener) -> list[Outcome]:
     """Fits the given strata, each in a task of its own; giant ones round by round. Returns the strata that failed."""
-    wanted = list(strata)
-    unfinished = _unfinished(fit, wanted)
+    pending = list(strata)
+    unfinished = _unfinished(fit, pending)
     outcomes: list[Outcome] = []
-    with stage(listener, "protect again", len(wanted)) as tick:
-        for stratum in wanted:
+    with stage(listener, "protect again", len(pending)) as tick:
+        for stratum in pending:
             if stratum in fit.layout.giants and stratum in unfinished:
                 outcomes.append(protect_giant(fit, stratum, workers, tick))
-        for results in workers.map(ProtectOne(fit.address), [k for k in wanted if k not in fit.layout.giants]):
+        for results in workers.map(ProtectOne(fit.address), [k for k in pending if k not in fit.layout.giants]):
             outcomes += results
             tick(len(results))
     return _failures(outcomes)

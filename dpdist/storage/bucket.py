@@ -76,13 +76,13 @@ class Bucket:
     def download_files(self, files: Mapping[str, str], root: Path) -> None:
         _each(lambda entry: self._download_checked(root / entry[0], entry[1]), files.items())
 
-    def download_finished(self, completions: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
+    def download_finished(self, completions: Iterable[Path], root: Path, matches: Callable[[str], bool]) -> None:
         def download_unit(mark: Path) -> None:
             if not self.download(mark, anew=True):
                 return
             try:
                 for name, digest in (read_mark(mark) or {}).items():
-                    if wanted(name):
+                    if matches(name):
                         self._download_checked(root / name, digest)
             except _Incomplete:
                 self.objects.delete([self._name(mark)])

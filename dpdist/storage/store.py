@@ -57,8 +57,8 @@ class Store(Protocol):
         """Copies these files to this process. Raises `WorkspaceError` if one is missing or has another checksum."""
         ...
 
-    def download_finished(self, completions: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
-        """Copies wanted files of finished units to this process.
+    def download_finished(self, completions: Iterable[Path], root: Path, matches: Callable[[str], bool]) -> None:
+        """Copies matching files of finished units to this process.
 
         A unit that turns out to be incomplete loses its mark, and `WorkspaceError` is raised.
         """
@@ -125,7 +125,7 @@ class Folder:
     def download_files(self, files: Mapping[str, str], root: Path) -> None:
         return None
 
-    def download_finished(self, completions: Iterable[Path], root: Path, wanted: Callable[[str], bool]) -> None:
+    def download_finished(self, completions: Iterable[Path], root: Path, matches: Callable[[str], bool]) -> None:
         return None
 
     def upload(self, paths: Iterable[Path]) -> None:

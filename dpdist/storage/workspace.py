@@ -355,9 +355,9 @@ class Workspace(WorkspacePaths):
         marks = self.store.finished([self.completions / f"{unit}.json" for unit in units], self.confidential)
         return {path.stem for path in marks}
 
-    def take_units(self, units: Iterable[str], wanted: Callable[[str], bool] = lambda name: True) -> None:
-        """Copies wanted files of finished units to this process."""
-        self.store.download_finished([self.completions / f"{unit}.json" for unit in units], self.confidential, wanted)
+    def take_units(self, units: Iterable[str], matches: Callable[[str], bool] = lambda name: True) -> None:
+        """Copies matching files of finished units to this process."""
+        self.store.download_finished([self.completions / f"{unit}.json" for unit in units], self.confidential, matches)
 
     @contextmanager
     def result(self, path: Path) -> Iterator[Path]:

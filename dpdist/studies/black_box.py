@@ -348,10 +348,12 @@ def _difference(job: Job, first: str, second: str) -> str:
         raise DataError(what, [Problem("records", f"they differ in {len(units):,} privacy units", "one", remedy)])
     if len(only_one) == len(only_other):
         names = _columns(job)
-        moved = [name for name in public if _values(only_one, names.index(name)) != _values(only_other, names.index(name))]
-        if moved and job.budget.exchange != "anywhere":
+        columns = [
+            name for name in public if _values(only_one, names.index(name)) != _values(only_other, names.index(name))
+        ]
+        if columns and job.budget.exchange != "anywhere":
             fault = "the record has another value, and the job's guarantee takes this column as public"
-            raise DataError(what, [Problem(name, fault, "", "change its outcome and weight alone") for name in moved])
+            raise DataError(what, [Problem(name, fault, "", "change its outcome and weight alone") for name in columns])
         return EXCHANGED
     if only_one and only_other:
         fault = f"{len(only_one):,} records stand in the first file alone, and {len(only_other):,} in the second"

@@ -190,11 +190,11 @@ class TrialTask:
 
     results: Results
     folder: Path
-    wanted: Sequence[PlannedTrial]
+    trials: Sequence[PlannedTrial]
 
     def __call__(self, number: int) -> int:
         with suppress(DpdistError):  # the driver finds the stored refusal, or meets the error itself
-            self.wanted[number].result(self.results, self.folder)
+            self.trials[number].result(self.results, self.folder)
         return number
 
 
@@ -206,13 +206,13 @@ class Runs:
     csv: Path
     workers: Executor
 
-    def each(self, wanted: Sequence[PlannedTrial]) -> Iterator[int]:
+    def each(self, trials: Sequence[PlannedTrial]) -> Iterator[int]:
         """Numbers of trials, each when its result is stored; in this process, before the result is asked for."""
-        numbers = range(len(wanted))
-        return iter(numbers) if isinstance(self.workers, Serial) else self.workers.map(self.task(wanted), numbers)
+        numbers = range(len(trials))
+        return iter(numbers) if isinstance(self.workers, Serial) else self.workers.map(self.task(trials), numbers)
 
-    def task(self, wanted: Sequence[PlannedTrial]) -> TrialTask:
-        return TrialTask(self.results, self.folder, wanted)
+    def task(self, trials: Sequence[PlannedTrial]) -> TrialTask:
+        return TrialTask(self.results, self.folder, trials)
 
     def trial(self, candidate: Candidate, splits: Sequence[FileThirds], current: int, draw: int) -> Trial:
         return _wanted(candidate, splits, current, draw).result(self.results, self.folder)
@@ -233,13 +233,13 @@ def run_trials(
 ) -> TrialFindings:
     """Tries all mechanisms on one third, and the best on another. Raises `JobError` if none could be run."""
     splits = splits_of(thirds, 0, runs.folder)
-    wanted, refused = candidates(job, str(splits[0].earlier), ground, chains)
+    allowed, refused = candidates(job, str(splits[0].earlier), ground, chains)
     by_number, not_run = dict[int, Trial](), dict[int, RefusedCandidate]()
-    with stage(listener, "rehearse", len(wanted)) as tick:
-        for number in runs.each([_wanted(trying, splits, 0, 0) for trying in wanted]):
-            trying = wanted[number]
-            note = f"Candidate {number + 1} of {len(wanted)}: {trying.label}"
-            listener(Event("note", "rehearse", number, len(wanted), note))
+    with stage(listener, "rehearse", len(allowed)) as tick:
+        for number in runs.each([_wanted(trying, splits, 0, 0) for trying in allowed]):
+            trying = allowed[number]
+            note = f"Candidate {number + 1} of {len(allowed)}: {trying.label}"
+            listener(Event("note", "rehearse", number, len(allowed), note))
             try:
                 by_number[number] = runs.trial(trying, splits, 0, 0)
                 runs.show([by_number[k] for k in sorted(by_number)])
@@ -289,14 +289,14 @@ def drawn_again(trials: list[Trial], splits: Sequence[FileThirds], runs: Runs, l
         strict = any(trial.candidate.strict for trial in results)
         best = min(trial.score for trial in results if trial.candidate.strict or not strict)
         near = [k for k, trial in enumerate(results) if trial.score <= OUT_OF_REACH * best or trial.score == best]
-        if not (wanted := [k for k in near if k not in done]):
+        if not (contenders := [k for k in near if k not in done]):
             return results
-        with stage(listener, "draw again", len(wanted)) as tick:
+        with stage(listener, "draw again", len(contenders)) as tick:
             for _ in runs.each(
-                [_wanted(results[k].candidate, splits, 0, draw) for k in wanted for draw in range(1, DRAWS)]
+                [_wanted(results[k].candidate, splits, 0, draw) for k in contenders for draw in range(1, DRAWS)]
             ):
                 pass
-            for k in wanted:
+            for k in contenders:
                 # Where the mechanism refuses a draw, the first one stays the only one.
                 with suppress(DpdistError):
                     more = runs.repeated(results[k].candidate, splits, 0, range(1, DRAWS))

@@ -73,8 +73,8 @@ def candidates(
     Markov chains is tried if `chains` is true, or if it is the job's own.
     """
     runs, refused = list[Candidate](), list[RefusedCandidate]()
-    for label, wanted in _wanted(job, ground):
-        chosen = _fewest_changes(job, wanted)
+    for label, settings in _wanted(job, ground):
+        chosen = _fewest_changes(job, settings)
         if isinstance(chosen, str):
             refused.append(RefusedCandidate(label, chosen))
             continue

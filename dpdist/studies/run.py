@@ -285,8 +285,8 @@ def run_overview(
     for entry, study in studies:
         if (entry, study) in without:
             continue
-        wanted = replicates or entry.replicates or study.replicates
-        parts.append(_part(entry, study.model_copy(update={"replicates": wanted}), folder / study.study, listener, data))
+        number = replicates or entry.replicates or study.replicates
+        parts.append(_part(entry, study.model_copy(update={"replicates": number}), folder / study.study, listener, data))
         page = environment("dpdist.studies").get_template("overview.html")
         text = page.render(overview=overview, parts=parts, without=without, answers=list(ANSWERS.values()),
                            how_verdicts_are_made=READING, versions=results.versions())  # fmt: skip

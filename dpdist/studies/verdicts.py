@@ -114,21 +114,21 @@ def findings(limits: tuple[Limit, ...], results: pd.DataFrame) -> list[Note]:
 
 def outcomes(limit: Limit, results: pd.DataFrame) -> Iterator[LimitedResult]:
     """Every result that a limit applies to, with its verdict."""
-    wanted = results[results["measure"].isin([f"{name}{end}" for name in limit.measures for end in ("", MONTE_CARLO)])]
+    selection = results[results["measure"].isin([f"{name}{end}" for name in limit.measures for end in ("", MONTE_CARLO)])]
     for column, names in (("case", limit.cases), ("epsilon", limit.epsilons)):
-        wanted = wanted if names is None else wanted[wanted[column].isin(names)]
-    errors = wanted[wanted["measure"].str.endswith(MONTE_CARLO)]
-    wanted, by_result = wanted.drop(errors.index), errors.set_index(BY)["value"]
-    several = wanted.groupby(["case", "mechanism"])["epsilon"].transform("nunique") > 1
-    wanted = wanted.assign(several=several)
-    there = wanted if limit.mechanisms is None else wanted[wanted["mechanism"].isin(limit.mechanisms)]
+        selection = selection if names is None else selection[selection[column].isin(names)]
+    errors = selection[selection["measure"].str.endswith(MONTE_CARLO)]
+    selection, by_result = selection.drop(errors.index), errors.set_index(BY)["value"]
+    several = selection.groupby(["case", "mechanism"])["epsilon"].transform("nunique") > 1
+    selection = selection.assign(several=several)
+    there = selection if limit.mechanisms is None else selection[selection["mechanism"].isin(limit.mechanisms)]
     for (case, mechanism, epsilon, measure), rows in there.groupby(BY, sort=False):
         suffix = f" at ε = {epsilon}" if rows["several"].iloc[0] else ""
         name, at_error = f"{case} {mechanism}{suffix} {measure}", (case, mechanism, epsilon, f"{measure}{MONTE_CARLO}")
         if limit.over == "cells":
             figure = _median(rows["value"].to_numpy(float), by_result.get(at_error))
             yield LimitedResult(name, figure, figure.within(*limit.ends))
-        elif len(values := _values(limit, wanted, rows)):
+        elif len(values := _values(limit, selection, rows)):
             yield _outcome(limit, name, values)
 
 
@@ -138,11 +138,11 @@ def _median(cells: Floats, error: float | None) -> ReplicateInterval:
     return ReplicateInterval(middle - half, middle, middle + half)
 
 
-def _values(limit: Limit, wanted: pd.DataFrame, rows: pd.DataFrame) -> Floats:
+def _values(limit: Limit, selection: pd.DataFrame, rows: pd.DataFrame) -> Floats:
     """Values by replicate; with `below`, differences from the other mechanism's."""
     if limit.below is None:
         return rows["value"].to_numpy(float)
-    other = wanted[wanted["mechanism"] == limit.below]
+    other = selection[selection["mechanism"] == limit.below]
     both = rows.merge(other, on=["case", "epsilon", "measure", "replicate"], suffixes=("", "_larger"))
     return (both["value"] - both["value_larger"]).to_numpy(float)
 

@@ -119,9 +119,9 @@ class UnitsMet:
 
     def __call__(self, key: Ints, names: list[str]) -> None:
         """Adds the records of a batch: `key` (record,) is the number of the sample count, `names` has the units' names."""
-        met = pd.DataFrame({"key": key, "name": names}).drop_duplicates()
-        met = met[~met["key"].isin(self.full)]
-        for number, name in zip(met["key"].tolist(), met["name"].tolist(), strict=True):
+        pairs = pd.DataFrame({"key": key, "name": names}).drop_duplicates()
+        pairs = pairs[~pairs["key"].isin(self.full)]
+        for number, name in zip(pairs["key"].tolist(), pairs["name"].tolist(), strict=True):
             names_met = self.names.setdefault(number, set())
             if number not in self.full:
                 names_met.add(name)
@@ -442,17 +442,17 @@ def records_as_they_came(job: Job, source: Source, census: Census, outcome: int 
     With `outcome` None they have all outcomes, clipped. The file is read because stored records are clipped. Raises
     `DataError` if it changed since the census.
     """
-    crosstab, met = census.crosstab, np.zeros(len(census.crosstab), dtype=np.int64)
+    crosstab, counts = census.crosstab, np.zeros(len(census.crosstab), dtype=np.int64)
     crosstab_keys, psu_values = (
         crosstab_key(crosstab.codes, crosstab.levels, len(crosstab)),
         pa.array(census.psu_levels, type=pa.string()),
     )
     for checked in checked_batches(job, source):
         row = _rows(checked, crosstab, crosstab_keys, source)
-        met += np.bincount(row, minlength=len(crosstab))
+        counts += np.bincount(row, minlength=len(crosstab))
         values = np.column_stack(checked.outcomes) if outcome is None else checked.outcome_in_file(outcome)
         yield Records(checked.row, row, values, checked.weight_in_file, _psu_codes(checked, psu_values, source))
-    if not np.array_equal(met, crosstab.count):
+    if not np.array_equal(counts, crosstab.count):
         raise changed_while_read(source)
 
 

@@ -555,9 +555,9 @@ def _category(name: str, column: Column, b: Batch, dropped: str = "", others_out
     if column.outside == "clip":
         integers = column.whole_levels
         nearest = b.of_plain_values(name, lambda plain: nearest_positions(_read(plain, levels, b), integers))
-        moved = (codes < 0) & (nearest >= 0)
-        b.findings.rule(f"{name}: no level, counted in the nearest one", int((moved & b.keep).sum()))
-        codes = np.where(moved, nearest, codes)
+        is_clipped = (codes < 0) & (nearest >= 0)
+        b.findings.rule(f"{name}: no level, counted in the nearest one", int((is_clipped & b.keep).sum()))
+        codes = np.where(is_clipped, nearest, codes)
     declare = f"add the level to columns.{name}.levels, or correct the file" if others_outside else ""
     as_numbers = _nearly(name, levels, codes, b, declare)
     if others_outside:

@@ -133,10 +133,12 @@ def nested(source: Source, first: str, names: Iterable[str]) -> set[str]:
     pairs: dict[str, set[tuple[Level, Level]]] = {other: set() for other in names}
     for batch in source.batches([first, *pairs]) if pairs else ():
         columns = {name: decode(batch.column(batch.schema.get_field_index(name))) for name in (first, *pairs)}
-        for other, met in pairs.items():
+        for other, both in pairs.items():
             distinct = pa.table({"a": columns[first], "b": columns[other]}).group_by(["a", "b"]).aggregate([])
-            met |= set(zip(*distinct.to_pydict().values(), strict=True))
-    return {other for other, met in pairs.items() if len(met) == max(len({a for a, _ in met}), len({b for _, b in met}))}
+            both |= set(zip(*distinct.to_pydict().values(), strict=True))
+    return {
+        other for other, both in pairs.items() if len(both) == max(len({a for a, _ in both}), len({b for _, b in both}))
+    }
 
 
 def domains_by_value(source: Source, names: Iterable[str], origin: str, in_order: bool = True) -> dict[str, ColumnDomain]:
@@ -147,14 +149,14 @@ def domains_by_value(source: Source, names: Iterable[str], origin: str, in_order
     permission.
     """
     kinds(source)
-    met = {name: _Met(source.text_only, in_order) for name in names if name in source.columns}
-    for batch in source.batches(list(met)) if met else ():
-        for name, column in met.items():
+    collectors = {name: _ColumnValues(source.text_only, in_order) for name in names if name in source.columns}
+    for batch in source.batches(list(collectors)) if collectors else ():
+        for name, column in collectors.items():
             column.add(batch.column(batch.schema.get_field_index(name)))
-    return {name: domain for name, column in met.items() if (domain := column.domain(origin)) is not None}
+    return {name: domain for name, column in collectors.items() if (domain := column.domain(origin)) is not None}
 
 
-class _Met:
+class _ColumnValues:
     """Collects a column's values: whether all are numbers, their range, and their levels if there are few."""
 
     def __init__(self, text_only: bool, in_order: bool) -> None:
@@ -295,10 +297,10 @@ def _wrong_header(columns: list[str]) -> Iterator[Problem]:
 
 
 def _wrong_rows(rows: list[tuple[int, dict[str, str]]]) -> Iterator[Problem]:
-    met: dict[str, set[str]] = {}
+    entries: dict[str, set[str]] = {}
     for line, row in rows:
         name, level, low, high = (row.get(key) or "" for key in ("column", "level", "low", "high"))
-        before = met.setdefault(name, set())
+        before = entries.setdefault(name, set())
         if None in row or not name or bool(level) == bool(low or high):
             fault, remedy = "neither a level nor low and high of a column, or both", "write one of them"
         elif (low or high) and not _ordered(low, high):
@@ -341,11 +343,10 @@ def strata_of(
         listed = known_order if len(known_order) == len(texts) and not number else sorted(texts, key=_by_size)
         labels = {level: label for level, label in there.labels.items() if level in texts}
         strata[name] = ColumnDomain(path.name, tuple(int(text) if number else text for text in listed), labels=labels)
-    every = [tuple(map(str, cell)) for cell in product(*(domain.levels or () for domain in strata.values()))]
-    if lacking := [label_of(cell) for cell in every if cell not in {*cells}]:
-        fault = (
-            f"{len(lacking)} of {len(every)} combinations of {', '.join(by)} have no weight, the first '{lacking[0]:.80}'"
-        )
+    cells_needed = [tuple(map(str, cell)) for cell in product(*(domain.levels or () for domain in strata.values()))]
+    if lacking := [label_of(cell) for cell in cells_needed if cell not in {*cells}]:
+        combinations = f"{len(lacking)} of {len(cells_needed)} combinations of {', '.join(by)}"
+        fault = f"{combinations} have no weight, the first '{lacking[0]:.80}'"
         remedy = "give their weights, or use one column that numbers the strata"
         raise DataError(str(path), [Problem("weight", fault, "a weight for every combination", remedy)])
     return strata

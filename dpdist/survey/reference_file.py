@@ -235,11 +235,11 @@ def _matched(job: Job, crosstab: Crosstab, other: Crosstab) -> tuple[Ints, list[
     first: dict[tuple[int, ...], int] = {}
     for number, key in enumerate(_keys(crosstab, names)):
         first.setdefault(key, number)
-    met = _keys(other, names)
-    row = np.array([first.get(key, -1) for key in met], dtype=np.int64)
+    keys = _keys(other, names)
+    row = np.array([first.get(key, -1) for key in keys], dtype=np.int64)
     labels = [
         " and ".join(f"{name} = {crosstab.levels[name][code]}" for name, code in zip(names, key, strict=True))
-        for key in first.keys() - set(met)
+        for key in first.keys() - set(keys)
     ]
     return row, sorted(labels)
 

@@ -209,9 +209,9 @@ class Spent(Costs):
     reference: Before
 
     def link(self, job: Job, manifest: str) -> Link:
-        every = {name: getattr(self, name) for name in Costs.model_fields}
+        entries = {name: getattr(self, name) for name in Costs.model_fields}
         costs: dict[str, Any] = {
-            name: budget_text(entry) if isinstance(entry, Fraction) else entry for name, entry in every.items()
+            name: budget_text(entry) if isinstance(entry, Fraction) else entry for name, entry in entries.items()
         }
         costs |= {"dataset": job.dataset, "period": job.period, "histogram": self.reference.histogram, "manifest": manifest}
         return Link.model_validate(costs)
@@ -353,8 +353,8 @@ def _sample(folder: Path, job: Job, crosstab: Crosstab, history: History) -> Abs
         & ((sample.outcomes >= low) & (sample.outcomes <= high)).all(axis=1)
     )
     sizes_of_cells = np.array([len(job.columns[column].levels or ()) for column in job.cell_columns], dtype=np.int64)
-    every = [of_set for periods in history.values() for of_set in periods]
-    if not right.all() or not all((of_set.codes < sizes_of_cells).all() for of_set in every):
+    all_totals = [of_set for periods in history.values() for of_set in periods]
+    if not right.all() or not all((of_set.codes < sizes_of_cells).all() for of_set in all_totals):
         raise DamagedFile(name, "values outside their domains", "records within the job's public domains")
     return sample
 
@@ -485,9 +485,9 @@ def _of_records(job: Job, crosstab: Crosstab, earlier: EarlierRelease, sample: A
     """A release that states totals, with the records from which it began by rows of the current crosstab."""
     none = np.zeros((len(crosstab), 0), dtype=np.int32)
     codes = np.column_stack([none, *(crosstab.codes[name] for name in sample.columns)]).astype(np.int32)
-    every, place = np.unique(np.concatenate([codes, sample.codes]), axis=0, return_inverse=True)
+    combinations, place = np.unique(np.concatenate([codes, sample.codes]), axis=0, return_inverse=True)
     of_frame, of_records = np.split(place.reshape(-1), [len(codes)])
-    first = np.full(len(every), -1, dtype=np.int32)
+    first = np.full(len(combinations), -1, dtype=np.int32)
     first[of_frame[::-1]] = np.arange(len(codes), dtype=np.int32)[::-1]
     row = first[of_records]
     order = np.argsort(row, kind="stable")

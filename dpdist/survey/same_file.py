@@ -177,12 +177,12 @@ def _moved_ranks(current: Sequence[ColumnValues], reference: Sequence[ColumnValu
     for number, (ours, theirs) in enumerate(zip(current, reference, strict=True)):
         if max(ours.divisor, theirs.divisor) > 1 or len(ours.key) != len(theirs.key):
             return False
-        steps, moved = (np.diff(np.sort(part.value)) for part in (ours, theirs))
+        steps, other_steps = (np.diff(np.sort(part.value)) for part in (ours, theirs))
         rises = steps > 0
-        if rises.sum() < TURNS and (number < outcomes or not np.allclose(steps, moved)):
+        if rises.sum() < TURNS and (number < outcomes or not np.allclose(steps, other_steps)):
             return False
-        factor = float(np.median(moved[rises] / steps[rises])) if rises.any() else 1.0
-        same = np.isclose(moved, factor * steps, rtol=ROUNDED, atol=ROUNDED * abs(factor))
+        factor = float(np.median(other_steps[rises] / steps[rises])) if rises.any() else 1.0
+        same = np.isclose(other_steps, factor * steps, rtol=ROUNDED, atol=ROUNDED * abs(factor))
         agree = (rises.all() or same[~rises].mean() > HELD) and (not rises.any() or same[rises].mean() > HELD)
         if not agree or factor <= 0 or not (_decimal(factor) or number >= outcomes):
             return False

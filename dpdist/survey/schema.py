@@ -130,8 +130,8 @@ def _wrong_type(job: Job, name: str, kind: pa.DataType, numeric: bool) -> list[P
             remedy += f"; numbers that its texts stand for are columns.{name}.codes"
         return [] if is_number(kind) or truth else [Problem(name, fault, "numbers", remedy)]
     if column is not None and column.levels is not None:
-        wanted = type(column.levels[0]).__name__
-        allowed = f"values of the levels' type, {wanted}"
+        type_name = type(column.levels[0]).__name__
+        allowed = f"values of the levels' type, {type_name}"
         return [] if _comparable(column, kind) else [Problem(name, fault, allowed, _other_levels(column, kind))]
     if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType) or _is_bytes(kind):
         return [Problem(name, fault, "texts, numbers, dates, or true and false", "convert the column")]
@@ -175,14 +175,14 @@ def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]
 
     `schema` returns the types of columns.
     """
-    problems, wanted = [], job.microdata.columns
-    for name in wanted:
+    problems, columns = [], job.microdata.columns
+    for name in columns:
         if name not in names:
             remedy = f"{suggestion(name, names)} correct the name under microdata.columns, or leave it out".strip()
             problems.append(Problem(name, MISSING, f"the reference has {_listed(names)}", remedy))
         elif list(names).count(name) > 1:
             problems.append(Problem(name, "stands twice in the reference", "each column once", "rename or delete one"))
-    for field in [] if problems or not wanted else schema(wanted):
+    for field in [] if problems or not columns else schema(columns):
         kind = plain_type(field.type)
         if pa.types.is_nested(kind):
             allowed = "texts, numbers, dates, or true and false"

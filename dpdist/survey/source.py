@@ -113,7 +113,7 @@ class ThirdParty(OneFile):
             return self.reader.rows
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        wanted, read = pa.schema([self.schema.field(name) for name in columns]), 0
+        schema, read = pa.schema([self.schema.field(name) for name in columns]), 0
         with _guarded(self.name, self.plugin):
             parts = iter(self.reader.batches(list(columns)))
         while True:
@@ -121,7 +121,7 @@ class ThirdParty(OneFile):
                 batch = next(parts, None)
             if batch is None:
                 break
-            if not isinstance(batch, pa.RecordBatch) or not batch.schema.equals(wanted):
+            if not isinstance(batch, pa.RecordBatch) or not batch.schema.equals(schema):
                 raise self._unlike("a batch with other columns or types than it states")
             read += batch.num_rows
             yield batch
@@ -181,13 +181,13 @@ class ParquetFolder(OneFile):
         return sum(file.rows or 0 for file, _ in self.parts)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        wanted = pa.schema([self.schema.field(name) for name in columns])
+        schema = pa.schema([self.schema.field(name) for name in columns])
         for file, path_keys in self.parts:
-            self._check(file, path_keys, wanted)
+            self._check(file, path_keys, schema)
         for file, path_keys in self.parts:
             stored = [name for name in columns if name in file.columns]
             for batch in file.batches(stored or list(file.columns[:1])):
-                yield pa.record_batch([self._column(file, path_keys, batch, field) for field in wanted], schema=wanted)
+                yield pa.record_batch([self._column(file, path_keys, batch, field) for field in schema], schema=schema)
 
     def fingerprint(self) -> str:
         listed = [(file.path.relative_to(self.path).as_posix(), sha256(file.path)) for file, _ in self.parts]
@@ -214,10 +214,10 @@ class ParquetFolder(OneFile):
             fault += f" and {len(wrong_names) - 3} more" if len(wrong_names) > 3 else ""
             raise unreadable(self.name, fault, "name one file, or a folder of Parquet files alone")
 
-    def _check(self, file: OneFile, path_keys: Keys, wanted: pa.Schema) -> None:
+    def _check(self, file: OneFile, path_keys: Keys, schema: pa.Schema) -> None:
         """Raises `DataError` if a file lacks a column, or has it of a type that does not go with the others'."""
         where = _shown(file.path, self.path)
-        for field in wanted:
+        for field in schema:
             if field.name in path_keys:
                 continue
             if field.name not in file.columns:

@@ -78,11 +78,11 @@ class StatisticalSource(OneFile):
         return {name: label for name, label in labels.items() if label}
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        wanted, first = pa.schema([self.schema.field(name) for name in columns]), 0
+        schema, first = pa.schema([self.schema.field(name) for name in columns]), 0
         size = min(CHUNK_ROWS, max(1, CHUNK_VALUES // max(1, len(columns))))
         while True:
             chunk, _ = self._read(usecols=list(columns), row_offset=first, row_limit=size, output_format="dict")
-            batch = pa.record_batch([_array(chunk[field.name], field.type) for field in wanted], schema=wanted)
+            batch = pa.record_batch([_array(chunk[field.name], field.type) for field in schema], schema=schema)
             if not batch.num_rows:
                 return
             yield batch

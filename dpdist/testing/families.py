@@ -103,9 +103,9 @@ def _degenerate(family: str, model: Any) -> list[str]:
     low, high = (
         draw_from(model, records_of(np.repeat(value, len(y))), 1.0, FEW) for value in y[[len(y) // 10, -len(y) // 10]]
     )
-    moved = any(_apart(low[parameter.name], high[parameter.name]) for parameter in model.parameters)
+    moves = any(_apart(low[parameter.name], high[parameter.name]) for parameter in model.parameters)
     return (
-        [] if moved else [f"{family}: its draws hardly follow its records: {len(y)} small and large outcomes give the same"]
+        [] if moves else [f"{family}: its draws hardly follow its records: {len(y)} small and large outcomes give the same"]
     )
 
 
@@ -243,10 +243,10 @@ def _rounding(family: str, model: Any) -> list[str]:
     extremes, line = model.extremes(theta, sample), np.column_stack([np.ones(len(ULP_STEPS)), ULP_STEPS])
     slack = (extremes.highest - extremes.lowest) / 2.0
     for parameter in model.parameters:
-        moved = {name: np.repeat(values, len(ULP_STEPS), axis=0) for name, values in theta.values.items()}
-        values_of = moved[parameter.name]
-        moved[parameter.name] = values_of * (1.0 + ULP_STEPS * 2.0**-44).reshape(-1, *[1] * (values_of.ndim - 1))
-        values = model.log_lik(Draws(moved), sample)
+        values_by_name = {name: np.repeat(values, len(ULP_STEPS), axis=0) for name, values in theta.values.items()}
+        values_of = values_by_name[parameter.name]
+        values_by_name[parameter.name] = values_of * (1.0 + ULP_STEPS * 2.0**-44).reshape(-1, *[1] * (values_of.ndim - 1))
+        values = model.log_lik(Draws(values_by_name), sample)
         values = values - values[len(ULP_STEPS) // 2]
         error = np.abs(values - line @ np.linalg.lstsq(line, values, rcond=None)[0]).max(axis=0)
         if (error > slack).any() or not (slack > 0.0).all():

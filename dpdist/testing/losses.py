@@ -168,8 +168,8 @@ def neighbours(job: Job, records: Records) -> tuple[list[Records], list[tuple[in
         return [*files, without], [(k, number) for k in range(number)]
     pairs = [(left, right) for left in range(number) for right in range(left)]
     elsewhere = np.flatnonzero(records.row != records.row[0])[:1] if job.budget.exchange == "anywhere" else ()
-    moved = [_with_row(file, int(records.row[k])) for k in elsewhere for file in files]
-    return [*files, *moved], pairs + [(left, number + right) for left in range(number) for right in range(len(moved))]
+    moves = [_with_row(file, int(records.row[k])) for k in elsewhere for file in files]
+    return [*files, *moves], pairs + [(left, number + right) for left in range(number) for right in range(len(moves))]
 
 
 def _with_first(job: Job, records: Records, outcomes: Sequence[float], weight: float) -> Records:

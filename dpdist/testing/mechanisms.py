@@ -75,7 +75,7 @@ def _noisy(number: int, query: Query) -> Any:
     return query.under(noise_of(KEY.child(str(number)))(query.noise))
 
 
-def _imposed(base: AnsweredQueries, moved: int = -1, by: float = 0.0, uneven: bool = False) -> Callable[[int, Query], Any]:
+def _imposed(base: AnsweredQueries, place: int = -1, by: float = 0.0, uneven: bool = False) -> Callable[[int, Query], Any]:
     """The answers of `base` with one of them moved; the queries' own answers after adaptive paths part.
 
     Uneven figures are moved in both directions in turn, because a mechanism may subtract their mean.
@@ -84,7 +84,7 @@ def _imposed(base: AnsweredQueries, moved: int = -1, by: float = 0.0, uneven: bo
     def answer(number: int, query: Query) -> Any:
         if number >= len(base.answers) or not _alike(query, base.queries[number]):
             return _noisy(number, query)
-        if number != moved:
+        if number != place:
             return base.answers[number]
         signs = (-1.0) ** np.arange(query.noise.size).reshape(np.shape(base.answers[number])) if uneven else 1.0
         return base.answers[number] + by * float(query.noise.scale) * signs
@@ -132,10 +132,10 @@ def _of_sets(name: str, case: CapturedStratum, base: AnsweredQueries, mechanism:
         if not isinstance(query, Measurement):
             continue
         moves = ((MOVED, False), (-MOVED, False), (MOVED, True))
-        moved = [answered(case, case.records, _imposed(base, number, *move), mechanism) for move in moves]
-        touched = sorted({set_number for other in moved for set_number, _ in _differing(base, other)})
+        perturbed_runs = [answered(case, case.records, _imposed(base, number, *move), mechanism) for move in moves]
+        touched = sorted({set_number for other in perturbed_runs for set_number, _ in _differing(base, other)})
         reached |= set(touched)
-        if not touched and not any(_asks_otherwise(other, base, number) for other in moved):
+        if not touched and not any(_asks_otherwise(other, base, number) for other in perturbed_runs):
             yield f"{name}: query {number + 1} changes nothing that is released: is its answer used?"
         if len({(set_number - 1) // per_noise for set_number in touched}) > 1:
             yield (
@@ -201,8 +201,8 @@ def _assumed(
     for text in assumptions:
         for stated in (match for pattern in _STATED for match in pattern.finditer(text)):
             epsilon = case.job.epsilon_per_set * Fraction(stated.groupdict().get("part") or 1)
-            wanted = {Fraction(stated["d"]) * Fraction(unit) / epsilon for unit in units}
-            if not wanted & scales:
+            expected_scales = {Fraction(stated["d"]) * Fraction(unit) / epsilon for unit in units}
+            if not expected_scales & scales:
                 yield f"{name}: the statement says '{stated[0]}', but no noise of that scale was asked for"
 
 

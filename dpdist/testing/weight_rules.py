@@ -189,9 +189,9 @@ def _of_step(step: Step, file: File, carry: Carry) -> Iterator[str]:
             raise TypeError("its step writes into the arrays that it gets: return a new one")
         return new
 
-    every = np.arange(len(outcomes))
-    new = weighed(every)
-    if not isinstance(new, np.ndarray) or new.shape != every.shape:
+    all_rows = np.arange(len(outcomes))
+    new = weighed(all_rows)
+    if not isinstance(new, np.ndarray) or new.shape != all_rows.shape:
         yield "its step gives another number of weights than there are records"
         return
     if not ((new >= 0.0) & (new <= 1.0)).all():
@@ -199,14 +199,14 @@ def _of_step(step: Step, file: File, carry: Carry) -> Iterator[str]:
         return
     if new[~np.isfinite(unweighted)].any():
         yield "a record without a finite bound has a weight above 0: give it 0"
-    backwards = every[::-1]
-    parts = np.concatenate([weighed(rows) for rows in (every[:7], every[7:60], every[60:])])
+    backwards = all_rows[::-1]
+    parts = np.concatenate([weighed(rows) for rows in (all_rows[:7], all_rows[7:60], all_rows[60:])])
     if not (np.array_equal(parts, new) and np.array_equal(weighed(backwards)[::-1], new)):
         yield "a record's weight depends on the other records of its block: take what is common to all from the summary"
     if _grows(step, file, carry):
         yield "a record with a larger bound has a larger weight: let weights fall as bounds grow"
     try:
-        again = weighed(every, pickle.loads(pickle.dumps(step)))
+        again = weighed(all_rows, pickle.loads(pickle.dumps(step)))
     except (pickle.PicklingError, AttributeError, TypeError):
         yield "its step cannot be sent to a worker: write it as a NamedTuple in a module"
         return

@@ -80,7 +80,7 @@ def waited(condition: object, most: float = 20.0) -> None:
 
 
 def test_a_long_step_without_events_is_no_silence(lines: list[str]) -> None:
-    with _Lines(first=0.01, every=0.01) as listener:
+    with _Lines(first=0.01, interval=0.01) as listener:
         waited(lambda: lines)
         assert lines[0].startswith("start: after 0 s")
         with stage(listener, "fit", 4) as tick:
@@ -111,7 +111,7 @@ def test_nobody_who_reads_is_no_error_of_the_thread_that_says_progress(
     died = list[object]()
     monkeypatch.setattr(threading, "excepthook", died.append)
     monkeypatch.setattr(_Lines, "say", fail)
-    with _Lines(first=0.01, every=0.01):
+    with _Lines(first=0.01, interval=0.01):
         waited(lambda: not any(thread.name == "progress" for thread in threading.enumerate()))
         assert not any(thread.name == "progress" for thread in threading.enumerate()), "it ends"
     assert died == []
@@ -136,7 +136,7 @@ def test_progress_shows_no_secret_size(capsys: pytest.CaptureFixture[str], lines
     """Control: without the guard both forms show it."""
     for guarded in (True, False):
         lines.clear()
-        with _Lines(first=0.01, every=0.01) as plain, _JsonLines(sys.stdout, first=0.01, every=0.01) as as_json:
+        with _Lines(first=0.01, interval=0.01) as plain, _JsonLines(sys.stdout, first=0.01, interval=0.01) as as_json:
 
             def hear(event: Event, plain=plain, as_json=as_json) -> None:
                 plain(event)

@@ -205,20 +205,20 @@ def noise_of_budget(job: Job) -> Iterator[Contradiction]:
 
 def comparators(job: Job) -> Iterator[Contradiction]:
     """The comparators FBS and FBP need a weight, and an outcome that can be lognormal."""
-    wanted = " and ".join(how for how in ("fbs", "fbp") if how in job.compare)
-    if not wanted:
+    names = " and ".join(how for how in ("fbs", "fbp") if how in job.compare)
+    if not names:
         return
-    remedy = f"leave {wanted} out"
+    remedy = f"leave {names} out"
     if job.survey.weight is None:
         yield Contradiction(
-            ("compare",), f"{wanted} would fit outcome and weight together", f"name survey.weight, or {remedy}"
+            ("compare",), f"{names} would fit outcome and weight together", f"name survey.weight, or {remedy}"
         )
     if len(job.outcomes) > 1:
-        fault = f"{wanted} would be fitted to one outcome, and {len(job.outcomes)} are named"
+        fault = f"{names} would be fitted to one outcome, and {len(job.outcomes)} are named"
         yield Contradiction(("compare",), fault, f"{remedy}, or name one outcome")
     for outcome in declared(job):
         if why := _never_lognormal(job.columns[outcome]):
-            yield Contradiction(("compare",), f"{wanted} would fit a lognormal law, and '{outcome}' {why}", remedy)
+            yield Contradiction(("compare",), f"{names} would fit a lognormal law, and '{outcome}' {why}", remedy)
 
 
 def _never_lognormal(column: Column) -> str | None:

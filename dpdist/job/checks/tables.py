@@ -446,11 +446,11 @@ def _sample_size(job: Job) -> Iterator[Contradiction]:
 
 
 def _estimator(job: Job) -> Iterator[Contradiction]:
-    wanted, path = job.presentation.estimator, ("presentation", "estimator")
-    if wanted == "records" and job.mechanism.whole_tables:
+    estimator, path = job.presentation.estimator, ("presentation", "estimator")
+    if estimator == "records" and job.mechanism.whole_tables:
         fault = f"'{job.mechanism.name}' makes no synthetic records"
         yield Contradiction(path, fault, "leave it out", "parameters")
-    if wanted == "parameters" and job.family == "user":
+    if estimator == "parameters" and job.family == "user":
         yield Contradiction(path, "a user's program has estimates from records alone", "leave it out", "records")
 
 

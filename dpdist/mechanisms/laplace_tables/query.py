@@ -152,8 +152,8 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder, query: NoisyQuer
         noisy = values + (coarse + fine / FINER).reshape(values.shape) * steps(model, local)
     none_local = {"database_bound": None, "epsilon_local": None, "epsilon_local_range": None}
     by_table = zip(model.tables, local or (), strict=False)
-    moved = {f"{name} of {table.name}": value for table, by_name in by_table for name, value in by_name.items()}
-    recorder.summary(Confidential({**none_local, "diagnostics": {"figures": float(model.size), **moved}}))
+    largest = {f"{name} of {table.name}": value for table, by_name in by_table for name, value in by_name.items()}
+    recorder.summary(Confidential({**none_local, "diagnostics": {"figures": float(model.size), **largest}}))
     return Released((model.tables_of(noisy),))
 
 

@@ -110,11 +110,11 @@ def raked(fitted: FittedTables, codes: Ints, raked_to: Iterable[Marginal]) -> Fl
     ]
     for _ in range(ROUNDS):
         worst = 0.0
-        for cell, wanted in wanted_by_cell:
-            current = np.bincount(cell, weights=weight, minlength=len(wanted))
+        for cell, target in wanted_by_cell:
+            current = np.bincount(cell, weights=weight, minlength=len(target))
             there = current > 0.0
-            worst = max(worst, float(np.abs(current - wanted)[there].max(initial=0.0)))
-            weight *= np.divide(wanted, current, out=np.zeros_like(current), where=there)[cell]
+            worst = max(worst, float(np.abs(current - target)[there].max(initial=0.0)))
+            weight *= np.divide(target, current, out=np.zeros_like(current), where=there)[cell]
         if worst <= CLOSE * fitted.total:
             break
     total = weight.sum()

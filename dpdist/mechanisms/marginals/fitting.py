@@ -58,14 +58,14 @@ def wanted_sum(counts: Floats, precision: float, sums: Sequence[ValueSums], u: F
     return np.clip(mean, -OUTERMOST * total, OUTERMOST * total)
 
 
-def tilt(counts: Floats, u: Floats, wanted: Floats) -> Floats:
-    """Counts (row, level) p e^(λu) of at least 0, with the sum `wanted` (row,); each row's total stays."""
+def tilt(counts: Floats, u: Floats, target: Floats) -> Floats:
+    """Counts (row, level) p e^(λu) of at least 0, with the sum `target` (row,); each row's total stays."""
     total = counts.sum(axis=1)
     if not (total > 0.0).any():
         return counts
     positive = np.maximum(total, 1e-300)
     start = (1.0 - LEAST_MIXED) * counts + LEAST_MIXED * positive[:, None] / counts.shape[1]
-    goal = np.clip(wanted / positive, -OUTERMOST, OUTERMOST)
+    goal = np.clip(target / positive, -OUTERMOST, OUTERMOST)
     steepest = (np.log(1.0 / LEAST_MIXED / (1.0 - OUTERMOST)) + np.log(counts.shape[1])) / np.diff(np.sort(u)).min()
     low, high, slope = np.full(len(goal), -steepest), np.full(len(goal), steepest), np.zeros(len(goal))
     for _ in range(MOST_STEPS):
@@ -184,7 +184,7 @@ class Rows(NamedTuple):
     axis: int
     """The axis of the column that is summed."""
     u: Floats
-    wanted: Floats
+    target: Floats
     """By the level of the pair's other column."""
     total: Floats
     """Counts of the pair's other column."""
@@ -213,16 +213,16 @@ class Rows(NamedTuple):
         """The table with these sums."""
         rows = np.moveaxis(table, self.axis, -1)
         rows = rows * _ratio(self.total, rows.sum(axis=1))[:, None]
-        return np.moveaxis(tilt(rows, self.u, self.wanted), -1, self.axis)
+        return np.moveaxis(tilt(rows, self.u, self.target), -1, self.axis)
 
     def towards_independence(self, part: float) -> Rows:
         """The sums, moved by a part of the distance towards the sums under independent columns."""
-        mean = self.wanted.sum() / max(float(self.total.sum()), 1e-300)
-        return self._replace(wanted=(1.0 - part) * self.wanted + part * mean * self.total)
+        mean = self.target.sum() / max(float(self.total.sum()), 1e-300)
+        return self._replace(target=(1.0 - part) * self.target + part * mean * self.total)
 
     def off(self, table: Floats) -> float:
         """The largest difference between a row's sum and its wanted sum."""
-        return float(np.abs(np.moveaxis(table, self.axis, -1) @ self.u - self.wanted).max())
+        return float(np.abs(np.moveaxis(table, self.axis, -1) @ self.u - self.target).max())
 
 
 def pair_of(measured: ValueSums, keys: Iterable[Marginal]) -> Marginal | None:
@@ -314,9 +314,9 @@ def fitted_table(noisy: Floats, margins: Sequence[Floats], rows: Sequence[Rows] 
     alone = LEAST_MIXED * reduce(np.multiply.outer, margins) / total ** (len(margins) - 1)
     start = (1.0 - LEAST_MIXED) * start + alone
     for part in TOWARDS if rows else ():
-        moved = [row.towards_independence(part) for row in rows]
-        table = _scale(start, margins, moved, CLOSE_SUMS)
-        if _off(table, margins, moved) <= WITHIN * total:
+        shifted_rows = [row.towards_independence(part) for row in rows]
+        table = _scale(start, margins, shifted_rows, CLOSE_SUMS)
+        if _off(table, margins, shifted_rows) <= WITHIN * total:
             return _scale(table, margins, (), CLOSE)
     return _scale(start, margins, (), CLOSE)
 
@@ -345,8 +345,8 @@ def _along(table: Floats, axis: int) -> Floats:
     return np.asarray(table.sum(axis=tuple(k for k in range(table.ndim) if k != axis)))
 
 
-def _ratio(wanted: Floats, current: Floats) -> Floats:
-    return np.divide(wanted, current, out=np.zeros_like(wanted), where=current > 0.0)
+def _ratio(target: Floats, current: Floats) -> Floats:
+    return np.divide(target, current, out=np.zeros_like(target), where=current > 0.0)
 
 
 def sampled_again(

@@ -287,17 +287,17 @@ class Marginals(CodedTables):
 def filling(columns: int, pairs: Collection[Marginal]) -> list[Filling]:
     """The columns, each with the pair that joins it to its parent; None for the first column of a tree."""
     order: list[Filling] = []
-    met = set[int]()
+    visited = set[int]()
     for root in range(columns):
-        if root in met:
+        if root in visited:
             continue
-        met.add(root)
+        visited.add(root)
         order.append((root, None))
         waiting = [root]
         while waiting:
             parent = waiting.pop(0)
-            children = sorted({*(b for a, b in pairs if a == parent), *(a for a, b in pairs if b == parent)} - met)
-            met.update(children)
+            children = sorted({*(b for a, b in pairs if a == parent), *(a for a, b in pairs if b == parent)} - visited)
+            visited.update(children)
             waiting += children
             order += [(child, (parent, child) if (parent, child) in pairs else (child, parent)) for child in children]
     return order
@@ -375,11 +375,11 @@ def _figures_of_tables(release: ReleaseView, model: CodedTables, stratum: int, t
         name: level for name, level in cells_of(release, model, stratum)[0].items() if name in release.crosstab.strata
     }
     cap = model.weights[1] if release.job.survey.weight is not None else None
-    keys, met = model.keys_of(theta), Counter[Marginal]()
+    keys, repetitions = model.keys_of(theta), Counter[Marginal]()
     for key, scale, values in zip(keys, model.scales_of(theta), model.parts(keys, theta["sums"]), strict=True):
         cells = [of_stratum | levels for levels in model.labelled(release.job, key)]
-        met[key] += 1
-        again = f", measurement {met[key]}" if met[key] > 1 else ""
+        repetitions[key] += 1
+        again = f", measurement {repetitions[key]}" if repetitions[key] > 1 else ""
         yield Figures(
             cells,
             ["v"],

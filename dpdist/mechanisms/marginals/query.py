@@ -231,7 +231,7 @@ def _score(table: Floats, expected: Floats, scale: Fraction) -> float:
     return float(np.abs(table - expected).sum()) - round(scale) * table.size
 
 
-def next_tables(sizes: Sequence[int], met: Sequence[int], parents: int, cells: float) -> tuple[Marginal, ...]:
+def next_tables(sizes: Sequence[int], inside: Sequence[int], parents: int, cells: float) -> tuple[Marginal, ...]:
     """The possible next tables: a column outside the network with each maximal set of parents inside.
 
     A table has at most `parents` parents. With parents it has at most `cells` cells. Its column is the last axis. A
@@ -239,11 +239,11 @@ def next_tables(sizes: Sequence[int], met: Sequence[int], parents: int, cells: f
     """
     tables = list[Marginal]()
     for column in range(len(sizes)):
-        if column in met:
+        if column in inside:
             continue
         maximal = list[frozenset[int]]()
-        for number in range(min(parents, len(met)), 0, -1):
-            for chosen in map(frozenset, combinations(sorted(met), number)):
+        for number in range(min(parents, len(inside)), 0, -1):
+            for chosen in map(frozenset, combinations(sorted(inside), number)):
                 fits = sizes[column] * prod(sizes[parent] for parent in chosen) <= cells
                 if fits and not any(chosen < larger for larger in maximal):
                     maximal.append(chosen)
@@ -266,9 +266,9 @@ def network(model: Network, root: Floats, numbers: count[int]) -> Generator[Pass
 
     `root` is the first column's noisy table, whose sum limits the size of tables.
     """
-    cells, met, network_tables = model.most_cells(float(root.sum()) / UNIT), [0], list[Marginal]()
-    while len(met) < len(model.columns):
-        keys = next_tables(model.sizes, met, model.parents, cells)
+    cells, inside, network_tables = model.most_cells(float(root.sum()) / UNIT), [0], list[Marginal]()
+    while len(inside) < len(model.columns):
+        keys = next_tables(model.sizes, inside, model.parents, cells)
         best = 0
         if len(keys) > 1:
             exact = yield Pass(TableSums(model.measuring(keys)), "sum")
@@ -276,7 +276,7 @@ def network(model: Network, root: Floats, numbers: count[int]) -> Generator[Pass
             defined = Defined.by_content((model, keys, "scores"))
             (best,) = yield defined.scores(values[None], parents(model.parents_scale), next(numbers))
         network_tables.append(keys[int(best)])
-        met.append(network_tables[-1][-1])
+        inside.append(network_tables[-1][-1])
     return tuple(network_tables)
 
 

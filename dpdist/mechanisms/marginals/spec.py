@@ -246,7 +246,7 @@ class CodedMarginals(Noisy):
         ):
             fault = f"a table or a choice has less than 1e-6 of ε, and {TOO_LITTLE}"
             yield Contradiction(("mechanism", "name"), fault, "use fewer columns, or a larger epsilon")
-        most = max((columns - met) * comb(met, min(self.parents, met)) for met in range(1, columns + 1))
+        most = max((columns - size) * comb(size, min(self.parents, size)) for size in range(1, columns + 1))
         if most > MOST_CANDIDATES:
             fault = f"{columns} columns with up to {self.parents} parents make rounds of {most:,} candidates"
             yield Contradiction(

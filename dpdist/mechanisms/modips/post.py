@@ -138,7 +138,7 @@ class Sanitized(PublicModel):
         """Laws drawn from the posteriors given sums (draw, sum), by the parameter's name."""
 
     @abstractmethod
-    def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
+    def rescaled_laws(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
         """The released laws, by parameter, if Σv changes from `before` (1, cell) to `after` (draw, cell)."""
 
     @property
@@ -184,7 +184,7 @@ class Sanitized(PublicModel):
         count = counted_again(self.design, counts)
         sums = np.repeat(theta["sums"], len(counts), axis=0)
         sizes = self.sums_of_weights(sums, count)
-        parameters = {"sums": sums, **self.moved(theta, self.sums_of_weights(theta["sums"]), sizes)}
+        parameters = {"sums": sums, **self.rescaled_laws(theta, self.sums_of_weights(theta["sums"]), sizes)}
         if self.weights is not None:
             parameters["weight"] = self.weights[1] * sizes / count
         return Draws({parameter.name: parameters[parameter.name] for parameter in self.parameters})
@@ -270,7 +270,7 @@ class Moments(Sanitized):
         mean = np.clip(centre + sd[:, None] * spread, -1.0, 1.0)
         return {"mean": middle + half * mean, "standard_deviation": half * sd}
 
-    def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
+    def rescaled_laws(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
         """The laws after a change of Σv.
 
         Means change as the centre of the posterior does. Standard deviations change in the ratio of the residual
@@ -392,7 +392,7 @@ class LevelCounts(Sanitized):
         most = np.eye(levels)[counts.argmax(axis=2)]
         return {"probability": np.divide(gammas, total, out=most, where=total > 0.0)}
 
-    def moved(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
+    def rescaled_laws(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
         """Level probabilities that follow their estimates as Σv changes; they stay non-negative and sum to 1."""
         old, new = (self._shares(theta["sums"], size) for size in (before, after))
         probability = theta["probability"] + new - old

@@ -39,7 +39,7 @@ class Group(NamedTuple):
 
     name: str
     sensitivity: Fraction
-    moved: int
+    changes: int
 
 
 def groups(law: Law, weighted: bool, variance_public: bool, adjacency: Adjacency) -> tuple[Group, ...]:
@@ -96,12 +96,12 @@ def sanitization(
     )
     if settings.sanitization == "conjoint":
         names, noise, part = ["all sums"], noise[:1], of_record
-        changes = [(together(law, weighted, variance_public, adjacency), sum(group.moved for group in kinds))]
+        changes = [(together(law, weighted, variance_public, adjacency), sum(group.changes for group in kinds))]
         off = [together(law, weighted, variance_public, "zero_out")]
         same_x = [together(law, weighted, variance_public, "substitution")]
     else:
         names, part = [group.name for group in kinds], of_record / len(kinds)
-        changes = [(group.sensitivity, group.moved) for group in kinds]
+        changes = [(group.sensitivity, group.changes) for group in kinds]
         off = [group.sensitivity for group in groups(law, weighted, variance_public, "zero_out")]
         same_x = (
             [group.sensitivity for group in kinds] if adjacency == "substitution" else [2 * distance for distance in off]
@@ -112,11 +112,11 @@ def sanitization(
             BoundedQuery(name, once, scale, epsilon=part, distance=UNIT * distance, sums=number)
             for name, scale, (distance, number) in zip(names, noise, changes, strict=True)
         )
-    moved = [
+    distances = [
         Moved(UNIT * switched, UNIT * exchanged, 2 * UNIT * switched)
         for switched, exchanged in zip(off, same_x, strict=True)
     ]
-    return tuple(map(NoisyQuery, names, moved, noise))
+    return tuple(map(NoisyQuery, names, distances, noise))
 
 
 def sums_of(job: Job) -> tuple[Law, bool, bool, Adjacency]:
@@ -148,15 +148,15 @@ def scales(
     `total` is the L1 sensitivity of all groups together, and `epsilon` is the ε of one sanitization.
     """
     if sanitization == "individual":
-        return tuple(scale(group.sensitivity, epsilon / len(kinds), group.moved, truncation) for group in kinds)
-    return (scale(total, epsilon, sum(group.moved for group in kinds), truncation),) * len(kinds)
+        return tuple(scale(group.sensitivity, epsilon / len(kinds), group.changes, truncation) for group in kinds)
+    return (scale(total, epsilon, sum(group.changes for group in kinds), truncation),) * len(kinds)
 
 
-def scale(sensitivity: Fraction, epsilon: Fraction, moved: int, truncation: Truncation) -> Fraction:
-    """Noise scale, in units of 1/UNIT, at which a change of at most `moved` sums by `sensitivity` in total costs ε."""
+def scale(sensitivity: Fraction, epsilon: Fraction, changes: int, truncation: Truncation) -> Fraction:
+    """Noise scale, in units of 1/UNIT, at which a change of at most `changes` sums by `sensitivity` in total costs ε."""
     if truncation != "bounded":
         return sensitivity * UNIT / epsilon
-    return Fraction(math.ceil(float(sensitivity * UNIT) / (moved * distance(float(epsilon) / moved)) * (1.0 + 1e-12)))
+    return Fraction(math.ceil(float(sensitivity * UNIT) / (changes * distance(float(epsilon) / changes)) * (1.0 + 1e-12)))
 
 
 def distance(epsilon: float) -> float:

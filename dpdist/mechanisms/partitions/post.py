@@ -428,7 +428,7 @@ def figures(release: ReleaseView, model: PartitionCounts, stratum: int, theta: D
     """
     of_stratum, cap = cells_of(release, model, stratum)[0], None if model.weights is None else model.weights[1]
     tree, absent, counts = model.measured(theta)
-    moved = 2.0 if release.job.budget.adjacency == "substitution" else 1.0
+    sensitivity = 2.0 if release.job.budget.adjacency == "substitution" else 1.0
     summed = [("1 - v", [dict[str, str]()], absent)] if len(absent) else []
     layers = [("v", cells, values) for cells, values in zip(model.named(tree), counts, strict=True)]
     for statistic, cells, values in (*summed, *layers):
@@ -438,5 +438,5 @@ def figures(release: ReleaseView, model: PartitionCounts, stratum: int, theta: D
             values[:, None],
             [model.scale],
             lambda *_: (None, cap, None),
-            sensitivity=moved,
+            sensitivity=sensitivity,
         )

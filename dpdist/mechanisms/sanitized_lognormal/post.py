@@ -234,9 +234,9 @@ class SanitizedLognormal(PublicModel):
         count, as_released = counted_again(self.design, counts), _fitted(theta)
         sums = np.concatenate([theta["sums"][0].reshape(-1), theta["scatter"][0]])
         location = moments(sums, float(self.count.sum()), self.noise).location / self.count[:, None]
-        moved = moved_by(as_released, (self.count / count - 1.0)[..., None] * location)
+        shift = moved_by(as_released, (self.count / count - 1.0)[..., None] * location)
         of_total = np.log(count.sum(axis=1) / self.count.sum())
-        return self._about(theta, moved, of_total[:, None, None] * theta["elasticity"][0])
+        return self._about(theta, shift, of_total[:, None, None] * theta["elasticity"][0])
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         root, law = ("√", "Gaussian, σ =") if self.noise == "gaussian" else ("", "Laplace, scale")
@@ -249,12 +249,12 @@ class SanitizedLognormal(PublicModel):
         """Draws from the law of all errors of the fit."""
         as_released = _fitted(theta)
         both = sampling_errors(as_released, draws, rng), noise_errors(as_released, draws, rng)
-        moved, bent = (value + error for value, error in zip(*both, strict=True))
-        return self._laws(theta, as_released.shift + moved, as_released.stretch + bent)
+        shift, bent = (value + error for value, error in zip(*both, strict=True))
+        return self._laws(theta, as_released.shift + shift, as_released.stretch + bent)
 
-    def _about(self, theta: Draws, moved: Floats, bent: Floats) -> Draws:
-        """The law after released shifts change by `moved` (draw, cell, 2) and the stretch by `bent` (draw, 2, 2)."""
-        varied = self._laws(theta, theta["shift"][0] + moved, theta["stretch"][0] + bent)
+    def _about(self, theta: Draws, shift: Floats, bent: Floats) -> Draws:
+        """The law after released shifts change by `shift` (draw, cell, 2) and the stretch by `bent` (draw, 2, 2)."""
+        varied = self._laws(theta, theta["shift"][0] + shift, theta["stretch"][0] + bent)
         return Draws({"means": varied["coefficients"], "covariance": varied["covariance"]})
 
     def _laws(self, theta: Draws, shift: Floats, stretch: Floats) -> Draws:

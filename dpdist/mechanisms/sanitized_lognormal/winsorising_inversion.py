@@ -90,10 +90,10 @@ def fit(
     sampling, earlier = (within.var(axis=0) / size[:, None] for size in (count, whitening.records))
     noisy = np.repeat(noise[0] / count[:, None] ** 2, 2, axis=1)
     location = moments.location / count[:, None]
-    own_weight, moved, spread = np.ones_like(location), location, np.zeros(2)
+    own_weight, centre, spread = np.ones_like(location), location, np.zeros(2)
     if shrinkage and len(count) > 2:
         parts = [shrink(location[:, k], (sampling + earlier)[:, k], noisy[:, k]) for k in range(2)]
-        own_weight, moved = (np.column_stack([part[i] for part in parts]) for i in range(2))
+        own_weight, centre = (np.column_stack([part[i] for part in parts]) for i in range(2))
         spread = np.array([part.drift for part in parts])
     prior = spread + earlier
     precision = 1.0 / (prior + sampling + noisy)
@@ -101,7 +101,7 @@ def fit(
     first, second = (count / n) @ (prior - own_weight**2 / precision)
     scatter = moments.scatter / n - np.array([first + second, first - second, 0.0])
     rate, bend = _slopes(x)
-    shift, stretch = _solve(x, np.clip(moved, -1.0, 1.0), scatter, count / n, rate, bend)
+    shift, stretch = _solve(x, np.clip(centre, -1.0, 1.0), scatter, count / n, rate, bend)
     influence = (_terms(within) - _terms(within).mean(axis=0)) @ bend.T
     direct = np.column_stack([x[:, 0] ** 2, x[:, 0] * x[:, 1], x[:, 1] ** 2]) * REACH**2 / 2.0
     records = float(whitening.records.sum())
@@ -123,9 +123,9 @@ def sampling_errors(fit: InvertedFit, draws: int, rng: np.random.Generator) -> t
 
 def noise_errors(fit: InvertedFit, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Errors of δ (draw, cell, 2) and T (draw, 2, 2) under other noise."""
-    moved = moved_by(fit, np.sqrt(fit.noise) * rng.standard_normal((draws, *fit.shift.shape)))
+    shift_errors = moved_by(fit, np.sqrt(fit.noise) * rng.standard_normal((draws, *fit.shift.shape)))
     entries = rng.standard_normal((draws, 3)) @ symmetric_root(fit.scatter_noise)
-    return moved, _symmetric(entries)
+    return shift_errors, _symmetric(entries)
 
 
 def moved_by(fit: InvertedFit, values: Floats) -> Floats:
@@ -151,14 +151,14 @@ def _solve(
     """δ and T under which the residuals x have the given winsorised moments, or the nearest moments in range."""
     shift, stretch = np.zeros_like(location), np.eye(2)
     for _ in range(ROUNDS):
-        moved = x @ stretch
-        pending, met = location.copy(), np.zeros(3)
+        residuals = x @ stretch
+        pending, sums_of_terms = location.copy(), np.zeros(3)
         for k, cell_shift in enumerate(shift):
-            within = _winsorise(moved + cell_shift)
+            within = _winsorise(residuals + cell_shift)
             pending[k] -= within.mean(axis=0)
-            met += share[k] * _terms(within).mean(axis=0)
+            sums_of_terms += share[k] * _terms(within).mean(axis=0)
         before, shift = shift, np.clip(shift + pending @ rate.T, -LARGEST_SHIFT, LARGEST_SHIFT)
-        old, stretch = stretch, clip_eigenvalues(stretch + _symmetric(bend @ (scatter - met)))
+        old, stretch = stretch, clip_eigenvalues(stretch + _symmetric(bend @ (scatter - sums_of_terms)))
         if max(np.abs(shift - before).max(), np.abs(stretch - old).max()) < DONE:
             break
     return shift, stretch

@@ -36,7 +36,7 @@ def within_bounds(values: Floats, low: Floats, high: Floats, predicted: Floats, 
     groups = [*tables, np.zeros(len(values), dtype=np.int64)]
     floors = [SMALL * np.maximum(expected, 0.0) for _, expected in pairs]
     parts = [positive(part, floor) for (part, _), floor in zip(pairs, floors, strict=True)]
-    wanted = [
+    targets_of_groups = [
         [positive(_sums(group, part), _sums(group, floor)) for (part, _), floor in zip(pairs, floors, strict=True)]
         for group in groups
     ]
@@ -44,7 +44,7 @@ def within_bounds(values: Floats, low: Floats, high: Floats, predicted: Floats, 
         if len(parts) == 2:
             parts = _adding_up(parts, high - low)
         furthest = 0.0
-        for group, targets in zip(groups, wanted, strict=True):
+        for group, targets in zip(groups, targets_of_groups, strict=True):
             for k, target in enumerate(targets):
                 present = _sums(group, parts[k])
                 factor = np.divide(target, present, out=np.ones_like(present), where=present > 0.0)

@@ -82,23 +82,23 @@ class Domain(NamedTuple):
 
         def moved_by(share: float) -> Floats:
             if multiplied:
-                moved = values * np.tan(share * np.pi / 2.0)
+                scaled_values = values * np.tan(share * np.pi / 2.0)
             else:
-                moved = values + (2.0 * share - 1.0) * (self.top - self.low)
-            return np.asarray(np.where(free, np.clip(moved, low, top), values))
+                scaled_values = values + (2.0 * share - 1.0) * (self.top - self.low)
+            return np.asarray(np.where(free, np.clip(scaled_values, low, top), values))
 
         scaled = _least(moved_by, weight, mean)
         return scaled if abs(np.average(scaled, weights=weight) - mean) <= 1e-9 * (self.top - self.low) else None
 
-    def rounded(self, moved: Floats, before: Floats) -> Floats:
+    def rounded(self, values: Floats, before: Floats) -> Floats:
         """Moved values; values that were multiples of the step are rounded to the nearest multiple.
 
         No value becomes 0 or passes an end by rounding.
         """
-        rounded = moved
+        rounded = values
         for step in (1.0,) * self.integer + (self.step,) * (self.step > 0.0):
-            near = np.rint(moved / step) * step
-            near = np.where((near == 0.0) & (before != 0.0), np.sign(moved) * step, near)
+            near = np.rint(values / step) * step
+            near = np.where((near == 0.0) & (before != 0.0), np.sign(values) * step, near)
             inside = (near >= max(self.low, self.least)) & (near <= min(self.top, self.largest))
             rounded = np.where(_multiples(before, step) & ~self.still(before) & inside, near, rounded)
         return np.asarray(rounded)
@@ -148,8 +148,8 @@ def agree(
         return np.array([mean_weight]), np.clip(means, *ends)[None]
     aims = zip(outcomes.T, means, domains, strict=True)
     outcomes = np.column_stack([_reachable(y, m, domain.low, domain.top) for y, m, domain in aims])
-    for moved, away in _candidates(weight, outcomes, means, domains):
-        outcomes, factor = moved, _tilt(weight, away)
+    for candidate, away in _candidates(weight, outcomes, means, domains):
+        outcomes, factor = candidate, _tilt(weight, away)
         if factor is not None:
             weight = weight * factor
             break
@@ -168,16 +168,16 @@ def _candidates(
     scaled = [domain.scaled(y, weight, m) for y, m, domain in aims]
     if any(values is not None for values in scaled):
         rounded = [y if s is None else d.rounded(s, y) for s, (y, _, d) in zip(scaled, aims, strict=True)]
-        moved = np.column_stack(rounded)
-        yield moved, np.column_stack([moved - means, _of_atoms(weight, moved, domains)])
-        yield moved, moved - means
+        candidate = np.column_stack(rounded)
+        yield candidate, np.column_stack([candidate - means, _of_atoms(weight, candidate, domains)])
+        yield candidate, candidate - means
     anyhow = [moved_to(y, weight, m, domain.low, domain.top) for y, m, domain in aims]
     if any(domain.integer for domain in domains):
         integers = [_rounded(y, d.low, d.top) if d.integer else y for y, d in zip(anyhow, domains, strict=True)]
-        moved = np.column_stack(integers)
-        yield moved, moved - means
-    moved = np.column_stack(anyhow)
-    yield moved, moved - means
+        candidate = np.column_stack(integers)
+        yield candidate, candidate - means
+    candidate = np.column_stack(anyhow)
+    yield candidate, candidate - means
 
 
 def _of_atoms(weight: Floats, outcomes: Floats, domains: tuple[Domain, ...]) -> Floats:
@@ -296,8 +296,8 @@ def moved_to(outcome: Floats, weight: Floats, mean: float, low: float, top: floa
             return np.asarray(np.clip(outcome * np.tan(share * np.pi / 2.0), low, top))
         return np.asarray(np.clip(outcome + (2.0 * share - 1.0) * (top - low), low, top))
 
-    moved = _least(moved_by, weight, mean)
-    if abs(np.average(moved, weights=weight) - mean) <= 1e-9 * (top - low):
-        return moved
+    result = _least(moved_by, weight, mean)
+    if abs(np.average(result, weights=weight) - mean) <= 1e-9 * (top - low):
+        return result
     share = (mean - low) / (top - low)
     return np.full(len(outcome), low + share * (top - low))

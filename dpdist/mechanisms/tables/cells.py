@@ -101,7 +101,7 @@ class ResidualCells(PublicModel):
     """Statistics of every table, by its name."""
     joint: NoisyQuery
     """The query for all measurements together."""
-    moved: Fraction
+    distance: Fraction
     """Distance by which neighbouring files move a measurement, in units of 1/UNIT."""
     one_weight: bool
     public_weights: tuple[float, float]
@@ -597,13 +597,13 @@ class ResidualCells(PublicModel):
         posterior = self.posterior(theta)
         draws = posterior.draws(draws)
         further = (lambda: self._numbers_drawn(theta, draws, rng)) if self.secret else None
-        moved = self._moved(theta, draws, posterior.redrawn(SampleErrorDraws(len(self.count)), draws, rng), further)
+        cells = self._moved(theta, draws, posterior.redrawn(SampleErrorDraws(len(self.count)), draws, rng), further)
         if self.alike:
-            return moved
+            return cells
         assert self.donors is not None
         group = self.donors.by_cell(self.codes).group
         shape = rng.standard_normal((draws, int(group.max()) + 1))[:, group]
-        return Draws({**moved.values, "shape": shape})
+        return Draws({**cells.values, "shape": shape})
 
     def unprotected(self, theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
         """Base cells of the samples that `resampled` draws, as their records have them."""

@@ -86,11 +86,11 @@ class Effects(NamedTuple):
         def of_cells(effects: Floats) -> Floats:
             return np.asarray(np.clip(design @ effects, -FARTHEST, FARTHEST))
 
-        def moved(eta: Floats) -> tuple[Floats, Floats]:
+        def response(eta: Floats) -> tuple[Floats, Floats]:
             return (np.expm1(eta), np.exp(eta)) if scaling else (eta, np.ones_like(eta))
 
         for _ in range(ROUNDS):
-            shift, slope = moved(of_cells(beta))
+            shift, slope = response(of_cells(beta))
             worth = 1.0 / (sums.error + sums.adding @ (scatter * slope**2) + 1e-12 * (sums.adding @ base) ** 2)
             precision = 1.0 / variance[family]
             jacobian = (sums.adding @ scipy.sparse.diags_array(base * slope) @ design).toarray()
@@ -101,7 +101,7 @@ class Effects(NamedTuple):
             step *= min(1.0, LARGEST_STEP / max(float(np.abs(design @ step).max()), 1e-300))
             loss = _loss(missed, worth, precision, beta)
             while True:
-                later = sums.observed - sums.adding @ (base * moved(of_cells(beta + step))[0])
+                later = sums.observed - sums.adding @ (base * response(of_cells(beta + step))[0])
                 if _loss(later, worth, precision, beta + step) <= loss or np.abs(step).max() < 1e-9:
                     break
                 step *= 0.5
@@ -186,8 +186,8 @@ def predicted_by_sums(
         effects = Effects.of(
             families, sums, count * means[:, 0] * unit, count * (growth * before.spread[:, k]) ** 2, scaling
         )
-        moved = predicted * np.exp(effects.of_cells) if scaling else predicted + unit * effects.of_cells
-        means[:, k] = np.clip(moved, lowest[k], highest[k])
+        values = predicted * np.exp(effects.of_cells) if scaling else predicted + unit * effects.of_cells
+        means[:, k] = np.clip(values, lowest[k], highest[k])
         of_size = effects.of_cells if scaling else unit * effects.of_cells
         parts.append(_within(law.outcomes[:, k - 1], of_size, count, scaling))
         by_coordinate.append(effects)

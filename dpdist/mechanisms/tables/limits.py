@@ -267,8 +267,8 @@ def residual_samples(
         sample = np.concatenate([quantiles, np.broadcast_to(pool_z, (len(quantiles), *pool_z.shape))], axis=1)
         pooled = np.broadcast_to(POOL_WORTH * pool_share, (len(quantiles), POOLED))
         shares = np.concatenate([count[block, None] * share, pooled], axis=1)
-        wanted = first[block, None] + steps * ends[block, None]
-        base = by_cell[np.minimum(np.searchsorted(reach, wanted, side="right"), len(cell) - 1)]
+        quantile_rank = first[block, None] + steps * ends[block, None]
+        base = by_cell[np.minimum(np.searchsorted(reach, quantile_rank, side="right"), len(cell) - 1)]
         means = prediction.means[base]
         residual = sample * prediction.spread[base] + sign * moves[base]
         weight, centre = np.maximum(means[..., 0] + residual[..., 0], 0.0), mean[block, None, :]
@@ -435,13 +435,13 @@ def following(law: Prediction, before: Prediction, cell: Ints, of_reference: Int
 
 def _lost(residual: Floats, centre: Floats, scale: Floats, adds_weight: bool) -> Floats:
     """The clipped part of residuals (row, place, 1 + outcome)."""
-    moved = residual.copy()
-    moved[..., 0] -= centre[:, None]
-    size = np.abs(moved) / scale[:, None, :]
+    deviation = residual.copy()
+    deviation[..., 0] -= centre[:, None]
+    size = np.abs(deviation) / scale[:, None, :]
     # The norm of pairs: |a + b|/2 + |a − b|/2 is the larger of |a| and |b|.
     pairs = np.maximum(size[..., :1] / max(size.shape[-1] - 1, 1), size[..., 1:]) if adds_weight else size
     norm = pairs.sum(axis=-1)
-    return np.asarray(moved * (1.0 - 1.0 / np.maximum(norm, 1.0))[..., None])
+    return np.asarray(deviation * (1.0 - 1.0 / np.maximum(norm, 1.0))[..., None])
 
 
 def _ranges(cell: Ints, prediction: Prediction, mean: Floats, highest: Floats, lowest: Floats) -> Floats:
@@ -479,8 +479,8 @@ def _quantile(values: Floats, share: Floats, quantile: float, most: Floats) -> F
     order = np.argsort(values, axis=1)
     reach = np.cumsum(np.take_along_axis(share, order, axis=1), axis=1)
     # The quantile of 1 is the largest residual of the sample, without values beyond.
-    wanted = quantile * reach[:, -1] if quantile < 1.0 else 0.998 * reach[:, -1]
-    place = np.minimum((reach < wanted[:, None]).sum(axis=1), values.shape[1] - 1)
+    rank = quantile * reach[:, -1] if quantile < 1.0 else 0.998 * reach[:, -1]
+    place = np.minimum((reach < rank[:, None]).sum(axis=1), values.shape[1] - 1)
     return np.asarray(np.clip(values[np.arange(len(values)), order[np.arange(len(values)), place]], -most, most))
 
 
@@ -518,16 +518,16 @@ class ClippedResiduals(NamedTuple):
         unknown_mean: Floats | None = None,
     ) -> ClippedResiduals:
         """`unknown_mean` (cell, 1 + outcome) are predicted means that may be far from the right ones; 0 for known ones."""
-        moved = np.moveaxis(sample, 2, 0).copy()
-        moved[0] -= centre[:, None]
-        first = share * moved
+        deviation = np.moveaxis(sample, 2, 0).copy()
+        deviation[0] -= centre[:, None]
+        first = share * deviation
         products = share[:, : OWN + POOLED] * sample[:, : OWN + POOLED, 0]
         across = (first * sample[..., 0])[:, :, : OWN + POOLED] if adds_weight else np.zeros((0, *products.shape))
         weight = np.column_stack([products.sum(axis=1), (products * sample[:, : OWN + POOLED, 0]).sum(axis=1)])
-        second = first * moved
+        second = first * deviation
         sums = first.sum(axis=2), second.sum(axis=2)
         relative = np.zeros_like(first) if unknown_mean is None else _relative(sample, share, unknown_mean)
-        return cls(np.abs(moved), first, second, across, weight, *sums, centre, number, records, relative)
+        return cls(np.abs(deviation), first, second, across, weight, *sums, centre, number, records, relative)
 
     @classmethod
     def chosen(cls, several: Sequence[ClippedResiduals], which: Ints) -> ClippedResiduals:

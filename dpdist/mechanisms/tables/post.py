@@ -41,7 +41,7 @@ def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
             limits=_without_limits if of_number else partial(limits, number - model.secret),
             law=LAW_NAMES[model.joint.law],
             table=name,
-            sensitivity=float(model.moved / UNIT),
+            sensitivity=float(model.distance / UNIT),
         )
     if "beyond" in theta.values:
         yield from _beyond(release, model, stratum, theta)
@@ -71,7 +71,7 @@ def _beyond(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
             limits=_without_limits,
             law=LAW_NAMES[model.joint.law],
             table=f"records beyond limits of {model.workload.named(by)}",
-            sensitivity=float(model.moved / UNIT),
+            sensitivity=float(model.distance / UNIT),
         )
 
 

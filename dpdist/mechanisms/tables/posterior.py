@@ -221,7 +221,7 @@ class ResidualPrior:
         reached = scipy.sparse.diags_array(self.reached(j, period))
         return np.asarray((rows[j] @ reached @ self.combinations @ self.terms).toarray())
 
-    def moved(self, rows: Rows, j: int, period: int) -> Floats:
+    def common_drift(self, rows: Rows, j: int, period: int) -> Floats:
         """Rows of a coordinate's common drift of size 1 in a period, (row,)."""
         return np.asarray(rows[j] @ self.reached(j, period))
 
@@ -254,7 +254,7 @@ class ResidualPrior:
             if tau:
                 covariance += tau**2 * (self.drifts(left, j, period) @ self.drifts(right, j, period).T)
             if common:
-                covariance += common**2 * np.outer(self.moved(left, j, period), self.moved(right, j, period))
+                covariance += common**2 * np.outer(self.common_drift(left, j, period), self.common_drift(right, j, period))
         return covariance
 
     def spread_out(self, rows: Rows, values: Floats) -> Floats:
@@ -447,17 +447,17 @@ class Posterior:
             return variance
         for (period, j, *typical), (*_, tau, common) in zip(self.prior.moves, self.erring.moves, strict=True):
             more = np.maximum(np.square([tau, common]) - np.square(typical), 0.0)
-            for drift, extra in ((self.prior.drifts, more[0]), (self.prior.moved, more[1])):
+            for drift, extra in ((self.prior.drifts, more[0]), (self.prior.common_drift, more[1])):
                 of_estimates, of_sums = (
                     drift(matrices, j, period).reshape(matrices[0].shape[0], -1) for matrices in (rows, self.rows)
                 )
                 variance += extra * ((of_estimates - gain.T @ of_sums) ** 2).sum(axis=1)
         return variance
 
-    def draws(self, wanted: int) -> int:
+    def draws(self, number: int) -> int:
         """The number of draws of errors: the one that is wanted, or fewer of many sums."""
         entries = len(self.noise) + 2 * self.prior.coordinates * len(self.prior.size)
-        return wanted if self.dense else min(wanted, max(FEWEST_DRAWS, ENTRIES_OF_DRAWS // entries))
+        return number if self.dense else min(number, max(FEWEST_DRAWS, ENTRIES_OF_DRAWS // entries))
 
     @cached_property
     def _errors(self) -> Floats:
@@ -578,7 +578,7 @@ def prior_variances(prior: ResidualPrior, rows: Rows) -> Floats:
     for period, j, tau, common in prior.moves:
         if tau:
             variance += tau**2 * (prior.drifts(rows, j, period) ** 2).sum(axis=1)
-        variance += (common * prior.moved(rows, j, period)) ** 2
+        variance += (common * prior.common_drift(rows, j, period)) ** 2
     return variance + lone_variances(prior, rows)
 
 
@@ -656,7 +656,8 @@ class _Likelihoods(NamedTuple):
             sum(since * squared(prior.drifts(selected_rows, j, period)) for period, since in periods) for j in numbers
         ]
         common = [
-            np.column_stack([np.sqrt(since) * prior.moved(selected_rows, j, k) for k, since in periods]) for j in numbers
+            np.column_stack([np.sqrt(since) * prior.common_drift(selected_rows, j, k) for k, since in periods])
+            for j in numbers
         ]
         laws = [DRIFTS] * prior.coordinates + [COMMON_DRIFTS] * prior.coordinates
         if prior.sizes.secret:
@@ -712,7 +713,7 @@ def _covering(sizes: Floats, weight: Floats) -> float:
 def _signal(prior: ResidualPrior, rows: Rows) -> Floats:
     """Squared sums that a relative drift of 1 in every period adds to rows, (row,)."""
     periods = range(1, 1 + len(prior.since))
-    return np.asarray(sum(prior.moved(rows, j, k) ** 2 for j in range(prior.coordinates) for k in periods))
+    return np.asarray(sum(prior.common_drift(rows, j, k) ** 2 for j in range(prior.coordinates) for k in periods))
 
 
 def _log_likelihoods(

@@ -291,8 +291,8 @@ def _coordinate(
     means = np.clip(base + step * effects.shift, least_mean, high)
     # A record's own influence is in no part of what it shows: neither in the prediction nor in the spread there.
     own_part = np.minimum(effects.influence[place], MOST_INFLUENCE)
-    moved = own_part / (1.0 - own_part) * (z - ratio * effects.shift[place])
-    without = np.clip(at_records + step[place] * (effects.shift[place] - moved), least_mean[place], high)
+    own_influence = own_part / (1.0 - own_part) * (z - ratio * effects.shift[place])
+    without = np.clip(at_records + step[place] * (effects.shift[place] - own_influence), least_mean[place], high)
     deviation = np.sqrt(variances)
     remaining = weight - without if outcome is None else weight * (outcome - without)
     unit = unit * deviation

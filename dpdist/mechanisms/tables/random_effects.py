@@ -143,9 +143,9 @@ def families(tables: Sequence[Sequence[int]], codes: Ints) -> list[Ints]:
         return sorted(sets, key=lambda by: math.prod(levels[column] for column in by))
 
     single = [(k,) for k in range(columns)]
-    wanted = dict.fromkeys([*few_first(single), *few_first({tuple(sorted(set(by))) for by in tables}.difference(single))])
+    sets = dict.fromkeys([*few_first(single), *few_first({tuple(sorted(set(by))) for by in tables}.difference(single))])
     indices, effects, largest = list[Ints](), 0, 0
-    for by in wanted:
+    for by in sets:
         if (0 < len(by) < columns or columns == 1) and len(indices) < number:
             index = cell_index(codes[:, list(by)])
             cells = int(index.max()) + 1
@@ -155,7 +155,7 @@ def families(tables: Sequence[Sequence[int]], codes: Ints) -> list[Ints]:
                 effects, largest = effects + cells, max(largest, cells)
             elif len(by) > 1:
                 break
-    further_pairs = few_first(set(combinations(range(columns), 2)).difference(wanted))
+    further_pairs = few_first(set(combinations(range(columns), 2)).difference(sets))
     for by in further_pairs if columns > 2 else ():
         index = cell_index(codes[:, list(by)])
         effects += int(index.max()) + 1

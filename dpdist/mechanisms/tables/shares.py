@@ -95,8 +95,8 @@ def part_beyond(joint: NoisyQuery, tables: int, coordinates: int, counts: int) -
     """
     scale = float(coordinates * joint.scale / UNIT)
     sure = math.log(max(counts, 1)) + SURE
-    wanted = 2.0 * sure * scale if joint.law == "laplace" else 8.0 * sure * scale**2
-    part = Fraction(math.ceil(wanted * PART_STEPS), PART_STEPS)
+    exact_part = 2.0 * sure * scale if joint.law == "laplace" else 8.0 * sure * scale**2
+    part = Fraction(math.ceil(exact_part * PART_STEPS), PART_STEPS)
     return part if 0 < part * tables <= MOST_BEYOND else Fraction(0)
 
 
@@ -113,13 +113,13 @@ def in_turn(parts: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
     return (first, *pilots, *(part - pilot for part, pilot in zip(tables, pilots, strict=True)))
 
 
-def whole_parts(wanted: Floats, sum_of_parts: Fraction = Fraction(1)) -> tuple[Fraction, ...]:
-    """Parts of all records and of tables near `wanted` (measurement,), with this sum: none is below its least."""
-    tables, steps = len(wanted) - 1, int(sum_of_parts * PART_STEPS)
+def whole_parts(targets: Floats, sum_of_parts: Fraction = Fraction(1)) -> tuple[Fraction, ...]:
+    """Parts of all records and of tables near `targets` (measurement,), with this sum: none is below its least."""
+    tables, steps = len(targets) - 1, int(sum_of_parts * PART_STEPS)
     if not tables:
         return (sum_of_parts,)
     least = np.array([int(FIRST * PART_STEPS), *[int(least_part(tables) * PART_STEPS)] * tables])
-    free = np.maximum(wanted / wanted.sum() * steps - least, 0.0)
+    free = np.maximum(targets / targets.sum() * steps - least, 0.0)
     rounded = least + np.floor(free / free.sum() * (steps - least.sum())).astype(int)
     rounded[1 + int(np.argmax(free[1:]))] += steps - int(rounded.sum())
     return tuple(Fraction(int(part), PART_STEPS) for part in rounded)
@@ -152,11 +152,11 @@ def best_parts(
         probes = signs.shape[1]
         blocks = [slice(0, probes)] if now.dense else in_blocks(probes, len(now.noise))
         slopes = sum(share_out(squares, [signs[:, block] for block in blocks]), np.zeros(len(now.noise))) / probes
-        wanted = (np.bincount(owner, weights=slopes * of_noise) * first**power) ** (1.0 / (power + 1.0))
-        if not (np.isfinite(wanted).all() and wanted.sum() > 0.0):
+        best = (np.bincount(owner, weights=slopes * of_noise) * first**power) ** (1.0 / (power + 1.0))
+        if not (np.isfinite(best).all() and best.sum() > 0.0):
             return parts
         # Weights of the largest errors react fast.
-        parts = whole_parts(np.sqrt(wanted * shares / wanted.sum()) if target.largest else wanted, sum(parts, Fraction(0)))
+        parts = whole_parts(np.sqrt(best * shares / best.sum()) if target.largest else best, sum(parts, Fraction(0)))
     return parts
 
 

@@ -139,11 +139,11 @@ def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains:
         return donors
     weight = donors.weight * np.divide(counts, donor_weight, out=np.zeros_like(donor_weight), where=present)[donors.cell]
     aims = np.average(means[present], weights=counts[present], axis=0)
-    moved = []
+    outcomes = []
     for values, aim, domain in zip(donors.outcomes.T, aims, domains, strict=True):
         scaled = domain.scaled(values, weight, float(aim))
-        moved.append(values if scaled is None else domain.rounded(scaled, values))
-    return replace(donors, outcomes=np.column_stack(moved))
+        outcomes.append(values if scaled is None else domain.rounded(scaled, values))
+    return replace(donors, outcomes=np.column_stack(outcomes))
 
 
 STEP = 0.05
@@ -213,8 +213,8 @@ class Transported:
         before = self._means[outcome, cell]
         ratio = np.divide(before, mean, out=np.ones_like(mean), where=mean > 0)
         scaled = np.where(mean > 0, value * ratio, np.inf)  # a mean of nothing has no outcome above 0
-        moved = np.where(self._scaled(cell, outcome), scaled, value + before - mean)
-        return self._steps[outcome].until(cell, moved)
+        position = np.where(self._scaled(cell, outcome), scaled, value + before - mean)
+        return self._steps[outcome].until(cell, position)
 
     def _scaled(self, cell: Ints, outcome: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Whether a move to another mean scales a cell's outcomes, (pair,); if not, it adds."""
@@ -295,9 +295,9 @@ class OfDonors(Transported):
         ]
         slope = np.divide(ends[0] - ends[1], 2.0 * STEP * size, out=np.zeros_like(centre), where=size > 0.0)
         weight, product = theta["weights"][:, cell], theta["products"][:, cell, outcome]
-        moved = np.divide(product, weight, out=np.zeros_like(product), where=weight != 0.0) - mean
+        change = np.divide(product, weight, out=np.zeros_like(product), where=weight != 0.0) - mean
         shape = theta["shape"][:, cell] * self.errors(cell, value, outcome) if "shape" in theta.values else 0.0
-        return np.asarray(centre + slope * moved + shape)
+        return np.asarray(centre + slope * change + shape)
 
     @cached_property
     def _released_sizes(self) -> Floats:

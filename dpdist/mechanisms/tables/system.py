@@ -447,16 +447,19 @@ class TableSystem:
     def _calibration(self, limits: TableLimits, sums: Floats, growth: float, error: float) -> CommonFactors:
         """`growth` has the variance `error`."""
         prediction = self.informed
-        moved, hidden = self._residual_sums(limits, prediction, sums[None], prediction)[0], limits.hidden[0]
+        residual, hidden = self._residual_sums(limits, prediction, sums[None], prediction)[0], limits.hidden[0]
         errors = self.noise(self.parts[0]) * limits.scale[0] ** 2 + limits.loss[0]
         # What is clipped of a secret number of records goes with the count.
-        moved[0], errors[0] = moved[0] / (1.0 - hidden[0]), errors[0] / (1.0 - hidden[0]) ** 2
-        moved[1:], errors[1:] = moved[1:] + hidden[1:] * moved[0], errors[1:] + hidden[1:] ** 2 * errors[0]
+        residual[0], errors[0] = residual[0] / (1.0 - hidden[0]), errors[0] / (1.0 - hidden[0]) ** 2
+        residual[1:], errors[1:] = (
+            residual[1:] + hidden[1:] * residual[0],
+            errors[1:] + hidden[1:] ** 2 * errors[0],
+        )
         predicted = float(self.numbers.count @ prediction.means[:, 0])
         weight = growth * predicted
-        moved[0] += predicted - weight
-        total_weight = max(weight + moved[0], 0.1 * weight)
-        relative = np.concatenate([moved[:1] / weight, moved[1:] / total_weight])
+        residual[0] += predicted - weight
+        total_weight = max(weight + residual[0], 0.1 * weight)
+        relative = np.concatenate([residual[:1] / weight, residual[1:] / total_weight])
         # An outcome whose mean is 0 has no relative drift: its error is then beyond all trust.
         scale = np.concatenate([[1.0], np.maximum(np.abs(limits.mean[0]), 1e-100)])
         relative, variance = relative / scale, errors / (weight * scale) ** 2
@@ -628,13 +631,13 @@ class TableSystem:
         before, count = self.prediction, self.count[:, None]
         law = before.shifted(deviation / count, self.lowest, self.highest)
         means, weight = before.means, law.means[:, :1]
-        moved = count * np.column_stack([weight - means[:, :1], weight * (law.means[:, 1:] - means[:, 1:])])
+        drift_sums = count * np.column_stack([weight - means[:, :1], weight * (law.means[:, 1:] - means[:, 1:])])
         everywhere, followed = np.zeros(len(self.reference.weight), dtype=np.int32), list[TableLimits]()
         light = before.without_factors, law.without_factors, self.informed.without_factors, calibrated.without_factors
         clipping = _Following(*light, self.count, self.highest, self.lowest)
         pieces = list(zip(limits, (everywhere, *self._placed_records), (True, *[False] * len(self.tables)), strict=True))
         for table, clipped in zip(limits, share_out(clipping, pieces), strict=True):
-            sums = [moved[:, 0], *((means[:, 1:] - table.mean[table.cell]) * moved[:, :1] + moved[:, 1:]).T]
+            sums = [drift_sums[:, 0], *((means[:, 1:] - table.mean[table.cell]) * drift_sums[:, :1] + drift_sums[:, 1:]).T]
             added = [np.bincount(table.cell, weights=part, minlength=len(table.size)) for part in sums]
             followed.append(replace(clipped, expected=np.column_stack(added).astype(np.float64)))
         return tuple(followed)
@@ -748,9 +751,9 @@ class TableSystem:
                 self._limits(table.cell, placed, prediction, part, PLANNED_DRIFT, 1.0, table).beyond
                 for prediction in predictions
             ]
-            moved = np.array([each - table.beyond for each in beyond]).reshape(len(beyond), *table.beyond.shape)
-            moved *= table.size[:, None] / np.sqrt(max(len(beyond), 1)) / (1.0 - table.slope)
-            factors.append(np.array([each[:, first:].T.ravel() for each in moved]).reshape(len(beyond), -1).T)
+            differences = np.array([each - table.beyond for each in beyond]).reshape(len(beyond), *table.beyond.shape)
+            differences *= table.size[:, None] / np.sqrt(max(len(beyond), 1)) / (1.0 - table.slope)
+            factors.append(np.array([each[:, first:].T.ravel() for each in differences]).reshape(len(beyond), -1).T)
         return np.concatenate(factors)
 
     def totals(

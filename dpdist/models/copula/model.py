@@ -189,14 +189,14 @@ class Scores:
         Both lie in the reference's range, and outcomes also within their public bounds.
         """
         uniforms = open_uniforms(rng, (len(crosstab_row), 3))
-        law = self._law(theta).moved(self.reference_facts.undone)
+        law = self._law(theta).plus(self.reference_facts.undone)
         outcome, weight = normal_scores.placed(
             self.reference_facts, law, self.cells.cell(crosstab_row), self.kind, uniforms
         )
         return np.clip(outcome, *self.outcome_bounds), weight
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
-        law = self._law(theta).moved(self.reference_facts.undone)
+        law = self._law(theta).plus(self.reference_facts.undone)
         weight, product = expectations.expectations(self.reference_facts, law, self.kind, self.outcome_bounds)
         return weight[:, self.cells.pattern], product[:, self.cells.pattern]
 

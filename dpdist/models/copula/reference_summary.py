@@ -57,10 +57,10 @@ class Law(NamedTuple):
         pairs = zip(self, other, strict=True)
         return Law(*(np.subtract(a, b, out=np.zeros_like(a), where=a != b) for a, b in pairs))
 
-    def moved(self, by: Law) -> Law:
+    def plus(self, by: Law) -> Law:
         """The law after its parameters, on the scales of `free`, were moved by these differences."""
-        moved = Law(*(value + other for value, other in zip(self.free(), by, strict=True)))
-        return Law(scipy.special.expit(moved.share), moved.mean, np.exp(moved.sd), moved.slopes, np.exp(moved.residual))
+        law = Law(*(value + other for value, other in zip(self.free(), by, strict=True)))
+        return Law(scipy.special.expit(law.share), law.mean, np.exp(law.sd), law.slopes, np.exp(law.residual))
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,8 +46,8 @@ class PredictorCells:
 
     @classmethod
     def of(cls, crosstab: Crosstab, columns: Sequence[str], rows: slice) -> PredictorCells:
-        every = np.column_stack([np.zeros(len(crosstab), dtype=np.int32), *(crosstab.codes[name] for name in columns)])
-        distinct, number = np.unique(every, axis=0, return_inverse=True)
+        codes = np.column_stack([np.zeros(len(crosstab), dtype=np.int32), *(crosstab.codes[name] for name in columns)])
+        distinct, number = np.unique(codes, axis=0, return_inverse=True)
         groups, pattern = np.unique(number.reshape(-1)[rows], return_inverse=True)
         count = np.bincount(pattern, weights=crosstab.count[rows]).astype(np.int64)
         labels = tuple(
@@ -220,14 +220,14 @@ def _wider(cells: PredictorCells, size: Ints, small: Ints) -> Ints:
     return left_out
 
 
-def _by_likeness(cell: Codes, values: Floats, wanted: Ints) -> tuple[Floats, Floats]:
-    """Weights of own records, and effective numbers of records, (wanted cell,), of the `wanted` cells of a group.
+def _by_likeness(cell: Codes, values: Floats, targets: Ints) -> tuple[Floats, Floats]:
+    """Weights of own records, and effective numbers of records, (target,), of the `targets` cells of a group.
 
     Three figures of a cell are compared with the others: mean and variance of its scores under the group's
     distribution, and mean value.
     """
-    present, number = np.unique(np.concatenate([wanted, cell]), return_inverse=True)
-    number = number[len(wanted) :]
+    present, number = np.unique(np.concatenate([targets, cell]), return_inverse=True)
+    number = number[len(targets) :]
     size = np.bincount(number, minlength=len(present)).astype(np.float64)
     # A few records in a heavy tail can dominate a mean, so scores are compared too.
     z = of_outcomes(values).scores(values, np.full(len(values), 0.5))
@@ -236,10 +236,10 @@ def _by_likeness(cell: Codes, values: Floats, wanted: Ints) -> tuple[Floats, Flo
     variances = [*pooled, _means(_squared_distances(values, number, size), number, size)]
     alike = [_alike(m, v, number, size) for m, v in zip((z, squared, values), variances, strict=True)]
     own_share, records = (
-        np.column_stack(columns)[np.searchsorted(present, wanted)] for columns in zip(*alike, strict=True)
+        np.column_stack(columns)[np.searchsorted(present, targets)] for columns in zip(*alike, strict=True)
     )
     unlike = own_share.argmax(axis=1)
-    return own_share[np.arange(len(wanted)), unlike], records[np.arange(len(wanted)), unlike]
+    return own_share[np.arange(len(targets)), unlike], records[np.arange(len(targets)), unlike]
 
 
 def _means(values: Floats, number: Ints, size: Floats) -> Floats:

@@ -232,8 +232,8 @@ class Lognormal(Conjugate):
         root, trimmed = (np.linalg.cholesky(fit["covariance"][0]) for fit in (unweighted, weighted))
         left, size, right = np.linalg.svd(root @ np.linalg.inv(trimmed))
         factor = left * np.clip(size, 0.5, 2.0) @ right
-        moved = theta["coefficients"] - weighted["coefficients"] + unweighted["coefficients"]
-        return draws_of(moved, (factor @ theta["covariance"][0] @ factor.T)[None])
+        coefficients = theta["coefficients"] - weighted["coefficients"] + unweighted["coefficients"]
+        return draws_of(coefficients, (factor @ theta["covariance"][0] @ factor.T)[None])
 
     def as_sampled(self) -> Lognormal:
         return replace(self, synthesis="fbs", fixed_weight=None, expected=False)

@@ -75,9 +75,9 @@ def check_of(printed: PrintedTable, table: pa.Table, outcome: str) -> Check | No
     """The published mean of the outcome over all records, if the table has it."""
     if printed.universe:
         return None
-    wanted: dict[str, str | bool] = dict.fromkeys(table.column_names[: table.column_names.index("statistic")], TOTAL)
-    wanted |= {"statistic": "mean", "variable": outcome, "estimator": "records", "suppressed": False}
-    rows = table.filter(reduce(pc.and_kleene, (pc.equal(table[name], value) for name, value in wanted.items())))
+    keys: dict[str, str | bool] = dict.fromkeys(table.column_names[: table.column_names.index("statistic")], TOTAL)
+    keys |= {"statistic": "mean", "variable": outcome, "estimator": "records", "suppressed": False}
+    rows = table.filter(reduce(pc.and_kleene, (pc.equal(table[name], value) for name, value in keys.items())))
     return Check(printed.name, "mean", rows["estimate"][0].as_py()) if len(rows) else None
 
 

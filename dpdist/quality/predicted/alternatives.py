@@ -171,13 +171,13 @@ def described(alternative: Alternative) -> dict[str, object]:
     }
 
 
-def grid(every: Sequence[Alternative]) -> Grid:
+def grid(changes: Sequence[Alternative]) -> Grid:
     """All alternatives as a table of a page."""
     heads, rows = ["change", "median ratio", "smallest", "largest", "largest error"], []
     impossible = [
-        f"Not possible: {alternative.change}, because {alternative.why}" for alternative in every if alternative.why
+        f"Not possible: {alternative.change}, because {alternative.why}" for alternative in changes if alternative.why
     ]
-    for alternative in every:
+    for alternative in changes:
         finite = [ratio for ratio in alternative.ratios.values() if np.isfinite(ratio)] or [np.nan]
         ratios = [
             ReportCell(f"{value:.2f}", f"{value:.10g}")
@@ -188,14 +188,14 @@ def grid(every: Sequence[Alternative]) -> Grid:
     return Grid("Predicted errors of the other tables, relative to the current job", heads, rows, notes=impossible)
 
 
-def in_words(every: Sequence[Alternative], most: int = 8) -> Iterator[str]:
+def in_words(entries: Sequence[Alternative], most: int = 8) -> Iterator[str]:
     """Yields a line for every setting, and for the changes of tables that gain most."""
     yield (
         "ratios of predicted median errors to those of the current job, over the other tables: median and range; then the "
         "ratio of the largest error of any cell"
     )
-    settings = [alternative for alternative in every if alternative.change.startswith(SETTING)]
-    changes = [alternative for alternative in every if not alternative.change.startswith(SETTING)]
+    settings = [alternative for alternative in entries if alternative.change.startswith(SETTING)]
+    changes = [alternative for alternative in entries if not alternative.change.startswith(SETTING)]
     for alternative in (*settings, *changes[:most]):
         yield f"{alternative.change}: {_ratios(alternative)}"
     if len(changes) > most:

@@ -395,7 +395,7 @@ def _of_formulas(
         records, absent, history = _public_records(job, crosstab, reference)
         cells = {(table.name, statistic): by for table, statistic, by in published_cells(job, crosstab)}
         first = next((tried for tried in budgets if tried.budget.epsilon == job.budget.epsilon), budgets[0])
-        learned, every = None, None
+        learned, rows = None, None
         for tried in sorted(budgets, key=lambda item: item is not first):
             model = builder_of(tried).build(tried, crosstab, crosstab.rows_of(0))
             assert isinstance(model, PredictsErrors)
@@ -407,11 +407,11 @@ def _of_formulas(
                 sampler, current = sampler_of(tried, Path(folder)), int(crosstab.count.sum())
                 learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC, absent)
                 of_tables = model.predicted_errors(learned)
-            if every is None:
-                every = _named_rows(
+            if rows is None:
+                rows = _named_rows(
                     [(item, cells[item.table, item.statistic]) for item in of_tables], crosstab.count.astype(float)
                 )
-            every["chance"] = np.concatenate([_chance(item) for item in of_tables])
+            rows["chance"] = np.concatenate([_chance(item) for item in of_tables])
             for k in range(DRAWS):
                 rng, draws = PUBLIC.child(str(k)).generator("errors"), list[Floats]()
                 for item in of_tables:
@@ -420,7 +420,7 @@ def _of_formulas(
                         both / _units(item.freedom, PUBLIC.child(f"{k} {item.table}").generator(item.statistic.text))
                     )
                 error, alone = np.concatenate(draws, axis=1)
-                frames.append(every.assign(error=error, alone=alone, replicate=k, epsilon=float(tried.budget.epsilon)))
+                frames.append(rows.assign(error=error, alone=alone, replicate=k, epsilon=float(tried.budget.epsilon)))
             tick(1)
     return pd.concat(frames, ignore_index=True)
 
@@ -451,14 +451,12 @@ def _of_replicates(
     """Errors of releases of replicates: several at the job's ε, and the first one at all other ε, under the same noise."""
     cells = len(crosstab.group(job.cell_columns)[1])
     number = MOST_REPLICATES if cells <= FEW_CELLS else LEAST_REPLICATES
-    wanted = [
-        (k, tried) for k in range(number) for tried in budgets if k == 0 or tried.budget.epsilon == job.budget.epsilon
-    ]
+    runs = [(k, tried) for k in range(number) for tried in budgets if k == 0 or tried.budget.epsilon == job.budget.epsilon]
     frames, by_number = [], dict[int, PublicReplicate]()
-    with single_threaded(), stage(listener, "predict errors", len(wanted)) as tick:
+    with single_threaded(), stage(listener, "predict errors", len(runs)) as tick:
         population = Population.of(job, reference, crosstab)
         truths = truths_of(job, crosstab, population)
-        for k, tried in wanted:
+        for k, tried in runs:
             key = PUBLIC.child(str(k))
             if k not in by_number:
                 by_number = {k: replicate(job, crosstab, population, truths, key.generator("files"))}

@@ -402,11 +402,11 @@ def replicate(study: Simulation, case: Case, number: int, records: bool = False)
     ]
     runs: dict[tuple[str, str], Run | None] = {}
     for arm in study.arms_of(case):
-        several, wanted = study.needs_epsilon(arm), study.grid_of(arm)
-        for epsilon in wanted if several else wanted[:1]:
+        several, epsilons = study.needs_epsilon(arm), study.grid_of(arm)
+        for epsilon in epsilons if several else epsilons[:1]:
             reached = runs.get((arm.match, epsilon)) if arm.match else None
             run = run_arm(study, case, arm, epsilon, file, key, reached)
-            stands_for = [epsilon] if several else wanted
+            stands_for = [epsilon] if several else epsilons
             runs |= {(arm.key, e): run for e in stands_for}
             measured = list(measures(study, file.outcome, run, unit))
             results += [Result(arm.key, e, *figure) for e in stands_for for figure in measured]
@@ -499,22 +499,22 @@ def measures(study: Simulation, y: Floats, run: Run | None, unit: float = 1.0) -
     if run is None:
         yield "refused", 1.0
         return
-    wanted, noted = set(study.measures), run.noted
+    measure_names, noted = set(study.measures), run.noted
     diagnostics = noted.figures.get("diagnostics", {})
     for name in ("database_bound", "epsilon_local", "epsilon_local_range"):
-        if name in wanted and noted.figures.get(name) is not None:
+        if name in measure_names and noted.figures.get(name) is not None:
             yield name, float(noted.figures[name])
     for name in ("unweighted_database_bound", "records_censored", "fits"):
-        if name in wanted and name in diagnostics:
+        if name in measure_names and name in diagnostics:
             yield name, float(diagnostics[name])
     if noted.columns:
         before = {"record_bound_before": "unweighted_record_bound", "record_bound_after": "weighted_record_bound"}
         for name, column in (before | {"privacy_weight": "privacy_weight"}).items():
-            if name in wanted and column in noted.columns:
+            if name in measure_names and column in noted.columns:
                 yield name, float(np.mean(noted.columns[column]))
     gaps = [distances(y, synthetic) for synthetic in run.synthetic]
     for name in ("max_ecdf", "avg_ecdf"):
-        if name in wanted:
+        if name in measure_names:
             yield name, float(np.mean([getattr(distance, name) for distance in gaps]))
     yield from location_measures(study, [sample * unit for sample in run.synthetic])
 
@@ -554,11 +554,11 @@ def simulated_file(case: Case, rng: np.random.Generator) -> SimulatedFile:
     rows = np.zeros(case.n, dtype=np.int32)
     codes: dict[str, Codes] = {}
     if sizes:
-        met, row = np.unique(
+        cells, row = np.unique(
             np.ravel_multi_index(tuple(sampled.codes[name] for name in levels), sizes), return_inverse=True
         )
         rows = row.astype(np.int32)
-        codes = {name: column.astype(np.int32) for name, column in zip(levels, np.unravel_index(met, sizes), strict=True)}
+        codes = {name: column.astype(np.int32) for name, column in zip(levels, np.unravel_index(cells, sizes), strict=True)}
     crosstab = Crosstab(codes, levels, np.bincount(rows), (), ())
     none = np.zeros(case.n, dtype=np.int32)
     return SimulatedFile(crosstab, Records(np.arange(case.n), rows, sampled.outcome, np.ones(case.n), none))
