@@ -21,7 +21,7 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener, silent, without_sizes
 from dpdist.core.public_files import HELD, MANIFEST
 from dpdist.core.records import Floats
-from dpdist.core.sharing import offered
+from dpdist.core.sharing import using_workers
 from dpdist.core.this_process import refuse_nested_start, return_memory, single_threaded, write_no_core
 from dpdist.job import Job, refuse_formats
 from dpdist.job.loading import JobLike, job_of
@@ -285,7 +285,7 @@ def _publishing(workers: Executor, space: Workspace, released: ReleasedObject) -
     """
     batches = batches_of(released.crosstab)
     return_memory()
-    with pieces_on(workers, space) as pieces, offered(pieces):
+    with pieces_on(workers, space) as pieces, using_workers(pieces):
         if pieces is None or len(batches) == 1:
             yield run_here
         else:

@@ -96,23 +96,23 @@ def line_of(state: Mapping[str, Any]) -> str:
     return f"{state['stage']}:{far} after {state['seconds']:,} s{rest}"
 
 
-class _Steady:
-    """Listens to a command, and prints its progress every `first` seconds until a stage begins, then every `every`.
+class _Periodic:
+    """Listens to a command, and prints its progress every `first` seconds until a stage begins, then at every `interval`.
 
     A thread prints it, even during a long step without events. A command that ends sooner prints nothing.
     """
 
     def __init__(self, first: float = FIRST, interval: float = EVERY) -> None:
-        self._first, self._every = first, interval
+        self._first, self._interval = first, interval
 
     def __enter__(self) -> Listener:
-        self._state, self._over = _State(), threading.Event()
+        self._state, self._ended = _State(), threading.Event()
         self._thread = threading.Thread(target=self._speak, name="progress", daemon=True)
         self._thread.start()
         return self._hear
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._ended.set()
         self._thread.join()
 
     def _hear(self, event: Event) -> None:
@@ -121,13 +121,13 @@ class _Steady:
 
     def _speak(self) -> None:
         pause = self._first
-        while not self._over.wait(pause):
+        while not self._ended.wait(pause):
             started = self._state.started
             try:
                 self.say(self._state.figures)
             except (OSError, ValueError):  # nobody reads: the pipe is broken, or the stream is closed
                 return
-            pause = self._every if started else self._first
+            pause = self._interval if started else self._first
 
     def show(self, event: Event) -> None:
         raise NotImplementedError
@@ -136,7 +136,7 @@ class _Steady:
         raise NotImplementedError
 
 
-class _JsonLines(_Steady):
+class _JsonLines(_Periodic):
     """Prints events as JSON lines."""
 
     def __init__(self, stream: TextIO, first: float = FIRST, interval: float = EVERY) -> None:
@@ -181,7 +181,7 @@ class _Sentences:
             err.print(line, markup=False)
 
 
-class _Lines(_Steady):
+class _Lines(_Periodic):
     """Prints notes, which are whole sentences, and lines on the state, on standard error."""
 
     def __init__(self, first: float = FIRST, interval: float = EVERY) -> None:
@@ -257,7 +257,7 @@ class _Bars:
         self._progress.stop()
 
 
-def listening(quiet: bool, as_json: bool = False, answers: bool = False) -> _Steady | _Quiet | _Bars:
+def listening(quiet: bool, as_json: bool = False, answers: bool = False) -> _Periodic | _Quiet | _Bars:
     """Shows progress as JSON lines, as bars on a terminal, else as lines; `quiet` shows only notes marked `always`.
 
     JSON lines go to standard output, or to standard error beside a verb that `answers` with one document.

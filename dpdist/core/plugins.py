@@ -21,8 +21,8 @@ REFUSED = "plugin_refused"
 
 
 @dataclass(frozen=True)
-class OneOf:
-    """Annotates a name of a member. A plug-in is imported when it is named, or when all names are listed."""
+class MemberName:
+    """Annotation of a field that names a member. A plug-in is imported when it is named, or when all names are listed."""
 
     kind: str
     members: Members[Any]
@@ -161,7 +161,7 @@ class Members(Mapping[str, T], Generic[T]):
         """The distribution and its version where the member is a plug-in's; empty if it is of dpdist."""
         return {} if name in self else self.plugged_in(name)[0].origin
 
-    def every(self) -> dict[str, T]:
+    def with_plugins(self) -> dict[str, T]:
         """All members by name: dpdist's, and those of plug-ins that can be used."""
         return {**self, **{name: member for name, (_, member) in self.usable()[0].items()}}
 

@@ -1,6 +1,7 @@
-"""Independent pieces of work that workers may share: whoever has workers offers them, and whoever has pieces asks here.
+"""Sharing of independent pieces of work: an executor offers its workers here, and numerical code hands them pieces.
 
-So mathematics need not know of executors. Pieces are never cut by workers, so the results are the same, whoever works.
+So numerical code need not know of executors. How work is cut into pieces never depends on the workers, so the results are
+the same for any number of them.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _offered: ContextVar[Workers | None] = ContextVar("workers", default=None)
 
 
 def share_out(work: Callable[[P], R], pieces: Sequence[P]) -> Iterator[R]:
-    """Does the work on every piece: by workers that are offered, or here. Results come in the order of the pieces."""
+    """Does the work on every piece: by the workers in use, or in this process. Results come in the order of the pieces."""
     workers: Any = _offered.get()
     return map(work, pieces) if workers is None or len(pieces) == 1 else workers(work, pieces)
 
 
 @contextmanager
-def offered(workers: Workers | None) -> Iterator[None]:
+def using_workers(workers: Workers | None) -> Iterator[None]:
     """Within the block, and in this thread, `share_out` uses these workers."""
     token = _offered.set(workers)
     try:

@@ -62,7 +62,7 @@ def total_of(of: Sum, units: Units) -> Floats:
     return below_of(of.inside, units, of.outcome, of.cut)
 
 
-def each_of(of: Sum, units: Units) -> scipy.sparse.csr_array:
+def unit_contributions(of: Sum, units: Units) -> scipy.sparse.csr_array:
     """The contribution of one unit, without its repetitions, to the sum under the first draw, (cell, unit)."""
     contribution = of.inside.copy()
     if of.cut is None:
@@ -222,12 +222,12 @@ class StatisticFigures:
         """
         above, below = self._sums(units)
         with np.errstate(divide="ignore", invalid="ignore"):
-            contribution = each_of(above, units)
+            contribution = unit_contributions(above, units)
             if below is not None:
                 total = total_of(below, units)[0]
                 ratio = np.nan_to_num(total_of(above, units)[0] / total)
                 contribution = scipy.sparse.diags_array(np.nan_to_num(1.0 / total)) @ (
-                    contribution - scipy.sparse.diags_array(ratio) @ each_of(below, units)
+                    contribution - scipy.sparse.diags_array(ratio) @ unit_contributions(below, units)
                 )
             if self.base.kind.complement(self.base):
                 contribution = -contribution

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdist.core.plugins import FAMILIES as GROUP
-from dpdist.core.plugins import Members, OneOf
+from dpdist.core.plugins import MemberName, Members
 from dpdist.core.records import Floats
 from dpdist.job.values import SamplerName, complete
 
@@ -165,7 +165,7 @@ def _fault(name: str, member: Any) -> str:
 
 MODELS: Members[Any] = Members(GROUP, PLACES, _fault)
 """Classes of models by the family's name."""
-FamilyName = Annotated[str, OneOf("family", MODELS)]
+FamilyName = Annotated[str, MemberName("family", MODELS)]
 """The family of a job: one of `Family`, or a plug-in's."""
 
 

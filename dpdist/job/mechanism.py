@@ -380,7 +380,7 @@ class FixedWeights(MechanismSpec):
             yield from super().against_weights(job)
         else:
             fault = f"'{self.name}' weights by a rule with a constant c"
-            choices = ", ".join(sorted(name for name, rule in WEIGHT_RULES.every().items() if "c" in rule.constants))
+            choices = ", ".join(sorted(name for name, rule in WEIGHT_RULES.with_plugins().items() if "c" in rule.constants))
             yield Contradiction(("mechanism", "weights"), fault, f"use one of {choices}")
 
 

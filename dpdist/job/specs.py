@@ -157,7 +157,7 @@ class _ByName:
         return core_schema.with_info_plain_validator_function(_validate, serialization=core_schema.simple_ser_schema("any"))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return handler(_union(*SPECS.every().values()).core_schema)
+        return handler(_union(*SPECS.with_plugins().values()).core_schema)
 
 
 Mechanism = Annotated[MechanismSpec, _ByName()]
@@ -171,11 +171,11 @@ def _validate(value: Any, info: ValidationInfo) -> MechanismSpec:
     if name in NAMES and info.context == STORED:
         return Former.model_validate(value)
     try:
-        specs = [SPECS.named(name)] if isinstance(name, str) else [*SPECS.every().values()]
+        specs = [SPECS.named(name)] if isinstance(name, str) else [*SPECS.with_plugins().values()]
     except PluginRefused as refusal:
         raise PydanticCustomError(REFUSED, "{reason}", {"kind": "mechanism", "reason": str(refusal)}) from None
     except KeyError:
-        specs = [*SPECS.every().values()]
+        specs = [*SPECS.with_plugins().values()]
     spec = _union(*specs).validate_python(value)
     if spec.name != name or (name not in SPECS and type(spec) is not SPECS.named(name)):
         reason = f"plug-in {SPECS.plugged_in(str(name))[0]} makes a section of another mechanism: leave validators out"

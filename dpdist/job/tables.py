@@ -134,7 +134,9 @@ def statistic_text(value: Statistic) -> Any:
 Margins = Annotated[bool, Field(description="also publish sums over every column, as level Total")]
 Statistics = Annotated[
     tuple[Annotated[Statistic, BeforeValidator(statistic_of), PlainSerializer(statistic_text)], ...],
-    Field(min_length=1, description="as many as wanted: " + "; ".join(kind.written for kind in KINDS.every().values())),
+    Field(
+        min_length=1, description="as many as wanted: " + "; ".join(kind.written for kind in KINDS.with_plugins().values())
+    ),
 ]
 TableUniverse = Annotated[
     dict[ColumnName, Annotated[tuple[PublicLevel, ...], Field(min_length=1)]],

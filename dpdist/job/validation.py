@@ -198,7 +198,7 @@ def _members(annotation: Any) -> dict[str, type[BaseModel]]:
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if annotation is MechanismSpec:
-        return dict[str, type[BaseModel]](SPECS.every())
+        return dict[str, type[BaseModel]](SPECS.with_plugins())
     if get_origin(annotation) not in (Union, UnionType):
         return {}
     members = dict[str, type[BaseModel]]()

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from dpdist.core.errors import control
-from dpdist.core.plugins import OneOf
+from dpdist.core.plugins import MemberName
 from dpdist.core.records import Level
 from dpdist.job.statistics import KINDS
 
@@ -237,7 +237,7 @@ MissingRule = Literal["error", "drop", "category"]
 Lonely = Literal["error", "certainty", "average", "centred"]
 ReplicateKind = Literal["brr", "fay", "jackknife", "bootstrap", "successive_difference"]
 
-StatisticName = Annotated[str, OneOf("statistic", KINDS)]
+StatisticName = Annotated[str, MemberName("statistic", KINDS)]
 """The name of a statistic of dpdist, or of a plug-in."""
 
 LARGEST_DRIFT = 0.66

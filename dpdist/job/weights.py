@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from dpdist.core.plugins import WEIGHT_RULES as GROUP
-from dpdist.core.plugins import Members, OneOf, PluginRefused
+from dpdist.core.plugins import MemberName, Members, PluginRefused
 from dpdist.job.values import Frozen
 
 PLACES = {
@@ -49,7 +49,7 @@ WEIGHT_RULES: Members[Any] = Members(GROUP, PLACES, _fault)
 class Weights(Frozen):
     """A weight rule and its constants. If `c` is unset, it is tuned until the bound meets the target."""
 
-    rule: Annotated[str, OneOf("weight rule", WEIGHT_RULES)] = Field(
+    rule: Annotated[str, MemberName("weight rule", WEIGHT_RULES)] = Field(
         description="how a record's privacy weight follows from its bound"
     )
     c: float | None = Field(default=None, gt=0, description="slope or cap of the rule; unset: tuned until the bound is met")

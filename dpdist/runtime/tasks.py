@@ -21,7 +21,7 @@ from dpdist.core.errors import FitError
 from dpdist.core.files import replaced
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab, Floats, Ints
-from dpdist.core.sharing import offered
+from dpdist.core.sharing import using_workers
 from dpdist.core.this_process import return_memory
 from dpdist.engine.protocol import (
     BlockRecorder,
@@ -543,7 +543,7 @@ def protect_giant(fit: JobFit, stratum: int, workers: Executor, tick: Callable[[
 
     try:
         label, noise = fit.crosstab.stratum_labels[stratum], fit.noise(stratum)
-        with pieces_on(workers, fit.space) as pieces, offered(pieces):
+        with pieces_on(workers, fit.space) as pieces, using_workers(pieces):
             released = drive(fit.rounds(model, store), model, fit.sampler, fit.key, label, visit, noise)
     except (Improper, NotReached, Unconverged) as failure:
         return Outcome(stratum, str(failure))

@@ -335,7 +335,7 @@ def problems(name: str, mechanism: object, jobs: Sequence[Job]) -> list[str]:
 
 
 def _register(name: str, mechanism: Any) -> Iterator[str]:
-    if name not in SPECS.every():
+    if name not in SPECS.with_plugins():
         yield f"{name}: no job can name it: write the place of its specification into PLACES in dpdist/job/specs.py"
     if mechanism.scope not in SCOPES:
         yield f"{name}: its scope is {mechanism.scope!r}, not one of {', '.join(SCOPES)}"

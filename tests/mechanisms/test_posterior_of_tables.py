@@ -13,7 +13,7 @@ from test_tables import LEVELS, Population, population, system_of
 
 from dpdist.core.progress import Event
 from dpdist.core.records import Floats
-from dpdist.core.sharing import offered
+from dpdist.core.sharing import using_workers
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Runtime
 from dpdist.mechanisms.tables import conjugate, limits, main_effects, posterior, prediction, random_effects
@@ -126,7 +126,7 @@ def test_blocks_that_two_workers_share_have_the_bytes_of_one_process(
         with (
             executor(Runtime(executor="dask", workers=2), listener=hear) as two,
             pieces_on(two, Workspace(tmp_path)) as pieces,
-            offered(pieces),
+            using_workers(pieces),
         ):
             assert few.solve(values, OF_DRAWS).tobytes() == alone.tobytes()
         assert sorted(tasks) == [0, 1, 2]
@@ -192,7 +192,7 @@ def test_draws_of_many_sums_have_the_same_bytes_on_workers(tmp_path: Path) -> No
         with (
             executor(Runtime(executor="dask", workers=2), listener=hear) as two,
             pieces_on(two, Workspace(tmp_path)) as pieces,
-            offered(pieces),
+            using_workers(pieces),
         ):
             assert drawn() == alone
     assert sorted(tasks) == [0, 1, 2]
