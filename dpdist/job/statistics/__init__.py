@@ -28,7 +28,7 @@ def _fault(name: str, member: Any) -> str:
     if getattr(member, "name", None) != name or not isinstance(getattr(member, "written", None), str):
         return f"has another name in its class, or no text of how a job writes it: write name = '{name}' and written"
     if isabstract(member):
-        return "has no sums: write sums(one, cells) in its class"
+        return "has no sums: write sums(constants, cells) in its class"
     if unknown := sorted((member.needs | member.takes) - CONSTANTS):
         return f"needs or takes {', '.join(unknown)}: a statistic has constants among {', '.join(sorted(CONSTANTS))}"
     if member.plain and name not in KINDS:
