@@ -425,7 +425,7 @@ def model_of(public: Public, files: Files, epsilon: float, gaussian: bool = Fals
         tables=tables,
         statistics=tuple((table.name, (Statistic(name="count"), *means)) for table in tables),
         joint=query,
-        moved=MOVED.same_x,
+        distance=MOVED.same_x,
         one_weight=True,
         public_weights=public.weights,
         donors=donors,
