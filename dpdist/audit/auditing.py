@@ -302,16 +302,16 @@ def _most_exposed(fit: JobFit, stratum: int, records: Records) -> tuple[int, Nei
 
     Without noisy sums, it is the record with the largest product of weight and distance from the median.
     """
-    tried = exposed(records, 3 * TRIED)
+    candidates = exposed(records, 3 * TRIED)
     if not fit.job.mechanism.adds_noise:
-        return tried[0], None
+        return candidates[0], None
     learned = fit.learned(stratum) if fit.job.has_reference else None
-    neighbours = (neighbour(fit.job, records, which) for which in tried)
+    neighbours = (neighbour(fit.job, records, which) for which in candidates)
     try:
         pairs = compare(fit.job, fit.fitted(stratum), learned, fit.sampler, records, neighbours)
     except (NotAdded, Improper, NotReached):
-        return tried[0], None
-    return max(zip(tried, pairs, strict=True), key=lambda candidate: candidate[1].distance)
+        return candidates[0], None
+    return max(zip(candidates, pairs, strict=True), key=lambda candidate: candidate[1].distance)
 
 
 def _of_sums(pair: NeighbourQueries, runs: int, delta: float) -> float:

@@ -57,8 +57,8 @@ class DesignColumns:
     @property
     def names(self) -> frozenset[str]:
         """Returns every column that has a part in the design."""
-        again = () if self.replicates is None else self.replicates.columns
-        return frozenset({*self.strata, *again, *([self.psu] if self.psu is not None else [])})
+        replicate_columns = () if self.replicates is None else self.replicates.columns
+        return frozenset({*self.strata, *replicate_columns, *([self.psu] if self.psu is not None else [])})
 
     @property
     def in_words(self) -> str:
@@ -106,10 +106,10 @@ def chosen_design(names: Sequence[str], options: Options, asks: bool, job: Path)
         psu = str(typer.prompt("The column of primary sampling units (or none)", default=likely.psu or NONE))
     chosen = likely.strata if strata is None else tuple(name for name in strata if name != NONE)
     unit = (likely.psu if prefix in (None, NONE) else None) if psu is None else None if psu == NONE else psu
-    again = likely.replicates if psu in (None, NONE) else None
+    replicate_columns = likely.replicates if psu in (None, NONE) else None
     if prefix is not None:
-        again = None if prefix == NONE else replicates(names, prefix)
-    if prefix not in (None, NONE) and again is None:
+        replicate_columns = None if prefix == NONE else replicates(names, prefix)
+    if prefix not in (None, NONE) and replicate_columns is None:
         allowed = f"columns {prefix:.80}1, {prefix:.80}2, …"
         raise JobError(
             str(job), [Problem("--replicate-weights", "the file has no such columns", allowed, "name their prefix")]
@@ -120,7 +120,7 @@ def chosen_design(names: Sequence[str], options: Options, asks: bool, job: Path)
             remedy = suggestion(name, names, "name one of these, or none")
             problem = Problem(option, f"the file has no column '{name:.80}'", ", ".join(names[:20]), remedy)
             raise JobError(str(job), [problem])
-    return DesignColumns(chosen, unit, again, kind, fay)
+    return DesignColumns(chosen, unit, replicate_columns, kind, fay)
 
 
 def _method(options: Options, asks: bool, job: Path) -> tuple[str | None, float | None]:
@@ -143,9 +143,9 @@ def by_name(names: Iterable[str]) -> DesignColumns:
     listed = list(names)
     strata = tuple(name for name in listed if STRATUM.search(name))[:1]
     units = [name for name in listed if PSU.search(name)]
-    again = replicates(listed)
-    psu = units[0] if len(units) == 1 and again is None else None
-    return DesignColumns(strata, psu, again)
+    replicate_columns = replicates(listed)
+    psu = units[0] if len(units) == 1 and replicate_columns is None else None
+    return DesignColumns(strata, psu, replicate_columns)
 
 
 def replicates(names: Iterable[str], prefix: str | None = None) -> NumberedColumns | None:

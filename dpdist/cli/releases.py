@@ -195,8 +195,8 @@ def run(
         if as_json:
             print(json.dumps(_ended(public)))
         elif not quiet:
-            again = f"`dpdist report {folder}` shows it"
-            best_effort(lambda: out.print(reporting.run_text(folder, heard.notes)), "the release could not be shown", again)
+            hint = f"`dpdist report {folder}` shows it"
+            best_effort(lambda: out.print(reporting.run_text(folder, heard.notes)), "the release could not be shown", hint)
         waits = placed.held_on_a_verdict and public.held
         if not quiet and not as_json:
             _last_line(folder, waits, custodian_reads)
@@ -275,8 +275,8 @@ def _for_custodian(workspace: str, announced: bool = False, verdict: bool = Fals
             if announced or evaluation.exists:
                 best_effort(evaluation.write_page, NO_PAGE, page)
             if verdict:
-                again = f"`dpdist report {workspace} --confidential` shows it"
-                best_effort(lambda: out.print(evaluation.verdict()), "the verdict could not be made", again)
+                hint = f"`dpdist report {workspace} --confidential` shows it"
+                best_effort(lambda: out.print(evaluation.verdict()), "the verdict could not be made", hint)
 
     best_effort(act, NO_PAGE, page)
 

@@ -124,8 +124,11 @@ def stated_cautions(
     """Lists known problems in few lines, without those that have been `printed`; early versions' statements list none."""
     texts = statement.get("cautions", ())
     stated = zip(statement.get("caution_codes", ["of_mechanism"] * len(texts)), texts, strict=True)
-    known = [*_together([*(Caution.coded(*pair) for pair in stated), *further]), *drifted(statement.get("drift", {}))]
-    new = [caution for caution in known if not any(note.startswith(caution.text) for note in printed)]
+    all_cautions = [
+        *_together([*(Caution.coded(*pair) for pair in stated), *further]),
+        *drifted(statement.get("drift", {})),
+    ]
+    new = [caution for caution in all_cautions if not any(note.startswith(caution.text) for note in printed)]
     lines = caution_lines(new, max(out.width, NARROWEST) - WIDEST_FACT - len("- "))
     return {"cautions": "\n".join(f"- {line}" for line in lines)} if lines else {}
 

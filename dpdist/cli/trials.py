@@ -197,7 +197,7 @@ def rehearse(
 ) -> None:
     """Try mechanisms on thirds of a public file, and recommend one. Spends nothing.
 
-    The job's input is never opened. Writes rehearsal.csv, confirmation.csv, index.html, recommended.yaml. rehearsal.csv
+    The job's input is never opened. Writes rehearsal.csv, second.csv, index.html, recommended.yaml. rehearsal.csv
     grows with every mechanism tried. If it is killed, the same command resumes it."""
 
     def act() -> None:
@@ -223,8 +223,8 @@ def rehearse(
             out.print(f"{trial.candidate.label} ({trial.candidate.guarantee}): {errors}{covered}", markup=False)
         out.print("A score of at most 1 is good enough (rule: on the page).", markup=False)
         out.print(f"{rehearsal.verdict}: {rehearsal.best.candidate.label}", markup=False)
-        if (again := rehearsal.confirmed) is not None:
-            errors = f"score {again.score:.2f}, median error {again.error:.2f} direct SE, coverage {again.coverage:.2f}"
+        if (second := rehearsal.confirmed) is not None:
+            errors = f"score {second.score:.2f}, median error {second.error:.2f} direct SE, coverage {second.coverage:.2f}"
             out.print(f"On the other third: {errors}", markup=False)
         for line in advice(rehearsal):
             out.print(f"What to change: {line}", markup=False)

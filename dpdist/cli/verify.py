@@ -41,9 +41,9 @@ def verify(
             derived, unchecked = "", []
         unchecked += ["who made the release: give --key"] if key is None and not wrong else []
         if as_json:
-            named = {"advisories": [{"name": advisory.name, "words": advisory.words} for advisory in faults]}
-            again = {"derived": derived, "not_checked": unchecked}
-            answer({"whole": not wrong, "problems": wrong, **which, **named, **again})
+            advisories = {"advisories": [{"name": advisory.name, "words": advisory.words} for advisory in faults]}
+            derivation = {"derived": derived, "not_checked": unchecked}
+            answer({"whole": not wrong, "problems": wrong, **which, **advisories, **derivation})
         else:
             for line in wrong or [f"complete: {public}", *_corrects(which), *filter(None, [derived])]:
                 out.print(line, markup=False)

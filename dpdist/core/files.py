@@ -203,14 +203,14 @@ class Misfit(NamedTuple):
     remedy: str
 
 
-def misfit(stated: Any, newest: int) -> Misfit | None:
+def misfit(number: Any, newest: int) -> Misfit | None:
     """The reason why a file of this format cannot be read; None if it can. `newest` is the latest format that is known."""
-    if stated is None or (isinstance(stated, int) and not isinstance(stated, bool) and 1 <= stated <= newest):
+    if number is None or (isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= newest):
         return None
     here = version("dpdist")
     allowed = f"format {newest}" if newest == 1 else f"formats 1 to {newest}"
-    if isinstance(stated, int) and not isinstance(stated, bool) and stated > newest:
-        fault = f"format {str(stated)[:20]}, which a later dpdist than {here} wrote"
+    if isinstance(number, int) and not isinstance(number, bool) and number > newest:
+        fault = f"format {str(number)[:20]}, which a later dpdist than {here} wrote"
         return Misfit(fault, f"{allowed}, which dpdist {here} reads", LATER)
-    text = json.dumps(stated, default=str)[:40]
+    text = json.dumps(number, default=str)[:40]
     return Misfit(f"format {text}, which no dpdist writes", f"{allowed}, a whole number", "restore it from a copy")

@@ -144,9 +144,9 @@ def check_files(folder: Path, part: str = "", *further_names: str) -> frozenset[
     return frozenset(names)
 
 
-def refuse_format(name: str, stated: object, newest: int) -> None:
+def refuse_format(name: str, version: object, newest: int) -> None:
     """Raises `DamagedFile` for a file of a format that this version does not read."""
-    if (wrong := misfit(stated, newest)) is not None:
+    if (wrong := misfit(version, newest)) is not None:
         raise DamagedFile(name, wrong.fault, wrong.allowed, wrong.remedy)
 
 

@@ -212,9 +212,13 @@ def _replicated(sums: PsuSums, replicated: ReplicateSums, cells: Cells) -> Figur
     a, b = (cells.membership @ values for values in (sums.a, sums.b))
     again_a, again_b = ((cells.membership @ values).T for values in (replicated.a, replicated.b))
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean, again = b / a, again_b / again_a
+        mean, replicates = b / a, again_b / again_a
         variance = replicated.rule.variance
-        return (Estimate(a, variance(a, again_a)), Estimate(mean, variance(mean, again)), Estimate(b, variance(b, again_b)))
+        return (
+            Estimate(a, variance(a, again_a)),
+            Estimate(mean, variance(mean, replicates)),
+            Estimate(b, variance(b, again_b)),
+        )
 
 
 # Results are confidential, unless the records are those of a public reference.
@@ -299,5 +303,5 @@ class Direct:
         units, sample = self._units(self.weight), self.sample
         if sample.replicates is None or sample.replication is None:
             return of_sums(figures.shares(units), sample.psu, sample.stages)
-        again = np.concatenate([figures.of(self._units(weight)) for weight in sample.replicates.T])
-        return sample.replication.variance(figures.of(units)[0], again)
+        replicates = np.concatenate([figures.of(self._units(weight)) for weight in sample.replicates.T])
+        return sample.replication.variance(figures.of(units)[0], replicates)

@@ -126,8 +126,8 @@ def total(sample: DesignSample, domains: scipy.sparse.csr_array, outcome: Floats
     ones, zeros = np.ones(domains.shape[0]), np.zeros(domains.shape[0])
     value = domains @ (sample.weight * outcome)
     if sample.replicates is not None and sample.replication is not None:
-        again = (domains @ (sample.replicates * outcome[:, None])).T
-        return _estimates(sample, domains, value, sample.replication.variance(value, again))
+        replicates = (domains @ (sample.replicates * outcome[:, None])).T
+        return _estimates(sample, domains, value, sample.replication.variance(value, replicates))
     variable = Variable.of_records(np.zeros(len(outcome)), sample.weight * outcome)
     return _estimates(
         sample, domains, value, linearised_variance(variable, zeros, ones, domains, sample.psu, sample.stages)
@@ -151,8 +151,8 @@ def ratio(sample: DesignSample, domains: scipy.sparse.csr_array, numerator: Floa
         value = top / bottom
         if sample.replicates is not None and sample.replication is not None:
             parts = (domains @ (sample.replicates * values[:, None]) for values in (numerator, denominator))
-            again = (next(parts) / next(parts)).T
-            return _estimates(sample, domains, value, sample.replication.variance(value, again))
+            replicates = (next(parts) / next(parts)).T
+            return _estimates(sample, domains, value, sample.replication.variance(value, replicates))
     variable = Variable.of_records(sample.weight * denominator, sample.weight * numerator)
     return _estimates(
         sample, domains, value, linearised_variance(variable, value, bottom, domains, sample.psu, sample.stages)
@@ -177,8 +177,8 @@ def share_below(
     with np.errstate(divide="ignore", invalid="ignore"):
         share = (below @ sample.weight) / total
         if sample.replicates is not None and sample.replication is not None:
-            again = ((below @ sample.replicates) / (domains @ sample.replicates)).T
-            return share, np.sqrt(sample.replication.variance(share, again))
+            replicates = ((below @ sample.replicates) / (domains @ sample.replicates)).T
+            return share, np.sqrt(sample.replication.variance(share, replicates))
         below.data = sample.weight[domains.indices] * (below.data - np.repeat(share, np.diff(domains.indptr)))
         parts = scipy.sparse.csr_array(scipy.sparse.diags_array(np.nan_to_num(1.0 / total)) @ below)
     return share, np.sqrt(of_sums(parts, sample.psu, sample.stages))

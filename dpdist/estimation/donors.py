@@ -350,7 +350,9 @@ class PeriodTotals:
     def described(self) -> dict[str, Any]:
         arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
         numbers = {"period": self.period, "since": self.since, "scale": self.scale}
-        return numbers | {name: _packed(one) if one.size > MOST_LISTED else one.tolist() for name, one in arrays.items()}
+        return numbers | {
+            name: _packed(array) if array.size > MOST_LISTED else array.tolist() for name, array in arrays.items()
+        }
 
     @classmethod
     def recalled(cls, described: Mapping[str, Any]) -> Self:

@@ -488,9 +488,13 @@ class Job(BudgetShares):
     def is_domain(self) -> bool:
         """True if figures are about a domain of the sample, because a universe or a rule may leave drawn records out."""
         unit = None if self.privacy_unit is None else self.privacy_unit.column
-        again = self.survey.replicate_weights
+        replicate_weights = self.survey.replicate_weights
         read = {*self.categories, *self.outcomes, self.survey.psu, unit, *self.survey.fpc}
-        columns = [c for name, c in self.columns.items() if name in read or (again is not None and again.has(name))]
+        columns = [
+            c
+            for name, c in self.columns.items()
+            if name in read or (replicate_weights is not None and replicate_weights.has(name))
+        ]
         return bool(self.universe) or any("drop" in (column.missing, column.zeros) for column in columns)
 
     @property

@@ -271,8 +271,8 @@ def _excess_of_delta(limits: Limits, before: Sequence[Charge], charge: Charge) -
         yield f"this run's {charge.cls} δ = {budget_text(deltas[-1])} would make {budget_text(reached)}", allowed
 
 
-def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> None:
-    """Raises `BudgetRefused` if a charge exceeds a limit of the ledger, or one that the job states (`stated`)."""
+def refuse_excess(entries: Sequence[Entry], job_limits: Limits, charge: Charge) -> None:
+    """Raises `BudgetRefused` if a charge exceeds a limit of the ledger, or one that the job states (`job_limits`)."""
     history, policy = charges(entries, charge.dataset), policies(entries, charge.dataset)
     if policy and charge.cls not in policy:
         fault = (
@@ -280,11 +280,11 @@ def refuse_excess(entries: Sequence[Entry], stated: Limits, charge: Charge) -> N
         )
         remedy = f"state some: dpdist ledger init --dataset {charge.dataset} --class {charge.cls} --total …"
         raise BudgetRefused(charge.dataset, fault, "a class that has limits", remedy)
-    if (named := stated.of(charge.cls)) is None:
+    if (limits_of_job := job_limits.of(charge.cls)) is None:
         fault = f"the job's ledger.limits name other classes of releases than {charge.cls}, which this run's is"
         remedy = f"state ledger.limits.{charge.cls}, or leave ledger.limits out"
         raise BudgetRefused(charge.dataset, fault, "a class that has limits", remedy)
-    limits = [limit for limit in (policy.get(charge.cls), *named) if limit is not None and limit.has_limits]
+    limits = [limit for limit in (policy.get(charge.cls), *limits_of_job) if limit is not None and limit.has_limits]
     other_adjacencies = sorted({charged.adjacency for charged in history if charged.cls == charge.cls} - {charge.adjacency})
     if limits and other_adjacencies:
         fault = (
@@ -329,13 +329,13 @@ def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
         raise BudgetRefused(charge.dataset, fault, allowed, remedy)
 
 
-def remaining_budget(entries: Sequence[Entry], stated: Limits, charge: Charge) -> Fraction | None:
+def remaining_budget(entries: Sequence[Entry], job_limits: Limits, charge: Charge) -> Fraction | None:
     """The smallest amount that limits on totals leave before this charge; None if there is no such limit."""
     cost = total(charged for charged in charges(entries, charge.dataset) if charged.account == charge.account)
     policy = policies(entries, charge.dataset).get(charge.cls)
     totals = [
         limits.total
-        for limits in (policy, *(stated.of(charge.cls) or ()))
+        for limits in (policy, *(job_limits.of(charge.cls) or ()))
         if limits is not None and limits.total is not None
     ]
     return min(totals) - cost if totals else None

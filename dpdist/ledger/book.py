@@ -319,13 +319,13 @@ class Ledger:
             policy = {"kind": "policy", "dataset": dataset, "class": cls, "limits": limits.model_dump(mode="json")}
             self._append(link, self._trusted(link)[-1], policy)
 
-    def reserve(self, charge: Charge, stated: Limits) -> Receipt:
+    def reserve(self, charge: Charge, job_limits: Limits) -> Receipt:
         """Charges a run, once however often this is called. Raises `BudgetRefused`, and then writes nothing."""
         with self._database.writing() as link:
             entries = self._trusted(link)
             if (reserved := _of_run(entries, charge.run, "reserve")) is None:
                 refuse_correction(entries, charge)
-                refuse_excess(entries, stated, charge)
+                refuse_excess(entries, job_limits, charge)
                 reserved = self._append(link, entries[-1], {"kind": "reserve", **charge.content})
             elif (earlier := Charge.of(reserved)).corrects not in ("", charge.corrects):
                 raise self._other("the run was charged as a correction of another release", CORRECTS)

@@ -156,18 +156,18 @@ def terms(job: Job, guarantee: Guarantee) -> Mapping[str, str]:
     from dpdist.ledger.book import Ledger  # the database is imported only with a ledger
 
     ledger = Ledger(place)
-    entries, stated = ledger.entries(), job.ledger or Limits()
+    entries, job_limits = ledger.entries(), job.ledger or Limits()
     try:
         charge = charge_of(job, guarantee, "")
         earlier = [charged for charged in charges(entries, job.dataset) if charged.account == charge.account]
-        rest, symbol = remaining_budget(entries, stated, charge), SYMBOL[charge.cls]
+        rest, symbol = remaining_budget(entries, job_limits, charge), SYMBOL[charge.cls]
         remains = "no total is stated" if rest is None else f"{budget_text(rest)} left"
         charges_text = (
             f"{charge.cls} {symbol} = {budget_text(total(earlier))} charged to {job.dataset} under {charge.adjacency}"
         )
         facts = {"ledger": ledger.name, "budget": f"{charges_text}; {remains}; this run takes {budget_text(charge.budget)}"}
         refuse_correction(entries, charge)
-        refuse_excess(entries, stated, charge)
+        refuse_excess(entries, job_limits, charge)
     except BudgetRefused as refusal:
         return {"ledger": ledger.name, "budget": f"a run into a new workspace would be refused: {refusal.fault}"}
     return facts

@@ -139,15 +139,15 @@ def within_loss(rounds: Rounds, listed: Sequence[NoisyQuery]) -> Rounds:
             released: Released = end.value
             return released
         if not isinstance(request, Pass | Sample):
-            stated = request.stated
-            if stated is None or (stated.scale, stated.law) != (request.noise.scale, request.noise.law):
+            query = request.stated
+            if query is None or (query.scale, query.law) != (request.noise.scale, request.noise.law):
                 raise LossExceeded("a query does not state what its noise loses: ask by Defined.sums or Defined.scores")
-            if stated.times == 0 and stated.name not in begun:
-                raise LossExceeded(f"a part of query '{stated.name}' is asked for before the part that states its loss")
-            begun.add(stated.name)
-            remaining = {kind: allowed - stated.loss(kind) for kind, allowed in remaining.items()}
+            if query.times == 0 and query.name not in begun:
+                raise LossExceeded(f"a part of query '{query.name}' is asked for before the part that states its loss")
+            begun.add(query.name)
+            remaining = {kind: allowed - query.loss(kind) for kind, allowed in remaining.items()}
             if min(remaining.values()) < 0:
-                raise LossExceeded(f"query '{stated.name}' exceeds the promise: list it, and how often, in queries()")
+                raise LossExceeded(f"query '{query.name}' exceeds the promise: list it, and how often, in queries()")
         reply = yield request
 
 
@@ -163,13 +163,13 @@ class Defined(NamedTuple):
         """Queries defined by the model, or by another definition of the figures."""
         return cls(digest(definition))
 
-    def sums(self, exact: Floats, stated: NoisyQuery, number: int) -> Measurement:
+    def sums(self, exact: Floats, query: NoisyQuery, number: int) -> Measurement:
         """Query `number` of a stratum: these sums plus noise of the stated law and scale."""
-        return Measurement(exact, self.noise(exact, stated.scale, number, exact.size, stated.law), stated.once)
+        return Measurement(exact, self.noise(exact, query.scale, number, exact.size, query.law), query.once)
 
-    def scores(self, exact: Floats, stated: NoisyQuery, number: int) -> Choice:
+    def scores(self, exact: Floats, query: NoisyQuery, number: int) -> Choice:
         """Query `number` of a stratum: which score of each row, (row, candidate), is the largest under noise."""
-        return Choice(exact, self.noise(exact, stated.scale, number, exact.size, stated.law), stated.once)
+        return Choice(exact, self.noise(exact, query.scale, number, exact.size, query.law), query.once)
 
     def noise(self, exact: Floats, scale: Fraction, number: int, size: int, law: NoiseName = "laplace") -> Noise:
         """Noise `number` of a stratum, bound to these figures."""

@@ -97,10 +97,10 @@ def _numbers(intervals: Sequence[Interval]) -> dict[str, pa.Array]:
     estimated = np.isfinite(value)
     with_error = estimated & np.isfinite(error)
     limited = with_error | (~estimated & np.isfinite(lower) & np.isfinite(upper))
-    figures, known = (value, error, df, lower, upper), (estimated, with_error, with_error, limited, limited)
+    figures, masks = (value, error, df, lower, upper), (estimated, with_error, with_error, limited, limited)
     numbers = {
         name: pa.array(values, pa.float64(), mask=~there)
-        for name, values, there in zip(NUMBERS, figures, known, strict=True)
+        for name, values, there in zip(NUMBERS, figures, masks, strict=True)
     }
     return numbers | {"suppressed": pa.array(~estimated)}
 

@@ -382,8 +382,8 @@ class EvaluatedTables(Mapping[str, pd.DataFrame]):
     def __getitem__(self, name: str) -> pd.DataFrame:
         noise, rows = self.noise[name], self.evaluations[name]
         table = next(table for table in self.release.job.tables if table.name == name)
-        shown = rows[_published(table, self.release.cells(table), rows).shown].reset_index(drop=True)
-        return shown.assign(synthetic_noise_se=noise)
+        published = rows[_published(table, self.release.cells(table), rows).shown].reset_index(drop=True)
+        return published.assign(synthetic_noise_se=noise)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.noise)
@@ -435,8 +435,8 @@ def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> _Published:
     missing = [text for statistic, text in text_by_statistic.items() if statistic not in have]
     if len(labels.intersection(present)) < len(labels):
         missing.append("margins")
-    shown = [label in labels and statistic in text_by_statistic for label, statistic in zip(present, have, strict=True)]
-    return _Published(np.array(shown, dtype=np.bool_), missing)
+    selection = [label in labels and statistic in text_by_statistic for label, statistic in zip(present, have, strict=True)]
+    return _Published(np.array(selection, dtype=np.bool_), missing)
 
 
 def _labels(table: Table, rows: pd.DataFrame) -> list[tuple[str, ...]]:

@@ -176,9 +176,9 @@ def _units(job: Job, source: Source) -> tuple[list[Problem], list[Caution]]:
 
 def _factors(job: Job, current: Sequence[ColumnValues], reference: Sequence[ColumnValues]) -> Iterator[tuple[str, float]]:
     """Confidential: the ratio of medians of values other than 0, of the reference over the file, by column."""
-    for name, ours, others in zip((*job.outcomes, job.survey.weight), current, reference, strict=False):
+    for name, ours, theirs in zip((*job.outcomes, job.survey.weight), current, reference, strict=False):
         medians = [
-            np.median(np.abs(values)) if (values := part.value[part.value != 0]).size else 0.0 for part in (ours, others)
+            np.median(np.abs(values)) if (values := part.value[part.value != 0]).size else 0.0 for part in (ours, theirs)
         ]
         if name is not None and min(medians) > 0.0:
             yield name, float(medians[1] / medians[0])

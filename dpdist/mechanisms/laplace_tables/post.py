@@ -197,12 +197,12 @@ class NoisyTables(PublicModel):
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """The released sums with further noise of the same law, for standard errors only."""
-        again = {}
+        sums = {}
         for table in self.tables:
             values = theta[table.parameter.name]
             noise = rng.laplace(0.0, float(self.scale), (draws, *values.shape[1:]))
-            again[table.parameter.name] = values + noise * table.occupied[:, None]
-        return Draws(again)
+            sums[table.parameter.name] = values + noise * table.occupied[:, None]
+        return Draws(sums)
 
     def _noised(self, theta: Draws, table: NoisyTable) -> dict[StatisticName, Floats]:
         """Noisy figures as released, converted to the file's units, (draw, cell) each."""

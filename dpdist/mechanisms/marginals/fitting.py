@@ -388,7 +388,9 @@ def noised(
         drift = rng.standard_normal() if beyond else 0.0
         for key, (of_cell, common) in beyond.items():
             noisy[key] = noisy[key] * (1.0 + of_cell * rng.standard_normal(of_cell.shape) + common * drift)
-        again = [value._replace(values=value.values + rng.laplace(0.0, value.scale, value.values.shape)) for value in sums]
-        for values, margin in zip(margins, agreed_margins(sizes, noisy, scales, ends, again), strict=True):
+        noised_sums = [
+            value._replace(values=value.values + rng.laplace(0.0, value.scale, value.values.shape)) for value in sums
+        ]
+        for values, margin in zip(margins, agreed_margins(sizes, noisy, scales, ends, noised_sums), strict=True):
             values[draw] = margin[0]
     return np.concatenate(margins, axis=1)

@@ -333,8 +333,8 @@ class Network(CodedTables):
         table are bounded by MOST_NETWORK_CELLS and by the product of the largest numbers of levels.
         """
         columns, most = len(self.columns), min(MOST_NETWORK_CELLS, prod(sorted(self.sizes)[-self.parents - 1 :]))
-        tried = [(columns - k) * max(comb(k, p) for p in range(self.parents + 1)) for k in range(1, columns)]
-        return max(columns, *tried, 1) * most
+        candidates = [(columns - k) * max(comb(k, p) for p in range(self.parents + 1)) for k in range(1, columns)]
+        return max(columns, *candidates, 1) * most
 
     def sharing(self, key: Marginal) -> int:
         return len(self.columns)

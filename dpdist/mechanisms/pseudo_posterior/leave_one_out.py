@@ -119,9 +119,11 @@ def leave_one_out(
     for i in which:
         mask = np.arange(len(records)) != i
         remaining = records.take(mask)
-        again = weighting(model, remaining, search(), draws, key, stratum)
+        without_record = weighting(model, remaining, search(), draws, key, stratum)
         evidence = model.log_evidence(model.statistics(remaining, weighted.alpha[mask]))
-        ratio = f @ weighted.alpha - f[:, mask] @ again.alpha - (weighted.log_evidence - again.log_evidence)
+        ratio = (
+            f @ weighted.alpha - f[:, mask] @ without_record.alpha - (weighted.log_evidence - without_record.log_evidence)
+        )
         log_ratio = f[:, i] * weighted.alpha[i] - (weighted.log_evidence - evidence)
         loss, at_given = float(np.abs(ratio).max()), float(np.abs(log_ratio).max())
         number, ranged = int(records.record[i]), weighted.fit.range_bound

@@ -60,14 +60,14 @@ def power(clamp: float, dimensions: int, records: int, reference_records: int, d
     return float(min(1.0, clamp / kappa, local))
 
 
-def spurious(lost: Floats, dimensions: int) -> bool:
+def spurious(loss: Floats, dimensions: int) -> bool:
     """True if draws of a clamped posterior are not near θ_ref.
 
-    `lost` (draw,) is a Σ f(θ_ref) − f(θ_s) over records. About its own mode, a posterior of power a has the loss
+    `loss` (draw,) is a Σ f(θ_ref) − f(θ_s) over records. About its own mode, a posterior of power a has the loss
     χ²_d/2, with mean d/2. With 200 records, where prior and clamp matter, tests showed up to .9 d. At a spurious mode
     the loss grows with the number of records: with 2,000 records it is a hundred times d/2.
     """
-    return not float(lost.mean()) <= 1.5 * dimensions + ALLOWANCE
+    return not float(loss.mean()) <= 1.5 * dimensions + ALLOWANCE
 
 
 CHECKED = 4000
@@ -107,8 +107,8 @@ class ReferenceLoss(NamedTuple):
     draws: Draws
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
-        lost = self.model.log_lik(self.theta, records) - self.model.log_lik(self.draws, records)
-        return np.asarray(lost.sum(axis=1))
+        loss = self.model.log_lik(self.theta, records) - self.model.log_lik(self.draws, records)
+        return np.asarray(loss.sum(axis=1))
 
 
 def learn_centre(
@@ -131,8 +131,8 @@ def check_centre(job: Job, model: Likelihood, learned: Centre) -> Generator[Pass
     clamp = target_of(job)
     rows = yield Pass(Gather(model, Constant(learned.power), learned.theta), "concat")
     draws = yield Sample(Clamped(rows, clamp), "check")
-    lost = yield Pass(ReferenceLoss(model, learned.theta, draws), "sum")
-    if spurious(learned.power * lost, dimensions(learned.theta)):
+    loss = yield Pass(ReferenceLoss(model, learned.theta, draws), "sum")
+    if spurious(learned.power * loss, dimensions(learned.theta)):
         raise Spurious
 
 

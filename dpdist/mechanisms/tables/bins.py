@@ -140,7 +140,7 @@ class Bins(NamedTuple):
     def curves(self, noisy: Floats, scale: float, clear: float = CLEAR) -> list[tuple[Ints, Curve]]:
         """Curves of the bins below and above the anchor, with their numbers."""
         middle = np.concatenate([self.cuts[:1], (self.cuts[1:] + self.cuts[:-1]) / 2.0]) - self.anchor
-        found = []
+        pairs = []
         for sign in (-1.0, 1.0):
             side = np.flatnonzero((sign * middle > 0.0) & ~self.alone)
             curve = (
@@ -149,8 +149,8 @@ class Bins(NamedTuple):
                 else None
             )
             if curve is not None:
-                found.append((side, curve))
-        return found
+                pairs.append((side, curve))
+        return pairs
 
     def shares(self, noisy: Floats, scale: float, rng: np.random.Generator | None = None) -> Floats:
         """Shares of bins by noisy counts, whose noise has the scale of a Laplace law: at the mode, or a draw of them.
@@ -158,8 +158,8 @@ class Bins(NamedTuple):
         Where noise may have made all, the likeliest curve is taken. Where one value is seen, bounds have what noise hides.
         """
         counts = np.where(self.alone & (noisy > LEAST * scale), noisy, 0.0)
-        found = self.curves(noisy, scale)
-        for side, curve in found if found or counts.any() else self.curves(noisy, scale, 0.0):
+        curves = self.curves(noisy, scale)
+        for side, curve in curves if curves or counts.any() else self.curves(noisy, scale, 0.0):
             counts[side] = np.exp(curve.log_counts) if rng is None else curve.draw(1, rng)[0]
         if np.count_nonzero(counts) < 2:
             counts = np.where(self.alone, np.maximum(counts, scale), counts)

@@ -270,12 +270,12 @@ def _tilt(weight: Floats, away: Floats) -> Floats | None:
         step = np.linalg.lstsq(curvature, gradient, rcond=1e-12)[0]
         length = 1.0
         while length > 1e-6:
-            tried, shares = cost(slopes - length * step)
-            if tried <= value + 1e-15 * (1.0 + abs(value)):
+            new_value, shares = cost(slopes - length * step)
+            if new_value <= value + 1e-15 * (1.0 + abs(value)):
                 break
             length /= 2.0
         slopes = slopes - length * step
-        value, tilted = tried, shares
+        value, tilted = new_value, shares
     power = x @ slopes
     spread = float(power.max() - power.min())
     if not (np.isfinite(spread) and spread < np.log(LARGEST_WEIGHT_RATIO) and np.abs(tilted @ x).max() < 1e-11):

@@ -494,8 +494,8 @@ class ResidualCells(PublicModel):
         sums = [part / UNIT for part in self.by_measurement(noisy)]
         if not system.parts_again:
             return system.read(calibrated, limits, sums, calibration)
-        by_sums, again = system.again(calibrated, limits, sums[: 1 + len(limits)])
-        rows, observed, errors, clipped = system.observed_again(by_sums, again, sums[1 + len(limits) :])
+        by_sums, second_limits = system.again(calibrated, limits, sums[: 1 + len(limits)])
+        rows, observed, errors, clipped = system.observed_again(by_sums, second_limits, sums[1 + len(limits) :])
         posterior = system.posterior(rows, observed, errors, refined=by_sums.prediction, clipped=clipped)
         return Reading(posterior, observed, (calibration.first or system.first, *limits))
 
@@ -535,8 +535,8 @@ class ResidualCells(PublicModel):
 
     def _limits_in_turn(self, system: TableSystem, noisy: Floats) -> tuple[TableLimits, ...]:
         calibration = self.calibration(system, noisy)
-        again = self.again(system, noisy)[1] if system.parts_again else ()
-        return (calibration.first or system.first, *system.limits(calibration)[1], *again)
+        second_limits = self.again(system, noisy)[1] if system.parts_again else ()
+        return (calibration.first or system.first, *system.limits(calibration)[1], *second_limits)
 
     def calibration(self, system: TableSystem, noisy: Floats) -> CommonFactors:
         """What the noisy sums of all records tell of a drift since the reference."""

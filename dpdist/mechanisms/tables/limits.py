@@ -340,9 +340,9 @@ def choose(
         if fixed is None:
             centres = () if prediction.adds_weight else CENTRES
             start = [np.zeros(len(share)), *(_quantile(sample[..., 0], share, level, ends[block, 0]) for level in centres)]
-            tried = [ClippedResiduals.of(sample, share, centre, *law) for centre in start]
+            candidates = [ClippedResiduals.of(sample, share, centre, *law) for centre in start]
             open_ = np.zeros_like(unit[block]) if unknown is None else unknown[block]
-            best = _best(tried, noise, unit[block], ends[block], cells > MOST_WITH_ALL_CENTRES, open_)
+            best = _best(candidates, noise, unit[block], ends[block], cells > MOST_WITH_ALL_CENTRES, open_)
             # A limit whose noise is far below the direct error costs nothing, and hides less.
             least = np.minimum(ends[block], NEGLIGIBLE * np.sqrt(direct[block] / noise))
             centre[block], scale[block] = best[0], np.maximum(best[1], least)
@@ -407,9 +407,9 @@ def _beyond(
     offset = (1.0 - about.adds_weight) * of_about[:, 0]
     r, total = weight - offset, residual[:, 1:] + (means[:, 1:] - mean[cell]) * weight[:, None]
     rho = total - offset[:, None] * (of_about[:, 1:] - mean[cell])
-    lost = _lost(np.column_stack([r, rho])[:, None], centre[cell], scale[cell], prediction.adds_weight)[:, 0]
+    clipped_part = _lost(np.column_stack([r, rho])[:, None], centre[cell], scale[cell], prediction.adds_weight)[:, 0]
     number = np.bincount(cell, minlength=len(mean))
-    sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in lost.T])
+    sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in clipped_part.T])
     return np.asarray((sums + POOL_WORTH * pool) / (number[:, None] + POOL_WORTH))
 
 
@@ -566,21 +566,26 @@ class ClippedResiduals(NamedTuple):
 
     def variances(self, norm: Floats) -> tuple[Floats, Floats]:
         """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each."""
-        lost, columns = 1.0 - 1.0 / np.maximum(norm, 1.0), list[tuple[Floats, Floats]]()
+        clipped_share, columns = 1.0 - 1.0 / np.maximum(norm, 1.0), list[tuple[Floats, Floats]]()
         body, ahead = OWN + POOLED, self.number + self.number**2 / self.records
         for k, (first, second) in enumerate(zip(self.first, self.second, strict=True)):
-            mean, product = _dot(first[:, :body], lost[..., :body]), second * lost
-            inside, tail = _dot(product[..., :body], lost[..., :body]), _dot(product[..., body:], lost[..., body:])
+            mean, product = _dot(first[:, :body], clipped_share[..., :body]), second * clipped_share
+            inside, tail = (
+                _dot(product[..., :body], clipped_share[..., :body]),
+                _dot(product[..., body:], clipped_share[..., body:]),
+            )
             if len(self.across):
                 # What is clipped goes with the count: only what is left of it is uncertain.
                 part = mean / np.maximum(self.weight[:, 0], 1e-300)
-                uncertain = inside - 2.0 * part * _dot(self.across[k], lost[..., :body]) + part**2 * self.weight[:, 1]
+                uncertain = (
+                    inside - 2.0 * part * _dot(self.across[k], clipped_share[..., :body]) + part**2 * self.weight[:, 1]
+                )
             else:
                 uncertain = inside - mean**2
             loss = np.maximum(uncertain, 0.0) * ahead + tail * self.number
             variance = self.square[k] - 2.0 * product.sum(axis=-1) + inside + tail
             if k == 0:
-                of_centre = self.centre + 2.0 * (self.mean[0] - mean - _dot(first[:, body:], lost[..., body:]))
+                of_centre = self.centre + 2.0 * (self.mean[0] - mean - _dot(first[:, body:], clipped_share[..., body:]))
                 variance = variance + self.centre * of_centre
             columns.append((loss, np.maximum(variance, 0.0) * self.number))
         clipped, kept_of = (np.stack(part, axis=-1) for part in zip(*columns, strict=True))
@@ -633,7 +638,7 @@ def _descend(
                 least_of = values.argmin(axis=0)[None]
                 value = np.take_along_axis(values, least_of, axis=0)[0]
                 better = value < risk
-                found = np.take_along_axis(trial[..., k], least_of, axis=0)[0]
-                risk, best = np.where(better, value, risk), np.where(better, found, best)
+                candidate_limit = np.take_along_axis(trial[..., k], least_of, axis=0)[0]
+                risk, best = np.where(better, value, risk), np.where(better, candidate_limit, best)
             scale[:, k] = best
     return risk, scale

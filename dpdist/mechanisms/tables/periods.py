@@ -107,7 +107,7 @@ def errors_of_two(
     of_own = earlier.posterior.disturbed(rng.standard_normal((len(earlier.posterior.noise), draws)), rng)
     of_own = of_own[: len(of_own) - sum(len(noise[totals.period]) for totals in earlier.history)]
     noise[earlier.totals.period] = of_own[_as_totals(earlier.totals, len(of_own))]
-    found = []
+    errors = []
     for release, at in ((later, np.arange(number)), (earlier, places[earlier.totals.period])):
         here = np.concatenate([at, *(places[totals.period] for totals in release.history)])
         before = [noise[totals.period] for totals in release.history]
@@ -118,8 +118,8 @@ def errors_of_two(
             first = len(observed) - sum(map(len, before))
             observed = np.concatenate([observed[:first], *before])
         z = deviated[here] + sampled[here]
-        found.append(release.posterior.answers(z, observed)[: len(at)] - deviated[at])
-    return ErrorsOfTwo(*found)
+        errors.append(release.posterior.answers(z, observed)[: len(at)] - deviated[at])
+    return ErrorsOfTwo(*errors)
 
 
 def _smaller(drift: Drift, other: Drift) -> Drift:

@@ -348,13 +348,13 @@ class Posterior:
         """
         if not self.laplace:
             return self
-        alone, found = self.noise - squares_of(self.clipped), self
+        alone, posterior = self.noise - squares_of(self.clipped), self
         bend = np.sqrt(2.0 * np.maximum(alone, 1e-300))
         for _ in range(TAILS):
-            noise = found.noise - squares_of(self.clipped)
-            size = np.abs(noise * found.solve(observed, OF_DRAWS))
-            found = self.under(self.noise + alone * np.maximum(size / bend - 1.0, 0.0))
-        return found
+            noise = posterior.noise - squares_of(self.clipped)
+            size = np.abs(noise * posterior.solve(observed, OF_DRAWS))
+            posterior = self.under(self.noise + alone * np.maximum(size / bend - 1.0, 0.0))
+        return posterior
 
     @cached_property
     def reached(self) -> dict[int, tuple[Rows, Floats, Floats]]:

@@ -181,8 +181,8 @@ class Spread(NamedTuple):
         # Bins of few records are mixed with all records, as if these were another 10.
         mean = (np.bincount(place, weights=squares) + 10.0 * grand_mean) / (number + 10.0)
         centres = np.bincount(place, weights=prediction) / np.maximum(number, 1)
-        used = number > 0
-        return cls(centres[used], np.sqrt(mean[used]))
+        occupied = number > 0
+        return cls(centres[occupied], np.sqrt(mean[occupied]))
 
     def __call__(self, prediction: Floats) -> Floats:
         return np.interp(prediction, self.centres, self.value)

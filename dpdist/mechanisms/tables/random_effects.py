@@ -253,16 +253,16 @@ def effects_of(
 
     `index` are families' cells of all rows; `level` (cell,) is the error of the level of all cells, if that is fitted.
     """
-    used = [(cells, tau) for cells, tau in zip(index, np.sqrt(variance[:-1]), strict=True) if tau > 0.0]
+    components = [(cells, tau) for cells, tau in zip(index, np.sqrt(variance[:-1]), strict=True) if tau > 0.0]
     base, with_records = float(variance[-1]), len(mean)
     # The family of most effects is the first: alone, its precision is diagonal.
-    used.sort(key=lambda family: -int(family[0].max()))
+    components.sort(key=lambda family: -int(family[0].max()))
     positions = np.arange(rows, dtype=np.int32)
     blocks = [
         scipy.sparse.csr_array(
             (np.full(rows, tau), (positions, cells.astype(np.int32))), shape=(rows, int(cells.max()) + 1)
         )
-        for cells, tau in used
+        for cells, tau in components
     ]
     design = scipy.sparse.hstack([scipy.sparse.csr_array((rows, 0)), *blocks]).tocsr()
     occurs = np.flatnonzero(np.bincount(design[:with_records].indices, minlength=design.shape[1]))

@@ -704,11 +704,11 @@ class TableSystem:
         before = self.reference, self.prediction, families, self.count
         by_sums = predicted_by_sums(*before, *ends, measured, weights_known, self.laws)
         of_tables = zip(self.tables, self._placed_records, self.parts_again, strict=True)
-        again = [
+        second_limits = [
             self._limits(cell, placed, by_sums.prediction, part, PLANNED_DRIFT, 1.0)
             for (_, cell), placed, part in of_tables
         ]
-        return by_sums, tuple(again)
+        return by_sums, tuple(second_limits)
 
     def observed_again(
         self, by_sums: PredictionBySums, limits: Sequence[TableLimits], sums: Sequence[Floats]
@@ -773,10 +773,10 @@ class TableSystem:
             for residuals in self.residuals(calibrated, limits, sums[: 1 + len(limits)], of_all)
         ]
         if self.parts_again:
-            by_sums, again = self.again(calibrated, limits, sums[: 1 + len(limits)])
+            by_sums, second_limits = self.again(calibrated, limits, sums[: 1 + len(limits)])
             measurements += [
                 (by_sums.prediction, *residuals)
-                for residuals in self.residuals_again(by_sums, again, sums[1 + len(limits) :])
+                for residuals in self.residuals_again(by_sums, second_limits, sums[1 + len(limits) :])
             ]
             calibrated = by_sums.prediction
         spread = calibrated.spread
