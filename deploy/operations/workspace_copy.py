@@ -43,12 +43,12 @@ def take(workspace: Path, copy: Path) -> int:
     if copy.exists():
         raise WorkspaceError(str(copy), "it exists already", "name a new folder: copies are kept apart", 2)
     space = Workspace.of_place(workspace)
-    with space.store.alone(space.confidential / "lock"), _whole_or_not_there(copy) as made:
-        shutil.copytree(workspace, made, dirs_exist_ok=True, ignore=lambda _, names: LOCKS & set(names))
-        sums = {name: sha256(made / name) for name in files_of(made)}
+    with space.store.lock(space.confidential / "lock"), _whole_or_not_there(copy) as target:
+        shutil.copytree(workspace, target, dirs_exist_ok=True, ignore=lambda _, names: LOCKS & set(names))
+        sums = {name: sha256(target / name) for name in files_of(target)}
         if changed := [name for name, digest in sums.items() if sha256(workspace / name) != digest]:
             raise WorkspaceError(str(workspace), f"{changed[0]} changed meanwhile", "copy it when no run is at work")
-        write_json(made / SUMS, sums)
+        write_json(target / SUMS, sums)
     return len(sums)
 
 
@@ -60,16 +60,16 @@ def restore(copies: Sequence[Path], workspace: Path) -> int:
     for copy, own in zip(copies[1:], sums[1:], strict=True):
         if any(own.get(name) != sums[0].get(name) for name in ONE_RUN):
             raise WorkspaceError(str(copy), "it is of another run", "name copies of one workspace", 2)
-    with _whole_or_not_there(workspace) as made:
-        shutil.copytree(copies[0], made, dirs_exist_ok=True, ignore=lambda _, names: {SUMS} & set(names))
+    with _whole_or_not_there(workspace) as target:
+        shutil.copytree(copies[0], target, dirs_exist_ok=True, ignore=lambda _, names: {SUMS} & set(names))
         for copy, own in zip(copies[1:], sums[1:], strict=True):
             for name in (name for name in own if name.startswith(NOISE)):
                 if sums[0].setdefault(name, own[name]) != own[name]:
-                    found = f"{name} differs from that of {copies[0].name}: two draws for the same data"
+                    fault = f"{name} differs from that of {copies[0].name}: two draws for the same data"
                     remedy = "keep what the release was published with, and have the second draw counted"
-                    raise WorkspaceError(str(copy), found, remedy, 2)
-                (made / name).parent.mkdir(mode=0o700, exist_ok=True)
-                shutil.copy2(copy / name, made / name)
+                    raise WorkspaceError(str(copy), fault, remedy, 2)
+                (target / name).parent.mkdir(mode=0o700, exist_ok=True)
+                shutil.copy2(copy / name, target / name)
     return len(sums[0])
 
 
@@ -77,16 +77,16 @@ def drill(copy: Path) -> list[str]:
     """What was tried on a copy, in words. Raises `WorkspaceError` where it would not serve."""
     with tempfile.TemporaryDirectory(prefix=".drill-", dir=copy.parent) as aside:
         place = Path(aside) / "workspace"
-        said = [f"{restore([copy], place)} files restored, each with its checksum"]
+        lines = [f"{restore([copy], place)} files restored, each with its checksum"]
         space = Workspace.of_place(place)
         space.read_key()
         units = [mark.stem for mark in sorted(space.completions.glob("*.json"))]
         if broken := [unit for unit in units if not unit_finished(space.completions, unit, space.confidential)]:
-            said.append(f"{len(broken)} of {len(units)} units are not whole and would be made again ({broken[0]}, …)")
+            lines.append(f"{len(broken)} of {len(units)} units are not whole and would be made again ({broken[0]}, …)")
         else:
-            said.append(f"{len(units)} finished units are whole, key and identity belong together")
+            lines.append(f"{len(units)} finished units are whole, key and identity belong together")
         if not (place / "public" / "manifest.json").is_file():
-            return [*said, "nothing was published yet: the same command resumes from here"]
+            return [*lines, "nothing was published yet: the same command resumes from here"]
         before = {name: sha256(place / "public" / name) for name in files_of(place / "public")}
         publish(place)
         after = {name: sha256(place / "public" / name) for name in files_of(place / "public")}
@@ -94,7 +94,7 @@ def drill(copy: Path) -> list[str]:
             raise WorkspaceError(
                 str(copy), f"{differing[0]} comes out otherwise", "restore with the image that published it"
             )
-        return [*said, f"{len(after)} public files made again, byte for byte"]
+        return [*lines, f"{len(after)} public files made again, byte for byte"]
 
 
 def checked(copy: Path) -> dict[str, str]:
@@ -117,13 +117,13 @@ def files_of(folder: Path) -> list[str]:
 def _whole_or_not_there(target: Path) -> Iterator[Path]:
     """A folder beside the target, its owner's alone, that takes the target's place at the end, on disk."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        yield made
+        yield partial
         os.sync()
-        made.rename(target)
+        partial.rename(target)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def main() -> int:
