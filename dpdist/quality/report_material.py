@@ -22,7 +22,7 @@ from dpdist.job import Job
 from dpdist.publish.noisy_figures import FILE
 from dpdist.publish.released import ReleasedObject
 from dpdist.quality.report_parts import thin
-from dpdist.quality.verdict import Verdict
+from dpdist.quality.summary import Judgements
 from dpdist.storage.tables import each_block, read_table
 from dpdist.storage.workspace import Workspace
 
@@ -58,7 +58,7 @@ class ReportMaterial:
     statement: Mapping[str, Any]
     unjudged: Sequence[str]
     """Published tables, or statistics of a table, without an evaluation."""
-    verdicts: Mapping[str, Verdict | None]
+    verdicts: Judgements
     """The verdict on each statistic of each table, by name."""
 
     @property

@@ -34,6 +34,7 @@ from dpdist.quality.report_parts import MOST_ROWS, Grid, ReportFigure, Section, 
 from dpdist.quality.summary import (
     LOOKED,
     ROWS,
+    Judgements,
     Overall,
     by_statistic,
     class_of,
@@ -46,7 +47,17 @@ from dpdist.quality.summary import (
     verdicts,
     worst,
 )
-from dpdist.quality.verdict import FAR_LARGEST, FAR_MEDIAN, FAR_RELATIVE, NOMINAL, SMALL_RATIO, Verdict, labels_of, place
+from dpdist.quality.verdict import (
+    FAR_LARGEST,
+    FAR_MEDIAN,
+    FAR_RELATIVE,
+    NOMINAL,
+    SMALL_RATIO,
+    Unpublished,
+    Verdict,
+    labels_of,
+    place,
+)
 from dpdist.storage.objects import is_url
 from dpdist.storage.workspace import GATHERED, MADE_AGAIN, Workspace, confidential_log
 
@@ -128,7 +139,9 @@ def rules_of_quality(material: ReportMaterial) -> Iterator[tuple[str, object, ob
 def _coverage(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
     """Yields the share of direct estimates within 90 % intervals, and the sizes of errors, by statistic."""
     for name, verdict in material.verdicts.items():
-        if verdict is None:
+        if isinstance(verdict, Unpublished):
+            yield f"{name}: figures that are not withheld", 1, 0, "failed"
+        if not isinstance(verdict, Verdict):
             continue
         otherwise, fraction = "failed" if verdict.fails else "warning" if verdict.warns else "not clear", verdict.coverage
         answer = _met(True) if fraction >= NOMINAL else otherwise
@@ -399,7 +412,7 @@ class JudgedTables(NamedTuple):
 
     noise: dict[str, Floats]
     unjudged: list[str]
-    verdicts: dict[str, Verdict | None]
+    verdicts: Judgements
 
 
 @lru_cache(maxsize=1)

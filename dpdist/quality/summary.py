@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from dpdist.quality.verdict import (
     Errors,
     FixedCounts,
     GrandFigure,
+    Unpublished,
     Verdict,
     holds_direct,
     judge,
@@ -33,15 +34,23 @@ GIVEN_N = "given the published sample counts"
 PART = "no fault found in what could be judged"
 
 
-def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
+Judgements = Mapping[str, Verdict | Unpublished | None]
+"""The verdict on each statistic of each table, by name; None if nothing can be judged."""
+
+
+def head_of(verdicts: Judgements) -> str:
     """The verdict's first line: the most serious fault, and the statistics that have it."""
-    judged = [(name, verdict) for name, verdict in zip(names, verdicts, strict=True) if verdict is not None]
-    if not judged:
+    judged = [(name, verdict) for name, verdict in verdicts.items() if isinstance(verdict, Verdict)]
+    unpublished = [(name, verdict) for name, verdict in verdicts.items() if isinstance(verdict, Unpublished)]
+    if not judged and not unpublished:
         return NOTHING
     by_cover = sorted(judged, key=lambda pair: pair[1].coverage)
     by_largest = sorted(judged, key=lambda pair: -np.nan_to_num(pair[1].errors.largest))
     by_bias = sorted(judged, key=lambda pair: -abs(pair[1].grand.in_published) if pair[1].grand is not None else 0.0)
     faults = {
+        "every figure is withheld, as its standard error is larger than the figure": [
+            f"{name}{_at_end(verdict)}" for name, verdict in unpublished
+        ],
         "figures of all records are biased": [name for name, verdict in by_bias if verdict.off],
         "90 % intervals cover too few direct estimates": [name for name, verdict in by_cover if verdict.too_few],
         "intervals of margins cover too few direct estimates": [name for name, verdict in judged if verdict.few_margins],
@@ -61,7 +70,7 @@ def head_of(verdicts: Sequence[Verdict | None], names: Sequence[str]) -> str:
     small = f"{SMALL}: published standard errors are far below direct ones under the survey's design (ratio, {ratios})"
     small_too = [small] if ratios else []
     if sentences:
-        stops = any(verdict.stops for _, verdict in judged)
+        stops = bool(unpublished) or any(verdict.stops for _, verdict in judged)
         return f"{'do not publish' if stops else 'not as good as it says'}: {'; '.join(sentences + small_too + off)}"
     low_coverage = (
         [f"90 % intervals cover too few estimates, or miss the figure of all records ({_first(low)})"] if low else []
@@ -79,6 +88,13 @@ def _first(statistics: Sequence[str]) -> str:
     """The first LISTED of these statistics, and how many there are beside them."""
     more = [f"and {len(statistics) - LISTED} more"] if len(statistics) > LISTED else []
     return "; ".join([*statistics[:LISTED], *more])
+
+
+def _at_end(verdict: Unpublished) -> str:
+    """What limits at an end of the range tell: a file in another unit than its bounds has all values there."""
+    if np.isnan(verdict.end):
+        return ""
+    return f": all intervals reach {large(verdict.end)}, an end of the range; compare its unit with bounds and reference"
 
 
 def _of_intervals(verdict: Verdict) -> str:
@@ -103,19 +119,33 @@ def bias_line(name: str, grand: GrandFigure) -> str:
     return f"{name}, all records: {large(grand.published)}, direct {large(grand.direct)}, {off}, {', '.join(sizes)}"
 
 
-def bias_lines(verdicts: Iterable[tuple[str, Verdict | None]]) -> Iterator[str]:
+def _withheld_line(name: str, verdict: Unpublished) -> str:
+    limits = f"90 % interval {large(verdict.lower)} to {large(verdict.upper)}"
+    return f"{name}, all records: withheld, {limits}, direct {large(verdict.direct)}"
+
+
+def bias_lines(verdicts: Judgements) -> Iterator[str]:
     """Yields a line for each figure of all records. A figure that several tables share has one line."""
     tables = dict[str, list[str]]()
-    for name, verdict in verdicts:
-        if verdict is not None and verdict.grand is not None:
-            table, _, statistic = name.partition(", ")
+    for name, verdict in verdicts.items():
+        table, _, statistic = name.partition(", ")
+        if isinstance(verdict, Unpublished) and np.isfinite(verdict.direct):
+            tables.setdefault(_withheld_line(statistic, verdict), []).append(table)
+        elif isinstance(verdict, Verdict) and verdict.grand is not None:
             tables.setdefault(bias_line(statistic, verdict.grand), []).append(table)
     for line, names in tables.items():
         yield f"{names[0] if len(names) == 1 else f'{len(names)} tables'}, {line}"
 
 
-def in_words(name: str, verdict: Verdict) -> str:
+def in_words(name: str, verdict: Verdict | Unpublished | None) -> str:
     """The verdict on one statistic in sentences."""
+    if verdict is None:
+        return f"{name}: {NO_ERRORS}"
+    if isinstance(verdict, Unpublished):
+        withheld = (
+            f"{name}: all {verdict.cells:,} figures are withheld, although direct estimates have smaller standard errors"
+        )
+        return f"{withheld}{_at_end(verdict)}. Do not publish."
     intervals = f"90 % intervals cover {100 * verdict.coverage:.0f} % of {verdict.cells} direct estimates"
     if verdict.cells == 1:
         intervals = f"the 90 % interval {'covers' if verdict.coverage else 'misses'} the direct estimate"
@@ -247,16 +277,18 @@ def overall(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> Over
     return overall_of(verdicts(tables, clustered))
 
 
-def overall_of(judged: Mapping[str, Verdict | None]) -> Overall:
+def overall_of(judged: Judgements) -> Overall:
     """`overall` from known verdicts."""
-    sentences = [f"{name}: {NO_ERRORS}" if verdict is None else in_words(name, verdict) for name, verdict in judged.items()]
-    fails = any(verdict is not None and verdict.fails for verdict in judged.values())
-    stops = any(verdict is not None and verdict.stops for verdict in judged.values())
-    head = head_of(list(judged.values()), list(judged))
-    return Overall(head, list(bias_lines(judged.items())), [*sentences, WITHHELD] if fails else sentences, fails, stops)
+    sentences = [in_words(name, verdict) for name, verdict in judged.items()]
+    unpublished = any(isinstance(verdict, Unpublished) for verdict in judged.values())
+    known = [verdict for verdict in judged.values() if isinstance(verdict, Verdict)]
+    fails = unpublished or any(verdict.fails for verdict in known)
+    stops = unpublished or any(verdict.stops for verdict in known)
+    head = head_of(judged)
+    return Overall(head, list(bias_lines(judged)), [*sentences, WITHHELD] if fails else sentences, fails, stops)
 
 
-def verdicts(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> dict[str, Verdict | None]:
+def verdicts(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> dict[str, Verdict | Unpublished | None]:
     """The verdict on each statistic of each table, by name; None if nothing can be judged."""
     number = sum(len(rows[["statistic", "variable"]].drop_duplicates()) for rows in tables.values())
     return {

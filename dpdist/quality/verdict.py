@@ -435,6 +435,20 @@ class GrandFigure(NamedTuple):
         return self.published / self.direct - 1.0 if self.direct else np.nan
 
 
+class Unpublished(NamedTuple):
+    """A statistic whose every figure is withheld, while direct figures have standard errors below their sizes.
+
+    `direct`, `lower` and `upper` are the direct figure and the published limits of all records, NaN without that row.
+    `end` is the value at which all published intervals begin, or all end: an end of the range; NaN if there is none.
+    """
+
+    cells: int
+    direct: float
+    lower: float
+    upper: float
+    end: float
+
+
 @dataclass(frozen=True)
 class Verdict:
     """How many direct estimates lie in published intervals, and what follows.
@@ -515,7 +529,21 @@ def place(row: pd.Series, by: list[str]) -> str:
     return cell_name([str(row[name]) for name in by])
 
 
-def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> Verdict | None:
+def unpublished_of(rows: pd.DataFrame) -> Unpublished | None:
+    """What is known of a statistic without any published figure; None if direct figures would be withheld, too."""
+    if not rows["synthetic"].isna().all() or not rows["synthetic_lower"].notna().any():
+        return None
+    direct = rows[(rows["records"] > 1) & rows["direct_se"].notna()]
+    if not (direct["direct_se"] < direct["direct"].abs()).mean() > 0.5:
+        return None
+    limits = rows[["synthetic_lower", "synthetic_upper"]].dropna()
+    shared = [float(values.iloc[0]) for _, values in limits.items() if len(values) > 1 and values.nunique() == 1]
+    totals = rows[(rows[labels_of(rows)] == TOTAL).all(axis=1)]
+    of_all = totals.iloc[0][["direct", "synthetic_lower", "synthetic_upper"]] if len(totals) == 1 else [np.nan] * 3
+    return Unpublished(len(limits), *map(float, of_all), shared[0] if shared else np.nan)
+
+
+def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> Verdict | Unpublished | None:
     """Judges a statistic by its rows of an evaluation; None if nothing can be judged.
 
     `statistics` is the number of statistics that are judged together and share the false-alarm rate. `clustered` is
@@ -525,7 +553,7 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
     judgeable = (rows["records"] > 1) & (rows["synthetic_se"] > EXACT * rows["synthetic"].abs())
     judgeable &= rows[["direct", "direct_se", "synthetic_lower"]].notna().all(axis=1)
     if not judgeable.any():
-        return None
+        return unpublished_of(rows)
     rows = rows[judgeable]
     by, gap = labels_of(rows), (rows["synthetic"] - rows["direct"]).to_numpy(dtype=float)
     error, chance = rows["synthetic_se"].to_numpy(dtype=float), by_chance(rows)

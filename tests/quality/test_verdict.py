@@ -58,7 +58,7 @@ def evaluated(
 
 def verdict(rows: pd.DataFrame) -> Verdict:
     found = judge(rows)
-    assert found is not None
+    assert isinstance(found, Verdict)
     return found
 
 
@@ -311,13 +311,34 @@ def test_the_grand_figure_stands_beside_the_direct_one() -> None:
     other = grand._replace(published=59.4e6)
     tables = {"homes, count": grand, "region, count": other, "rooms, count": grand, "rooms, mean of rent": grand}
     judged = verdict(rows)
-    lines = bias_lines((name, replace(judged, grand=figure)) for name, figure in tables.items())
+    lines = bias_lines({name: replace(judged, grand=figure) for name, figure in tables.items()})
     assert [line.split(":")[0] for line in lines] == [
         "2 tables, count, all records",
         "region, count, all records",
         "rooms, mean of rent, all records",
     ], "one figure of a package of tables stands once"
     assert [large(each) for each in (3.21e9, 84321.4, 0.4123)] == ["3.21 bn", "84,321", "0.412"]
+
+
+def test_a_statistic_without_any_figure_is_a_fault() -> None:
+    """Pay in thousands under bounds in units: every mean is withheld. Control: direct figures that say nothing either."""
+    rows = evaluated(np.random.default_rng(16), 20)
+    nothing = rows.assign(synthetic=np.nan, synthetic_se=np.nan, synthetic_df=np.nan, synthetic_lower=0.0)
+    found = overall({"pay": nothing, "homes": rows})
+    assert found.stops
+    assert found.head == (
+        "do not publish: every figure is withheld, as its standard error is larger than the figure (pay, mean of salary: "
+        "all intervals reach 0, an end of the range; compare its unit with bounds and reference)"
+    )
+    upper = large(float(rows["synthetic_upper"].iloc[-1]))
+    direct = large(float(rows["direct"].iloc[-1]))
+    assert found.bias[0] == f"pay, mean of salary, all records: withheld, 90 % interval 0 to {upper}, direct {direct}"
+    assert "all 21 figures are withheld" in found.sentences[0]
+    apart = overall({"pay": nothing.assign(synthetic_lower=rows["synthetic_lower"])})
+    assert apart.stops
+    assert "an end of the range" not in apart.head
+    assert overall({"pay": nothing.assign(direct_se=200.0)}).head == "nothing could be judged"
+    assert not overall({"pay": nothing.assign(synthetic_lower=np.nan, synthetic_upper=np.nan)}).fails
 
 
 def test_counts_without_a_margin_are_summed_and_means_are_not() -> None:
@@ -385,7 +406,7 @@ def test_right_errors_are_seldom_called_too_small(df: float) -> None:
 
 def verdict_clustered(rows: pd.DataFrame) -> Verdict:
     found = judge(rows, clustered=True)
-    assert found is not None
+    assert isinstance(found, Verdict)
     return found
 
 
