@@ -169,7 +169,12 @@ KINDS: Mapping[str, CautionKind] = {
     "withheld": CautionKind(
         "release",
         "{table}: {withheld} of {figures} figures are withheld, because their standard errors are larger than {limit}.",
-        "A larger ε, or coarser cells, would publish more of them.",
+        "Use coarser cells; a larger ε helps only where noise is the larger part of the error.",
+    ),
+    "all_withheld": CautionKind(
+        "release",
+        "{table}: no figure of {statistic} is published, because every standard error is larger than {limit}.",
+        "Check the units of file, bounds and reference; else use coarser cells.",
     ),
     "drift": CautionKind(
         "release",

@@ -32,7 +32,8 @@ IN_WORDS = (
     "A figure is withheld if its standard error is larger than {}. This rule, the job's `withhold_above`, was fixed "
     "before records were read. The figure stands for its own size or the table's median of that statistic, whichever is "
     "larger; for a share, also for its complement. A difference is withheld if either of its figures is. Confidence "
-    "limits are published all the same. The rule protects nobody: it spares readers figures that tell them nothing."
+    "limits are published all the same: they say what can be ruled out, and their middle is no better than the withheld "
+    "figure. The rule protects nobody: it spares readers figures that tell them nothing."
 )
 NOTE = "Figures are withheld whose standard error is larger than {}."
 
@@ -123,6 +124,10 @@ def with_withheld(tables: WrittenTables, statement: dict[str, Any]) -> dict[str,
         by_statistic = {statistic.text: int(rows_with(withheld, statistic).sum()) for statistic in spec.statistics}
         counted[spec.name] = {text: number for text, number in by_statistic.items() if number}
         numbers = {"withheld": f"{len(withheld):,}", "figures": f"{len(rows):,}", "limit": limit(job.withhold_above)}
+        for statistic in spec.statistics:
+            if by_statistic[statistic.text] == int(rows_with(rows, statistic).sum()):
+                empty = {"statistic": statistic.text, "limit": numbers["limit"]}
+                cautions.append(Caution.of("all_withheld", table=spec.name, **empty))
         cautions.append(Caution.of("withheld", table=spec.name, **numbers))
     if not counted:
         return statement

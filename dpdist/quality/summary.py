@@ -48,8 +48,8 @@ def head_of(verdicts: Judgements) -> str:
     by_largest = sorted(judged, key=lambda pair: -np.nan_to_num(pair[1].errors.largest))
     by_bias = sorted(judged, key=lambda pair: -abs(pair[1].grand.in_published) if pair[1].grand is not None else 0.0)
     faults = {
-        "every figure is withheld, as its standard error is larger than the figure": [
-            f"{name}{_at_end(verdict)}" for name, verdict in unpublished
+        "most figures are withheld, as standard errors are larger than figures": [
+            f"{name}: {verdict.withheld} of {verdict.cells}{_at_end(verdict)}" for name, verdict in unpublished
         ],
         "figures of all records are biased": [name for name, verdict in by_bias if verdict.off],
         "90 % intervals cover too few direct estimates": [name for name, verdict in by_cover if verdict.too_few],
@@ -94,7 +94,7 @@ def _at_end(verdict: Unpublished) -> str:
     """What limits at an end of the range tell: a file in another unit than its bounds has all values there."""
     if np.isnan(verdict.end):
         return ""
-    return f": all intervals reach {large(verdict.end)}, an end of the range; compare its unit with bounds and reference"
+    return f", whose intervals all reach {large(verdict.end)}, an end of the range: compare its unit with its bounds"
 
 
 def _of_intervals(verdict: Verdict) -> str:
@@ -142,10 +142,8 @@ def in_words(name: str, verdict: Verdict | Unpublished | None) -> str:
     if verdict is None:
         return f"{name}: {NO_ERRORS}"
     if isinstance(verdict, Unpublished):
-        withheld = (
-            f"{name}: all {verdict.cells:,} figures are withheld, although direct estimates have smaller standard errors"
-        )
-        return f"{withheld}{_at_end(verdict)}. Do not publish."
+        figures = f"{name}: {verdict.withheld} of {verdict.cells} figures are withheld{_at_end(verdict)}."
+        return f"{figures} Most direct standard errors are below their figures. Do not publish."
     intervals = f"90 % intervals cover {100 * verdict.coverage:.0f} % of {verdict.cells} direct estimates"
     if verdict.cells == 1:
         intervals = f"the 90 % interval {'covers' if verdict.coverage else 'misses'} the direct estimate"

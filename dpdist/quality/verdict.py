@@ -436,12 +436,14 @@ class GrandFigure(NamedTuple):
 
 
 class Unpublished(NamedTuple):
-    """A statistic whose every figure is withheld, while direct figures have standard errors below their sizes.
+    """A statistic most of whose figures are withheld, while direct figures have standard errors below their sizes.
 
-    `direct`, `lower` and `upper` are the direct figure and the published limits of all records, NaN without that row.
-    `end` is the value at which all published intervals begin, or all end: an end of the range; NaN if there is none.
+    `withheld` of `cells` figures are. `direct`, `lower` and `upper` are the direct figure and the published limits of all
+    records, NaN without that row. `end` is the value at which all intervals of withheld figures begin, or all end: an end
+    of the range; NaN if there is none.
     """
 
+    withheld: int
     cells: int
     direct: float
     lower: float
@@ -530,17 +532,17 @@ def place(row: pd.Series, by: list[str]) -> str:
 
 
 def unpublished_of(rows: pd.DataFrame) -> Unpublished | None:
-    """What is known of a statistic without any published figure; None if direct figures would be withheld, too."""
-    if not rows["synthetic"].isna().all() or not rows["synthetic_lower"].notna().any():
+    """What is known of a statistic most of whose figures are withheld; None if most direct ones would be, too."""
+    withheld = rows["synthetic"].isna() & rows["synthetic_lower"].notna()
+    precise = (rows["records"] > 1) & (rows["direct_se"] < rows["direct"].abs())
+    if not (withheld[precise].mean() > 0.5 and precise[rows["records"] > 1].mean() > 0.5):
         return None
-    direct = rows[(rows["records"] > 1) & rows["direct_se"].notna()]
-    if not (direct["direct_se"] < direct["direct"].abs()).mean() > 0.5:
-        return None
-    limits = rows[["synthetic_lower", "synthetic_upper"]].dropna()
+    limits = rows.loc[withheld, ["synthetic_lower", "synthetic_upper"]]
     shared = [float(values.iloc[0]) for _, values in limits.items() if len(values) > 1 and values.nunique() == 1]
-    totals = rows[(rows[labels_of(rows)] == TOTAL).all(axis=1)]
+    totals = rows[(rows[labels_of(rows)] == TOTAL).all(axis=1) & withheld]
     of_all = totals.iloc[0][["direct", "synthetic_lower", "synthetic_upper"]] if len(totals) == 1 else [np.nan] * 3
-    return Unpublished(len(limits), *map(float, of_all), shared[0] if shared else np.nan)
+    known, lower, upper = map(float, of_all)
+    return Unpublished(int(withheld.sum()), len(rows), known, lower, upper, shared[0] if shared else np.nan)
 
 
 def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> Verdict | Unpublished | None:
@@ -552,8 +554,10 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
     alarm, grand, errors = FALSE_ALARM / statistics, _grand(rows), errors_of(rows)
     judgeable = (rows["records"] > 1) & (rows["synthetic_se"] > EXACT * rows["synthetic"].abs())
     judgeable &= rows[["direct", "direct_se", "synthetic_lower"]].notna().all(axis=1)
+    if (unpublished := unpublished_of(rows)) is not None:
+        return unpublished
     if not judgeable.any():
-        return unpublished_of(rows)
+        return None
     rows = rows[judgeable]
     by, gap = labels_of(rows), (rows["synthetic"] - rows["direct"]).to_numpy(dtype=float)
     error, chance = rows["synthetic_se"].to_numpy(dtype=float), by_chance(rows)

@@ -320,20 +320,22 @@ def test_the_grand_figure_stands_beside_the_direct_one() -> None:
     assert [large(each) for each in (3.21e9, 84321.4, 0.4123)] == ["3.21 bn", "84,321", "0.412"]
 
 
-def test_a_statistic_without_any_figure_is_a_fault() -> None:
-    """Pay in thousands under bounds in units: every mean is withheld. Control: direct figures that say nothing either."""
+def test_a_statistic_with_few_figures_is_a_fault() -> None:
+    """Pay in thousands under bounds in units: every mean is withheld, or most. Control: direct figures that say nothing."""
     rows = evaluated(np.random.default_rng(16), 20)
     nothing = rows.assign(synthetic=np.nan, synthetic_se=np.nan, synthetic_df=np.nan, synthetic_lower=0.0)
     found = overall({"pay": nothing, "homes": rows})
     assert found.stops
     assert found.head == (
-        "do not publish: every figure is withheld, as its standard error is larger than the figure (pay, mean of salary: "
-        "all intervals reach 0, an end of the range; compare its unit with bounds and reference)"
+        "do not publish: most figures are withheld, as standard errors are larger than figures (pay, mean of salary: 21 of "
+        "21, whose intervals all reach 0, an end of the range: compare its unit with its bounds)"
     )
     upper = large(float(rows["synthetic_upper"].iloc[-1]))
     direct = large(float(rows["direct"].iloc[-1]))
     assert found.bias[0] == f"pay, mean of salary, all records: withheld, 90 % interval 0 to {upper}, direct {direct}"
-    assert "all 21 figures are withheld" in found.sentences[0]
+    assert "21 of 21 figures are withheld" in found.sentences[0]
+    some = nothing.assign(synthetic=rows["synthetic"].where(rows.index < 9))
+    assert overall({"pay": some}).stops
     apart = overall({"pay": nothing.assign(synthetic_lower=rows["synthetic_lower"])})
     assert apart.stops
     assert "an end of the range" not in apart.head

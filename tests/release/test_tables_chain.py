@@ -128,7 +128,7 @@ def test_a_release_cautions_of_a_reference_that_no_longer_fits(chain: Path, tmp_
     people(LEVELS, RECORDS, 1, 9).to_parquet(tmp_path / "job" / "current.parquet")
     dpdist.run(path, tmp_path / "ws")
     cautioned = [
-        sum("differ from the reference's prediction" in text for text in told["cautions"])
+        sum("the reference's prediction; levels and cells" in text for text in told["cautions"])
         for told in (json.loads((ws / "public" / "statement.json").read_text()) for ws in (chain / "ws1", tmp_path / "ws"))
     ]
     assert cautioned == [2, 0]

@@ -725,6 +725,15 @@ class ResidualCells(PublicModel):
             products[block] = means[:, :1] * means[:, 1:] + np.moveaxis(totals, 2, 0) / size[:, None]
         return Draws({"weights": weights, "products": products})
 
+    def since_reference(self, theta: Draws) -> Floats:
+        """The released mean weight and mean of every outcome over all records, over the reference's, (1 + outcome,)."""
+        size = self.sized(theta).count
+        released, predicted = theta["means"][0], self.released_system(theta).prediction.means[: len(size)]
+        counts = [size * means[:, 0] for means in (released, predicted)]
+        mean = [count @ means[:, 1:] / count.sum() for count, means in zip(counts, (released, predicted), strict=True)]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.concatenate([[counts[0].sum() / counts[1].sum()], mean[0] / mean[1]])
+
     def groups(self, by: Sequence[int]) -> list[dict[str, str]]:
         """The levels of every measured cell, by the table's columns, and by universe the side that it is on."""
         group = self.workload.groups(by)

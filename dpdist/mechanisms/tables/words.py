@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.mechanisms.parts import Words
@@ -86,10 +86,16 @@ VARYING = "Weights that are equal for all records of a design stratum differ amo
 FAR_CELLS, FAR_COMMON = 0.03, 0.08
 """Relative sizes of drift, of levels and cells and of all cells together, at which a reference no longer fits."""
 DRIFTED = (
-    "{what} differ from the reference's prediction by about {cells:.0f} % between levels and cells, and by {common:.0f} % "
-    "overall. Standard errors include this drift, but values beyond the limits are still estimated from the reference. A "
-    "newer reference would reduce errors."
+    "{what} over all records are {change} the reference's prediction; levels and cells differ by a further {cells}. "
+    "Standard errors include this drift, but values beyond the limits are still estimated from the reference. {remedy}"
 )
+NEWER = "A newer reference would reduce errors."
+OF_ANOTHER_SIZE = "Weights of a larger or smaller sample differ in this way: take a reference drawn as the file was."
+OF_ANOTHER_UNIT = "Check that the file and the reference are in one unit; if so, a newer reference would reduce errors."
+SEVERAL_TIMES = 2.0
+"""Ratio to the reference's prediction above which a change is stated as a ratio, and its cause is probably no drift."""
+LARGEST_CELLS = 0.85
+"""Drift of levels and cells above which the largest size that is learned, 90 %, holds for all larger ones."""
 
 AT_THE_BOUND, NEAR_THE_BOUND = 0.2, 0.9
 """Share of weights at the public upper bound that stops a release, and the place of their mean in the public range where
@@ -122,6 +128,30 @@ class AtBound(NamedTuple):
     high: float
 
 
+def _in_ratio(ratio: float) -> str:
+    """A figure over its prediction in words that go before "the prediction"."""
+    if not 0.0 < ratio < float("inf"):
+        return "of another sign than"
+    if ratio < 0.01:
+        return "less than 1 % of"
+    if ratio >= SEVERAL_TIMES:
+        return f"{ratio:,.3g} times"
+    percent = abs(100.0 * (ratio - 1.0))
+    return f"{percent:.0f} % {'above' if ratio > 1.0 else 'below'}" if percent >= 0.5 else "within 1 % of"
+
+
+def _in_cells(drift: float) -> str:
+    if drift >= LARGEST_CELLS:
+        return "90 % or more"
+    return f"{100.0 * drift:.0f} %" if drift >= 0.01 else "1 % or less"
+
+
+def _remedy(ratio: float, *, weights: bool) -> str:
+    if 1.0 / SEVERAL_TIMES < ratio < SEVERAL_TIMES:
+        return NEWER
+    return OF_ANOTHER_SIZE if weights else OF_ANOTHER_UNIT
+
+
 @dataclass(frozen=True)
 class TablesWords(Words):
     """Texts that depend on whether weights are measured, and on the drift since the reference."""
@@ -136,13 +166,23 @@ class TablesWords(Words):
         texts = list[str]()
         if release.job.on_histograms:  # no file came before
             return texts
-        for label, described in release.sets[0].items():
-            where = f"{label}: " if len(release.sets[0]) > 1 else ""
-            for k, (name, cells, common) in enumerate(zip(names, *described.get("drift", ((), ())), strict=False)):
+        chained = release.job.reference is not None and release.job.reference.release_folder is not None
+        for stratum, (label, described) in enumerate(release.sets[0].items()):
+            where, model = f"{label}: " if len(release.sets[0]) > 1 else "", cast(Any, release.model(stratum))
+            ratios = model.since_reference(release.theta(model, stratum, 0)).tolist()
+            for k, (name, cells, common, ratio) in enumerate(
+                zip(names, *described.get("drift", ((), ())), ratios, strict=False)
+            ):
                 # A file of another size than the reference's has not drifted.
-                together = 0.0 if k == 0 and release.job.sizes_in_sums else common
+                since = common if chained else max(common, abs(ratio - 1.0))
+                together = 0.0 if k == 0 and release.job.sizes_in_sums else since
                 if cells >= FAR_CELLS or together >= FAR_COMMON:
-                    texts.append(where + DRIFTED.format(what=name, cells=100.0 * cells, common=100.0 * together))
+                    facts = {
+                        "change": _in_ratio(ratio),
+                        "cells": _in_cells(cells),
+                        "remedy": _remedy(ratio, weights=k == 0),
+                    }
+                    texts.append(where + DRIFTED.format(what=name, **facts))
         return texts
 
     def reason_not_to_publish(self, release: ReleaseView) -> str | None:
