@@ -67,6 +67,10 @@ def plan_text(plan: Plan, prediction: ErrorPrediction, changes: Sequence[Alterna
     return facts_text({**facts, **promise(statement), "composition": statement["composition"], **counted, **warned})
 
 
+MUCH_CLIPPED = 0.05
+"""Share of a weighted sum that bounds may cut off before the custodian is told to widen them."""
+
+
 def valid_text(plan: Plan) -> str:
     """States that the job is valid, and the number of records unless it is secret."""
     number = shown_records(plan.job, plan.crosstab)
@@ -87,10 +91,29 @@ def clipped(plan: Plan) -> dict[str, float]:
     return {name: min(1.0, n / int(plan.crosstab.count.sum())) for name, n in number.items()}
 
 
+def _percent(share: float) -> str:
+    percent = 100.0 * share
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+
+
+def _of_sum(kept: float) -> str:
+    """What clipping a column does to its weighted sum; nothing where that is below a tenth of a percent."""
+    if not abs(1.0 - kept) >= 0.001:
+        return ""
+    return f", which {'lowers' if kept < 1.0 else 'raises'} its sum by {_percent(abs(1.0 - kept))}"
+
+
 def for_custodian(plan: Plan) -> dict[str, str]:
     """Lines that depend on outcomes and weights: what is clipped, and whether the reference is of another size."""
-    shares = [f"{100.0 * share:.2g} % of the records for '{name}'" for name, share in clipped(plan).items()]
-    lines = {"clipped to bounds": f"{', '.join(shares)} ({CUSTODIAN})"} if shares else {}
+    shares, kept = clipped(plan), plan.census.kept_by_bounds
+    texts = [
+        f"{_percent(share)} of the records for '{name}'{_of_sum(kept.get(name, 1.0))}" for name, share in shares.items()
+    ]
+    lines = {"clipped to bounds": f"{', '.join(texts)} ({CUSTODIAN})"} if texts else {}
+    narrow = [name for name in shares if abs(1.0 - kept.get(name, 1.0)) > MUCH_CLIPPED]
+    if narrow:
+        columns = " and ".join(f"columns.{name}.bounds" for name in narrow)
+        lines["bounds too narrow"] = f"no ε brings back what they cut off: check units, then widen {columns} ({CUSTODIAN})"
     if isinstance(plan.reference, ReferenceFile) and plan.reference.factors and not plan.job.sizes_secret:
         names = " and ".join(plan.reference.factors)
         lines["reference's unit"] = f"medians of {names} differ from the file's by a factor of 10 or more ({CUSTODIAN})"

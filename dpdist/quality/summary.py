@@ -26,6 +26,10 @@ from dpdist.quality.verdict import (
 
 LISTED = 3
 """Number of statistics that a verdict's first line names for each fault; the others are in the evaluation."""
+MOST_SE = 100
+"""Distance in standard errors above which a line says no more than "over"."""
+LEAST_CLIPPING = 0.0005
+"""Share of a figure from which a line says what clipping to public bounds costs it."""
 NOT_ACCURATE = "not accurate"
 NO_FAULT = "no fault found in the intervals"
 NOTHING = "nothing could be judged"
@@ -51,14 +55,18 @@ def head_of(verdicts: Judgements) -> str:
         "most figures are withheld, as standard errors are larger than figures": [
             f"{name}: {verdict.withheld} of {verdict.cells}{_at_end(verdict)}" for name, verdict in unpublished
         ],
-        "figures of all records are biased": [name for name, verdict in by_bias if verdict.off],
+        "figures of all records are biased": [f"{name}{_by_bounds(verdict)}" for name, verdict in by_bias if verdict.off],
         "90 % intervals cover too few direct estimates": [name for name, verdict in by_cover if verdict.too_few],
         "intervals of margins cover too few direct estimates": [name for name, verdict in judged if verdict.few_margins],
         "most cells err in the same direction": [name for name, verdict in judged if verdict.one_sided],
         "a cell is too far off": [name for name, verdict in by_largest if verdict.far is not None],
     }
-    sentences = [f"{fault} ({_first(where)})" for fault, where in faults.items() if where]
-    low = [f"{name}: {_of_intervals(verdict)}" for name, verdict in by_cover if verdict.unclear]
+    found = [f"{fault} ({_first(where)})" for fault, where in faults.items() if where]
+    others = [fault for fault, where in faults.items() if where][1:]
+    sentences = [*found[:1], f"also: {', '.join(others)}"] if others else found
+    unclear = [(name, verdict) for name, verdict in by_cover if verdict.unclear]
+    low = [f"{name}: {_of_intervals(verdict)}" for name, verdict in unclear if verdict.coverage < NOMINAL]
+    missed = [name for name, verdict in unclear if verdict.coverage >= NOMINAL]
     warned = any(verdict.warns for _, verdict in judged)
     by_error = sorted(judged, key=lambda pair: -np.nan_to_num(pair[1].errors.median))
     far = [f"{name}: {_sizes(verdict)}" for name, verdict in by_error if verdict.far_off]
@@ -72,15 +80,14 @@ def head_of(verdicts: Judgements) -> str:
     if sentences:
         stops = bool(unpublished) or any(verdict.stops for _, verdict in judged)
         return f"{'do not publish' if stops else 'not as good as it says'}: {'; '.join(sentences + small_too + off)}"
-    low_coverage = (
-        [f"90 % intervals cover too few estimates, or miss the figure of all records ({_first(low)})"] if low else []
-    )
+    low_coverage = [f"90 % intervals cover too few estimates ({_first(low)})"] if low else []
+    low_coverage += [f"the interval of all records misses the direct figure ({_first(missed)})"] if missed else []
     if ratios:
         return "; ".join(small_too + off + low_coverage)
     if off:
         return f"{NOT_ACCURATE}: {'; '.join(off + low_coverage)}"
-    if low:
-        return f"{'a warning' if warned else 'not clear'}: {low_coverage[0]}"
+    if low_coverage:
+        return f"{'a warning' if warned else 'not clear'}: {'; '.join(low_coverage)}"
     return NO_FAULT if len(judged) == len(verdicts) else PART
 
 
@@ -97,13 +104,29 @@ def _at_end(verdict: Unpublished) -> str:
     return f", whose intervals all reach {large(verdict.end)}, an end of the range: compare its unit with its bounds"
 
 
+def _by_bounds(verdict: Verdict) -> str:
+    """The cause of a bias, where it is clipping to public bounds."""
+    if verdict.grand is None or not verdict.grand.off_by_bounds:
+        return ""
+    return f": {_signed(verdict.grand.clipping)} by clipping to public bounds"
+
+
+def _signed(share: float) -> str:
+    text = f"{share:+.1%}".replace("-0.0%", "0.0%").replace("+0.0%", "0.0%")
+    return text.replace("-", "−").replace("%", " %")
+
+
+def _in_se(size: float) -> str:
+    return f"{size:.1f}" if size <= MOST_SE else f"over {MOST_SE}"
+
+
 def _of_intervals(verdict: Verdict) -> str:
     return f"{verdict.coverage:.2f} of {verdict.cells}"
 
 
 def _sizes(verdict: Verdict) -> str:
-    largest = f", largest {verdict.errors.largest:.1f}" if np.isfinite(verdict.errors.largest) else ""
-    return f"median {verdict.errors.median:.1f}{largest}"
+    largest = f", largest {_in_se(verdict.errors.largest)}" if np.isfinite(verdict.errors.largest) else ""
+    return f"median {_in_se(verdict.errors.median)}{largest}"
 
 
 def _relative(fixed: FixedCounts) -> str:
@@ -112,10 +135,10 @@ def _relative(fixed: FixedCounts) -> str:
 
 def bias_line(name: str, grand: GrandFigure) -> str:
     """A line on the figure of all records: published, direct, and their difference in percent and in standard errors."""
-    off = f"{grand.relative:+.1%}" if np.isfinite(grand.relative) else ""
-    off = off.replace("-0.0%", "0.0%").replace("+0.0%", "0.0%").replace("-", "−").replace("%", " %")
-    sizes = [f"{abs(grand.in_published):.1f} published SE"]
-    sizes += [f"{abs(grand.in_noise):.1f} SE of the noise alone"] if np.isfinite(grand.in_noise) else []
+    off = _signed(grand.relative) if np.isfinite(grand.relative) else ""
+    off += f" (clipping to bounds {_signed(grand.clipping)})" if abs(grand.clipping) >= LEAST_CLIPPING else ""
+    sizes = [f"{_in_se(abs(grand.in_published))} published SE"]
+    sizes += [f"{_in_se(abs(grand.in_noise))} SE of the noise alone"] if np.isfinite(grand.in_noise) else []
     return f"{name}, all records: {large(grand.published)}, direct {large(grand.direct)}, {off}, {', '.join(sizes)}"
 
 

@@ -354,6 +354,11 @@ FAR_RECORDS = 10
 """Fewest records of a cell whose error may be called large; with fewer, the direct standard error may be near 0 by
 chance.
 """
+NEAR_ZERO = 0.02
+"""Share of a table's median standard error, both for one record, below which a cell's direct one is near 0 by chance.
+
+Nearly all of its records then have one value, such as an income of 0. Its error counts as in a cell of few records.
+"""
 FAR_MEDIAN, FAR_LARGEST = 1.5, 8.0
 """Errors, in direct standard errors, above which the median cell, or a single cell, is called inaccurate."""
 
@@ -428,6 +433,18 @@ class GrandFigure(NamedTuple):
     covers: bool
     reach: float
     """Half width of the published interval on the side of the direct figure, in published standard errors."""
+    clipped: float = np.nan
+    """The direct figure of records whose values are clipped to public bounds."""
+
+    @property
+    def clipping(self) -> float:
+        """What clipping to public bounds does to the direct figure, as a share of it; 0 if unknown."""
+        return self.clipped / self.direct - 1.0 if self.direct and np.isfinite(self.clipped) else 0.0
+
+    @property
+    def off_by_bounds(self) -> bool:
+        """True if clipping to public bounds explains half of the distance or more, in its direction."""
+        return (self.clipped - self.direct) / (self.published - self.direct) >= 0.5 if self.relative else False
 
     @property
     def relative(self) -> float:
@@ -606,7 +623,12 @@ def errors_of(rows: pd.DataFrame) -> Errors:
     direct, error, given_n = (np.asarray(column, dtype=np.float64) for column in of_direct)
     gap = np.abs(rows["synthetic"].to_numpy(dtype=float) - direct)
     in_errors, in_given, relative = relative_to(gap, direct, error, given_n)
-    return Errors.of(in_errors, in_given, relative, rows["records"].to_numpy(dtype=float))
+    records = rows["records"].to_numpy(dtype=float)
+    additive = rows["statistic"].isin(["count", "total"]).all()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        of_record = error / np.sqrt(records) if additive else error * np.sqrt(records)
+    typical = of_figures(np.median, np.where((of_record > 0.0) & np.isfinite(of_record), of_record, np.nan))
+    return Errors.of(in_errors, in_given, relative, np.where(of_record < NEAR_ZERO * typical, 0.0, records))
 
 
 def _beyond(rows: pd.DataFrame, sizes: Floats) -> tuple[tuple[str, ...], ...]:
@@ -657,7 +679,15 @@ def _grand(rows: pd.DataFrame) -> GrandFigure | None:
     end = row["synthetic_upper"] - row["synthetic"] if gap < 0 else row["synthetic"] - row["synthetic_lower"]
     reach = float(end / row["synthetic_se"])
     return GrandFigure(
-        float(row["synthetic"]), float(row["direct"]), published, noise, chance, float(_df(totals)[0]), covers, reach
+        float(row["synthetic"]),
+        float(row["direct"]),
+        published,
+        noise,
+        chance,
+        float(_df(totals)[0]),
+        covers,
+        reach,
+        float(row.get("direct_clipped", np.nan)),
     )
 
 
@@ -665,7 +695,8 @@ def _summed(base: pd.DataFrame) -> pd.DataFrame:
     """One row with the sums of the cells' figures; standard errors are added in squares."""
     filled = base[base["records"] > 0]
     errors = [name for name in ("synthetic_se", "direct_se", "direct_se_given_n", "synthetic_noise_se") if name in filled]
-    row = filled.iloc[:1].assign(**{name: filled[name].sum(skipna=False) for name in ("synthetic", "direct", "records")})
+    sums = [name for name in ("synthetic", "direct", "records", "direct_clipped") if name in filled]
+    row = filled.iloc[:1].assign(**{name: filled[name].sum(skipna=False) for name in sums})
     row = row.assign(**{name: np.sqrt((filled[name] ** 2).sum(skipna=False)) for name in errors})
     reach = REACH * row["synthetic_se"]
     return row.assign(synthetic_lower=row["synthetic"] - reach, synthetic_upper=row["synthetic"] + reach)

@@ -234,6 +234,9 @@ class Census:
     """
     small: SmallCounts | None = None
     """Number of published sample counts with few privacy units; None if a record is the unit, or no count is published."""
+    kept_by_bounds: Mapping[str, float] = field(default_factory=dict)
+    """Confidential: what is left of the sum of weights, and of every outcome's weighted sum, after clipping of this column
+    alone, as a share; by the columns that the job clips. NaN where the sum in the file is 0."""
 
 
 def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Census:
@@ -241,6 +244,7 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
     columns = job.categories
     levels: dict[str, tuple[Level, ...]] = {name: job.columns[name].levels or () for name in columns}
     findings, psus, tallies, sizes = Findings(), set[str](), list[pd.DataFrame](), list[pd.DataFrame]()
+    in_file, in_bounds = dict[str, float](), dict[str, float]()
     scale, units = np.log if family_facts(job).logs else np.asarray, UnitsMet(job)
     for checked in checked_batches(job, source, findings, tick):
         scaled = {f"y{j}": scale(outcome) for j, outcome in enumerate(checked.outcomes)} | {"w": scale(checked.weight)}
@@ -248,6 +252,8 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
         tallies.append(_tally(key, scaled))
         if len(tallies) == TALLIES:  # so that memory does not grow with the file
             tallies = [_added(pd.concat(tallies).groupby(level=0))]
+        for name, (before, after) in _clipped_sums(job, checked).items():
+            in_file[name], in_bounds[name] = in_file.get(name, 0.0) + before, in_bounds.get(name, 0.0) + after
         if checked.unit is not None and job.public_counts is not None:
             by = {name: levels[name] for name in job.public_counts}
             units(crosstab_key(checked.codes, by, len(key)), checked.unit.to_pylist())
@@ -286,9 +292,23 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
         name: np.where(tally[f"{name}_low"] < tally[f"{name}_high"], np.nan, tally[f"{name}_low"]).astype(np.float64)
         for name in scaled
     }
+    kept = {name: in_bounds[name] / total if total else np.nan for name, total in in_file.items()}
     return Census(
-        crosstab, findings.removed, findings.records, names, number, elsewhere, constant, populations, single, small
+        crosstab, findings.removed, findings.records, names, number, elsewhere, constant, populations, single, small, kept
     )
+
+
+def _clipped_sums(job: Job, checked: CheckedBatch) -> dict[str, tuple[float, float]]:
+    """Weighted sums of a batch before and after clipping, by clipped column."""
+    weight = checked.weight_in_file
+    with np.errstate(invalid="ignore", over="ignore"):  # values that the checks refuse
+        sums = {
+            name: (float(weight @ checked.outcome_in_file(j)), float(weight @ checked.outcomes[j]))
+            for j, name in enumerate(job.outcomes)
+        }
+    if job.survey.weight is not None:
+        sums[job.survey.weight] = float(weight.sum()), float(checked.weight.sum())
+    return {name: sums[name] for name in job.clipped_columns if name in sums}
 
 
 def _one_weight(job: Job, source: Source, crosstab: Crosstab, tally: pd.DataFrame) -> None:

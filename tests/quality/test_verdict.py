@@ -224,10 +224,7 @@ def test_fewer_held_than_stated_is_never_called_no_fault() -> None:
     low.loc[:1, ["synthetic", "synthetic_lower", "synthetic_upper"]] += 2.2
     found = overall({"pay": low})
     assert not found.fails
-    assert found.head == (
-        "not clear: 90 % intervals cover too few estimates, or miss the figure of all records "
-        "(pay, mean of salary: 0.82 of 11)"
-    )
+    assert found.head == ("not clear: 90 % intervals cover too few estimates (pay, mean of salary: 0.82 of 11)")
     assert "Fewer than 90 % are covered. With correct intervals this happens in 30 % of releases" in found.sentences[0]
     assert "chance" not in found.sentences[0]
 
@@ -341,6 +338,33 @@ def test_a_statistic_with_few_figures_is_a_fault() -> None:
     assert "an end of the range" not in apart.head
     assert overall({"pay": nothing.assign(direct_se=200.0)}).head == "nothing could be judged"
     assert not overall({"pay": nothing.assign(synthetic_lower=np.nan, synthetic_upper=np.nan)}).fails
+
+
+def test_a_bias_by_clipping_has_its_cause_in_the_first_line() -> None:
+    """Bounds cut off a fifth of the figure of all records. Control: the same bias where bounds cut off nothing."""
+    rows = evaluated(np.random.default_rng(16), 20, noise=0.05, grand=-40.0)
+    last = rows.index[-1]
+    found = []
+    for clipped in (rows.loc[last, "synthetic"], rows.loc[last, "direct"]):
+        rows["direct_clipped"] = rows["direct"].where(rows.index != last, clipped)
+        found.append(overall({"pay": rows}))
+    shares = [text.head.split("biased (")[1] for text in found]
+    gap = rows.loc[last, "synthetic"] / rows.loc[last, "direct"] - 1.0
+    assert shares[0].startswith(f"pay, mean of salary: −{-100 * gap:.1f} % by clipping to public bounds)")
+    assert shares[1].startswith("pay, mean of salary)")
+    assert f"(clipping to bounds −{-100 * gap:.1f} %), 40.0 published SE" in found[0].bias[0]
+    assert "over 100 SE of the noise alone" in found[0].bias[0]
+    assert "clipping" not in found[1].bias[0]
+
+
+def test_a_cell_whose_direct_error_is_near_0_by_chance_makes_no_release_inaccurate() -> None:
+    """Nearly all records of a cell have the value 0. Control: the same error in a cell of a usual standard error."""
+    rows = evaluated(np.random.default_rng(3), 20, noise=0.05)
+    rows.loc[4, ["synthetic", "synthetic_lower", "synthetic_upper"]] = [148.0, 60.0, 240.0]
+    rows.loc[4, "synthetic_se"] = 60.0
+    assert overall({"pay": rows}).head.startswith("not accurate")
+    rows.loc[4, "direct_se"] = 0.01
+    assert not overall({"pay": rows}).head.startswith("not accurate")
 
 
 def test_counts_without_a_margin_are_summed_and_means_are_not() -> None:
