@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import xarray as xr
 
 NO_RELEASE = "no release: there is no manifest.json in it"
+HELD = "its release is held, and nobody has approved it"
+APPROVE = (
+    "read `dpdist report --confidential` of the workspace, then publish the release with `dpdist approve`, or not at all"
+)
 RUN_FIRST = "name the workspace of a finished run, or its public folder"
 NO_EVALUATION = "no evaluation"
 AUDITED = "the same `dpdist audit` makes it again"
@@ -51,7 +55,8 @@ def open_release(place: str | Path) -> Release:
         return release
     public = public_of(Path(place)).absolute()
     if not (public / MANIFEST).is_file():
-        raise WorkspaceError(str(place), NO_RELEASE, RUN_FIRST)
+        held = (Path(place) / "held" / MANIFEST).is_file()
+        raise WorkspaceError(str(place), *((HELD, APPROVE) if held else (NO_RELEASE, RUN_FIRST)))
     refuse_unverified(public)
     return Release(str(public), lambda: public)
 
