@@ -238,7 +238,7 @@ class Cells:
         return scipy.sparse.csr_array(by_row[:, inside[first]]), scipy.sparse.csr_array(base, shape=form)
 
 
-def cells_of_record(by: Sequence[str], margins: bool) -> int:
+def cells_of_record(by: Sequence[object], margins: bool) -> int:
     """Number of cells of `cross` that contain a record, in any crosstab."""
     return 2 ** len(by) if margins else 1
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -18,7 +19,7 @@ import pyarrow as pa
 from dpdist.core.digests import digest
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import OTHER_LIMITS
-from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints, codes_of
+from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints, cells_of_record, codes_of
 from dpdist.estimation.donors import AbsentRecords, Donors, PeriodTotals, law_of, remembered
 from dpdist.job import Job, Statistic
 from dpdist.mechanisms.tables.bins import BinnedColumns
@@ -59,8 +60,8 @@ LAWS = 8
 """Number of other laws that noisy counts may have meant."""
 DONORS_OF_CELL = 64
 """Number of values that stand for it in synthetic records of a base cell."""
-MOST_SUMS = 75_000
-"""Largest number of sums of a job: runs of 70,000 were measured whole."""
+MOST_SUMS = 750_000
+"""Largest number of sums of a job: a run of 738,960 was measured whole."""
 BEYOND_REFERENCE = 10.0
 """Where the job states no upper bound of the weight, limits reach this many times the reference's largest weight."""
 FURTHER = ("size", "counts", "beyond", "trees")
@@ -245,9 +246,13 @@ class ResidualCells(PublicModel):
 
     def cost(self, records: int) -> Cost:
         """The projected cost of a run, from public sizes."""
-        sizes, sets = list(map(len, self.levels)), [len(table.by) for table in self.tables]
+        sizes = list(map(len, self.levels))
+        published = [
+            (prod(sizes[column] + table.margins for column in table.by), cells_of_record(table.by, table.margins))
+            for table in self.tables
+        ]
         return projected_cost(
-            records, len(self.count), self.sums, len(self.outcomes), sizes, self.measured, sets, self.secret
+            records, len(self.count), self.sums, len(self.outcomes), sizes, self.measured, published, self.secret
         )
 
     @property
