@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from textwrap import wrap
 
@@ -9,6 +10,8 @@ from dpdist.core.cautions import Caution
 
 MOST_LINES = 5
 """Largest number of lines that the cautions of one occasion take on a terminal."""
+IN_FULL = ("small_counts",)
+"""Codes of cautions for which a run refuses the job."""
 LINES_OF_CODES = 2
 """Largest number of these lines that name codes in place of texts."""
 
@@ -16,15 +19,17 @@ LINES_OF_CODES = 2
 def caution_lines(cautions: Sequence[Caution], width: int) -> list[str]:
     """One text for each caution that fits into `MOST_LINES` lines of `width` characters, and one that names the others.
 
-    A caution without room for its remedy is stated without it. Those of this job come before those of its mechanism.
+    A caution without room for its remedy is stated without it, and one without room for its text by its first sentence.
+    Those of this job come before those of its mechanism, and what a run refuses comes first and in full.
     """
-    cautions = sorted(cautions, key=lambda caution: caution.code == "of_mechanism")
+    cautions = sorted(cautions, key=lambda caution: (caution.code not in IN_FULL, caution.code == "of_mechanism"))
     texts, codes, room = list[str](), list[str](), MOST_LINES
     for number, caution in enumerate(cautions, start=1):
         last = number == len(cautions) and not codes
         free = room if last else room - LINES_OF_CODES
-        forms = (f"{text} [{caution.code}]" for text in (str(caution), caution.text))
-        text = next((form for form in forms if len(wrap(form, width)) <= free), None)
+        first_sentence = re.split(r"(?<=\.) ", caution.text, maxsplit=1)[0]
+        forms = (f"{text} [{caution.code}]" for text in (str(caution), caution.text, first_sentence))
+        text = next((form for form in forms if len(wrap(form, width)) <= free or caution.code in IN_FULL), None)
         if text is None:
             codes.append(caution.code)
         else:
