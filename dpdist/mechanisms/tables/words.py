@@ -166,14 +166,14 @@ class TablesWords(Words):
         texts = list[str]()
         if release.job.on_histograms:  # no file came before
             return texts
-        chained = release.job.reference is not None and release.job.reference.release_folder is not None
         for stratum, (label, described) in enumerate(release.sets[0].items()):
+            if "drift" not in described:
+                continue
             where, model = f"{label}: " if len(release.sets[0]) > 1 else "", cast(Any, release.model(stratum))
             ratios = model.since_reference(release.theta(model, stratum, 0)).tolist()
-            for k, (name, cells, common, ratio) in enumerate(
-                zip(names, *described.get("drift", ((), ())), ratios, strict=False)
-            ):
+            for k, (name, cells, common, ratio) in enumerate(zip(names, *described["drift"], ratios, strict=False)):
                 # A file of another size than the reference's has not drifted.
+                chained = model.donors is not None and bool(model.donors.history)
                 since = common if chained else max(common, abs(ratio - 1.0))
                 together = 0.0 if k == 0 and release.job.sizes_in_sums else since
                 if cells >= FAR_CELLS or together >= FAR_COMMON:
