@@ -192,7 +192,7 @@ def test_ten_psu_codes_and_nine_are_told_apart_only_where_sizes_are_public(
         assert different(nine, ten) == []
     control = job_file(tmp_path, SETTINGS["tables"], "adjacency: zero_out", psu)
     nine, ten = (texts(control, survey(sizes, psus), tmp_path, None, keys_of) for psus in (9, 10))
-    assert ["fewer than 10 codes" in each["validate"] for each in (nine, ten)] == [True, False], "control"
+    assert ["reused_psu_codes" in each["validate"] for each in (nine, ten)] == [True, False], "control"
 
 
 def test_control_public_sizes_are_told_by_every_verb(tmp_path: Path, keys_of: Keys) -> None:

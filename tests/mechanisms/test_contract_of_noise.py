@@ -306,7 +306,7 @@ def test_a_scale_that_measurements_misstate_is_told(case_of: Cases, monkeypatch:
     monkeypatch.setattr(post, "figures", halved)
     assert problems_of_stated_noise("it", case) == [
         f"it: measurements.parquet states discrete_laplace of scale {case.model.scale / 2} on '{name}', "  # type: ignore[attr-defined]
-        f"and the noise was discrete_laplace of scale {case.model.scale}"  # type: ignore[attr-defined]
+        f"but the noise was discrete_laplace of scale {case.model.scale}"  # type: ignore[attr-defined]
         for name in ("count_in_bin",)
     ]
 

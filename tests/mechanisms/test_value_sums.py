@@ -312,7 +312,7 @@ def test_measurements_and_statement_have_the_sums(release: Path) -> None:
     statement = json.loads((release / "statement.json").read_text())
     told = " ".join(statement["promise"]["assumptions"]) if "promise" in statement else json.dumps(statement)
     assert "kids over all records; kids by degree" in told
-    assert "1/2 of it, and discrete Laplace noise with scale 1.33333 units" in told
+    assert "1/2 of it, and they have discrete Laplace noise with scale 1.33333 units" in told
 
 
 WRONG = {

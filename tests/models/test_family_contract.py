@@ -38,7 +38,7 @@ OUTCOME_ALONE = [
 def test_the_points_of_a_support_give_a_known_law_its_mass(support: Support, law: Any) -> None:
     """Control: the points of the unit interval miss what lies beyond it."""
     y, steps = points(support)
-    density = law.pmf if support.whole else law.pdf
+    density = law.pmf if support.integer else law.pdf
     assert density(y) @ steps == pytest.approx(1.0, abs=1e-6)
     if support is POSITIVE:
         y, steps = points(UNIT)

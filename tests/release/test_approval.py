@@ -66,7 +66,7 @@ def test_a_run_ends_in_hold(folder: Path) -> None:
     assert done.exit_code == 0, done.output
     assert json.loads(done.output.splitlines()[-1]) == {"event": "held", "held": f"{folder}/ws/held"}
     assert not (folder / "ws" / "public").exists()
-    with pytest.raises(WorkspaceError, match="no release"):
+    with pytest.raises(WorkspaceError, match="its release is held"):
         dpdist.open_release(folder / "ws")
     assert dpdist_does("verify", f"{folder}/ws/held").output.startswith(f"{UNFIT}: This folder is held")
     assert dpdist_does("sign", f"{folder}/ws/held", "--key", f"{folder}/head").exit_code == 1

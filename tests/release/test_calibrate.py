@@ -104,7 +104,7 @@ def test_a_later_job_runs_with_the_constants_and_says_so(calibrated: Path, files
     said = json.loads((tmp_path / "work" / "public" / "statement.json").read_text())
     assert said["calibration"]["sha256"] == sha256(calibrated / "calibration.yaml")
     assert said["mechanism"]["weights"]["c"] == found.mechanism.weights.c
-    assert any("tuned on period 2020" in assumption for assumption in said["assumptions"])
+    assert any("tuned on the file of period 2020" in assumption for assumption in said["assumptions"])
     assert (calibrated / "calibration.yaml").read_bytes() == before
     dpdist.publish(tmp_path / "work")
 
@@ -119,7 +119,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "period": ({'period: "2021"': 'period: "2020"'}, "the job's own"),
     "constant": ({"name: censor_w": "name: censor_w, weights: {rule: linear, c: 0.5}"}, "as well as a calibration"),
     "no file": ({"calibration.yaml": "nowhere.yaml"}, "cannot be read"),
-    "no path": ({"{path: calibration.yaml}": "{file: calibration.yaml}"}, "no path"),
+    "no path": ({"{path: calibration.yaml}": "{file: calibration.yaml}"}, "the path is missing"),
 }
 
 

@@ -83,7 +83,7 @@ def test_synthetic_records_and_the_frame_are_the_noisy_counts(tmp_path: Path, no
     assert statement["protected_predictors"]["epsilon"] == "0.25"
     shown = {tuple(each["by"]): each["scale"] for each in statement["protected_predictors"]["measured"]}
     assert shown == {(): "40", ("field", "sex"): "80/9", ("field", "sex", "region"): "80/9"}
-    assert "0.25 of it for noisy sample counts" in statement["composition"]
+    assert "ε = 0.25 of the total goes to noisy sample counts" in statement["composition"]
 
 
 def test_a_run_that_is_resumed_draws_no_count_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,10 +113,9 @@ def test_shares_that_are_clipped_are_for_the_custodian_and_not_said_where_sizes_
     assert shown.exit_code == 0, shown.output
     words = " ".join(shown.output.split())
     share = float((rows["pay"] > high).mean())
-    assert (
-        f"clipped to bounds: {100 * share:.2g} % of the records for 'pay', 0 % of the records for 'w' (confidential"
-        in words
-    )
+    sums = [float((rows["w"] * pay).sum()) for pay in (rows["pay"].clip(upper=high), rows["pay"])]
+    clipped = f"clipped to bounds: {100 * share:.2g} % of the records for 'pay', which lowers its sum by"
+    assert f"{clipped} {100 * (1 - sums[0] / sums[1]):.0f} %, 0 % of the records for 'w' (confidential" in words
     assert "medians of pay differ from the file's by a factor of 10 or more (confidential" in words
     done = json.loads(CliRunner().invoke(app, ["validate", "job.yaml", "--json", "--quiet"]).output.splitlines()[-1])
     assert done["clipped"] == {"pay": pytest.approx(share), "w": 0.0}
