@@ -20,7 +20,7 @@ def caution_lines(cautions: Sequence[Caution], width: int) -> list[str]:
     """One text for each caution that fits into `MOST_LINES` lines of `width` characters, and one that names the others.
 
     A caution without room for its remedy is stated without it, and one without room for its text by its first sentence.
-    Those of this job come before those of its mechanism, and what a run refuses comes first and in full.
+    Those of this job come before those of its mechanism, and what a run refuses comes first, in full, beside these lines.
     """
     cautions = sorted(cautions, key=lambda caution: (caution.code not in IN_FULL, caution.code == "of_mechanism"))
     texts, codes, room = list[str](), list[str](), MOST_LINES
@@ -34,7 +34,7 @@ def caution_lines(cautions: Sequence[Caution], width: int) -> list[str]:
             codes.append(caution.code)
         else:
             texts.append(text)
-            room -= len(wrap(text, width))
+            room -= 0 if caution.code in IN_FULL else len(wrap(text, width))
     return [*texts, _by_code(codes, "more " if texts else "", width)] if codes else texts
 
 
