@@ -418,7 +418,7 @@ def test_a_pooled_release_resumes_wherever_it_was_killed(at: str, tmp_path: Path
     real = getattr(module, at)
 
     def killed(*given: Any) -> Any:
-        if getattr(given[0], "address", None) is None or given[0].address.name == "pooled":
+        if getattr(getattr(given[0], "address", None), "name", "pooled") == "pooled":
             raise Killed
         return real(*given)
 
