@@ -11,7 +11,7 @@ from dpdist.core.cautions import Caution
 MOST_LINES = 5
 """Largest number of lines that the cautions of one occasion take on a terminal."""
 IN_FULL = ("small_counts",)
-"""Codes of cautions for which a run refuses the job."""
+"""Codes of cautions whose remedy is always shown: under most mechanisms a run refuses such a job."""
 LINES_OF_CODES = 2
 """Largest number of these lines that name codes in place of texts."""
 
@@ -20,7 +20,7 @@ def caution_lines(cautions: Sequence[Caution], width: int) -> list[str]:
     """One text for each caution that fits into `MOST_LINES` lines of `width` characters, and one that names the others.
 
     A caution without room for its remedy is stated without it, and one without room for its text by its first sentence.
-    Those of this job come before those of its mechanism, and what a run refuses comes first, in full, beside these lines.
+    Those of this job come before those of its mechanism. Those of `IN_FULL` come first, and take none of the lines.
     """
     cautions = sorted(cautions, key=lambda caution: (caution.code not in IN_FULL, caution.code == "of_mechanism"))
     texts, codes, room = list[str](), list[str](), MOST_LINES
@@ -28,13 +28,16 @@ def caution_lines(cautions: Sequence[Caution], width: int) -> list[str]:
         last = number == len(cautions) and not codes
         free = room if last else room - LINES_OF_CODES
         first_sentence = re.split(r"(?<=\.) ", caution.text, maxsplit=1)[0]
-        forms = (f"{text} [{caution.code}]" for text in (str(caution), caution.text, first_sentence))
-        text = next((form for form in forms if len(wrap(form, width)) <= free or caution.code in IN_FULL), None)
+        forms = [f"{text} [{caution.code}]" for text in (str(caution), caution.text, first_sentence)]
+        if caution.code in IN_FULL:
+            texts.append(forms[0])
+            continue
+        text = next((form for form in forms if len(wrap(form, width)) <= free), None)
         if text is None:
             codes.append(caution.code)
         else:
             texts.append(text)
-            room -= 0 if caution.code in IN_FULL else len(wrap(text, width))
+            room -= len(wrap(text, width))
     return [*texts, _by_code(codes, "more " if texts else "", width)] if codes else texts
 
 

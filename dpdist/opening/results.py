@@ -55,8 +55,8 @@ def open_release(place: str | Path) -> Release:
         return release
     public = public_of(Path(place)).absolute()
     if not (public / MANIFEST).is_file():
-        held = (Path(place) / "held" / MANIFEST).is_file()
-        raise WorkspaceError(str(place), *((HELD, APPROVE) if held else (NO_RELEASE, RUN_FIRST)))
+        is_held = (Path(place) / "held" / MANIFEST).is_file()
+        raise WorkspaceError(str(place), *((HELD, APPROVE) if is_held else (NO_RELEASE, RUN_FIRST)))
     refuse_unverified(public)
     return Release(str(public), lambda: public)
 

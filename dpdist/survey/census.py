@@ -292,9 +292,9 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
         name: np.where(tally[f"{name}_low"] < tally[f"{name}_high"], np.nan, tally[f"{name}_low"]).astype(np.float64)
         for name in scaled
     }
-    kept = {name: in_bounds[name] / total if total else np.nan for name, total in in_file.items()}
+    within = {name: in_bounds[name] / total if total else np.nan for name, total in in_file.items()}
     return Census(
-        crosstab, findings.removed, findings.records, names, number, elsewhere, constant, populations, single, small, kept
+        crosstab, findings.removed, findings.records, names, number, elsewhere, constant, populations, single, small, within
     )
 
 

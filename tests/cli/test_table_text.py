@@ -77,3 +77,16 @@ def test_cautions_take_five_lines_and_name_the_rest_by_code(number: int, width: 
     assert (number < 9) or "dpdist explain CODE" in lines[-1]
     short = [Caution("weak_guarantee", "ε is large."), Caution("large_delta", "δ is large.")]
     assert caution_lines(short, width) == ["ε is large. [weak_guarantee]", "δ is large. [large_delta]"]
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_a_long_caution_is_its_first_sentence_and_small_counts_are_in_full(width: int) -> None:
+    """Control: without a first sentence that fits, the code alone is named."""
+    counts = Caution("small_counts", "Two counts are small. " + "They are published. " * 20, "Merge levels.")
+    text = "The law does not fit. " + "A long explanation follows. " * 20
+    first, second = caution_lines([Caution("law_misfits", text), counts], width)
+    assert first == f"{counts} [small_counts]"
+    assert second == "The law does not fit. [law_misfits]"
+    assert caution_lines([Caution("law_misfits", text.replace(".", ","))], width) == [
+        "1 caution: `dpdist explain CODE`, with CODE law_misfits"
+    ]

@@ -44,6 +44,7 @@ def test_a_small_cluster_survives_a_killed_worker_a_cut_link_and_a_killed_driver
         after = finished_strata(release.workspace)
         assert {name: after[name] for name in standing} == standing, "what was stored is not touched again"
         assert release.drivers == 2
+        assert len(release.executions()) > 2
         assert release.cut_short() > 0, "control: a task was cut short, and what it left was made by another"
         status = json.loads((release.workspace / "status.json").read_text())
         assert (status["state"], status["starts"], status["stages"]["protect"]["done"]) == ("finished", 2, STRATA)

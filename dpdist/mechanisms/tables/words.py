@@ -90,7 +90,7 @@ DRIFTED = (
     "Standard errors include this drift, but values beyond the limits are still estimated from the reference. {remedy}"
 )
 NEWER = "A newer reference would reduce errors."
-OF_ANOTHER_SIZE = "Weights of a larger or smaller sample differ in this way: take a reference drawn as the file was."
+OF_ANOTHER_SIZE = "Weights of a larger or smaller sample differ in this way: use a reference drawn as the file was."
 OF_ANOTHER_UNIT = "Check that the file and the reference are in one unit; if so, a newer reference would reduce errors."
 SEVERAL_TIMES = 2.0
 """Ratio to the reference's prediction above which a change is stated as a ratio, and its cause is probably no drift."""
@@ -129,7 +129,7 @@ class AtBound(NamedTuple):
 
 
 def _in_ratio(ratio: float) -> str:
-    """A figure over its prediction in words that go before "the prediction"."""
+    """A figure's ratio to its prediction, in words before "the reference's prediction"."""
     if not 0.0 < ratio < float("inf"):
         return "of another sign than"
     if ratio < 0.01:
@@ -171,9 +171,9 @@ class TablesWords(Words):
                 continue
             where, model = f"{label}: " if len(release.sets[0]) > 1 else "", cast(Any, release.model(stratum))
             ratios = model.since_reference(release.theta(model, stratum, 0)).tolist()
+            chained = model.donors is not None and bool(model.donors.history)
             for k, (name, cells, common, ratio) in enumerate(zip(names, *described["drift"], ratios, strict=False)):
                 # A file of another size than the reference's has not drifted.
-                chained = model.donors is not None and bool(model.donors.history)
                 since = common if chained else max(common, abs(ratio - 1.0))
                 together = 0.0 if k == 0 and release.job.sizes_in_sums else since
                 if cells >= FAR_CELLS or together >= FAR_COMMON:
