@@ -14,6 +14,7 @@ from dpdist.core.errors import LedgerError
 from dpdist.ledger.book import Ledger
 
 SEED = 1_414_213
+# Under this budget no noise is so large that a release is held, which has another exit code.
 JOB = """
 dataset: units
 period: "2020"
@@ -26,10 +27,10 @@ survey: {weight: weight}
 strata: [unit]
 outcome: salary
 mechanism: {name: tables}
-budget: {epsilon: "3"}
+budget: {epsilon: "30"}
 tables:
   - {name: counts, by: [unit], statistics: [count, {mean: salary}]}
-ledger: {total: "3"}
+ledger: {total: "30"}
 """
 STAGES = ("ledger.json", "noise/strata-000001", "marks/strata-000002", ".public.new", "public/manifest.json", "evaluation")
 """Paths at which a run is killed: after it is charged and before it says so, among its fits, after it is settled and
@@ -92,13 +93,13 @@ def campaign(dpdist: Server | Counted, job: Path, folder: Path, deaths: list[int
     found, published = [], {}
     for death in deaths:
         ended = dpdist(*command, die_at=death)
-        found += [f"{death}: {ended.text}"] if ended.code not in (0, -9) else []
+        found += [f"{death}: {ended.code} {ended.text}"] if ended.code not in (0, -9) else []
         found += [f"{death}: {said}" for said in wrong(folder)]
         now = public_bytes(folder / "ws") if (folder / "ws" / "public" / "manifest.json").exists() else {}
         found += [f"{death}: another release under one charge"] if published and now and now != published else []
         published = now or published
     ended = dpdist(*command)
-    found += [ended.text] if ended.code != 0 else []
+    found += [f"at the end: {ended.code} {ended.text}"] if ended.code != 0 else []
     found += [f"at the end: {kinds(folder)}"] if kinds(folder) != ["reserve", "settle", "release"] else []
     return found + wrong(folder)
 
