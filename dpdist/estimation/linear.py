@@ -162,10 +162,11 @@ def quantiles(cells: Cells, units: Units, outcome: int, level: Floats, bounds: t
         estimates = np.where(level < -ROUNDING, bounds[0], np.where(level > 1.0 + ROUNDING, bounds[1], value))
         return np.where(weight > 0, estimates, np.nan)
     low, value = (np.full(len(cells), end) for end in _ends(cells, units, outcome, level, bounds))
-    for _ in range(HALVINGS):
-        middle = (low + value) / 2.0
+    middle = np.clip(0.0, low, value)  # a step at 0, which many records may have, is found exactly
+    for _ in range(HALVINGS + 1):
         reached = below_of(cells.membership, units, outcome, middle)[0] >= level * weight * (1.0 - ROUNDING)
         low, value = np.where(reached, low, middle), np.where(reached, middle, value)
+        middle = (low + value) / 2.0
     estimates = np.where(level <= 0, bounds[0], np.where(level >= 1, bounds[1], value))
     return np.where(weight > 0, estimates, np.nan)
 

@@ -497,5 +497,5 @@ def _refuse_without_errors(release: Release, name: str, rows: pd.DataFrame) -> N
 def _without_errors(rows: pd.DataFrame) -> Iterator[str]:
     for (statistic, _), group in rows.groupby(["statistic", "variable"], dropna=False, sort=False):
         estimated = group[group["estimate"].notna()]
-        if len(estimated) and estimated["standard_error"].isna().all():
+        if len(estimated) and estimated[["standard_error", "lower"]].isna().all(axis=None):
             yield str(statistic)

@@ -338,10 +338,15 @@ def _column(material: Material, figures: StatisticFigures) -> Column | None:
 
 
 def _limit(material: Material, figures: StatisticFigures, interval: Interval) -> Interval:
-    """Cuts limits to the figure's possible range. Limits of whole-number quantiles are rounded outwards."""
+    """Cuts limits to the figure's possible range. Limits of whole-number quantiles are rounded outwards.
+
+    A quantile that more records have than its interval's shares allow for has limits of this one value. Their distance
+    of 0 is no standard error.
+    """
     released, base = material.released, figures.base
     low, top = base.kind.limits
     if base.level_of_quantile is not None:
+        interval = interval._replace(standard_error=np.where(interval.standard_error > 0, interval.standard_error, np.nan))
         low, top = released.job.outcome_columns[base.variable or ""].bounds or (low, top)
     if figures.statistic.of is not None:
         low, top = low - top, top - low

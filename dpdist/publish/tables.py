@@ -91,12 +91,13 @@ def table(
 def _numbers(intervals: Sequence[Interval]) -> dict[str, pa.Array]:
     """Estimates, standard errors, df and limits of every cell under each interval in turn, (cell × interval,).
 
-    Without an estimate only limits remain; without a standard error only the estimate.
+    Without an estimate only limits remain. An estimate without a standard error has limits only as a quantile that many
+    records have.
     """
     value, error, df, lower, upper = (np.stack(parts, axis=1).ravel() for parts in zip(*intervals, strict=True))
     estimated = np.isfinite(value)
     with_error = estimated & np.isfinite(error)
-    limited = with_error | (~estimated & np.isfinite(lower) & np.isfinite(upper))
+    limited = np.isfinite(lower) & np.isfinite(upper)
     figures, masks = (value, error, df, lower, upper), (estimated, with_error, with_error, limited, limited)
     numbers = {
         name: pa.array(values, pa.float64(), mask=~there)

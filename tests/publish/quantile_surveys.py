@@ -58,12 +58,15 @@ class Survey(NamedTuple):
     light: float = 1.0
     drift: float = 0.0
     """Change of log incomes since the reference."""
+    without: float = 0.0
+    """The part of records with an income of 0."""
 
     def incomes(self, group: Ints, rng: np.random.Generator, drift: float = 0.0) -> Floats:
         exact = np.exp(MIDDLE[group] + drift + SPREAD * rng.standard_normal(len(group)))
         if self.heaped:
             step = np.array([np.nan, *STEPS])[rng.choice(5, len(group), p=(1.0 - sum(HEAPED), *HEAPED))]
             exact = np.where(np.isnan(step), exact, np.fmax(np.rint(exact / step), 1.0) * step)
+        exact = np.where(rng.random(len(group)) < self.without, 0.0, exact) if self.without else exact
         return np.clip(exact, 0.0, 1e6)
 
     def sample(self, rng: np.random.Generator, drift: float = 0.0) -> Records:

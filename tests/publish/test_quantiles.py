@@ -87,3 +87,15 @@ def test_quantiles_of_heaped_answers_are_answers(tmp_path: Path) -> None:
         assert on_heap.mean() > 0.6, name
     smooth = released_quantiles(tmp_path, Survey(), 1, reference=True)
     assert not np.isin(smooth["estimate"] % 1_000.0, 0.0).any(), "control"
+
+
+def test_a_quantile_that_most_records_have_is_this_value_without_a_standard_error(tmp_path: Path) -> None:
+    """At .7 zeros the median is 0, and so are its limits; it was 2.2e-10 with a standard error of 0. Control: the upper
+    quantile has a standard error.
+    """
+    published = released_quantiles(tmp_path, Survey(drift=0.05, without=0.7), 1, reference=True).set_index("statistic")
+    medians, control = published.loc["median"], published.loc["quantile 0.9"]
+    assert (medians[["estimate", "lower", "upper"]] == 0.0).all(axis=None)
+    assert medians["standard_error"].isna().all()
+    assert (control["standard_error"] > 0.0).all()
+    assert (control["estimate"] > 1_000.0).all()
