@@ -137,12 +137,17 @@ def series(
             summary = {
                 "periods": [period.name for period in product.periods],
                 "tables": list(product.tables),
+                "cautions": {period.name: period.cautions for period in product.periods},
                 "notes": product.notes,
             }
             answer({**summary, "figures": len(product.rows), "changes": len(product.changes), "significant": significant})
             return
         periods = f"{len(product.periods)} periods, {len(product.tables)} tables, {len(product.rows):,} figures"
         out.print(f"{periods}; {significant:,} of {len(product.changes):,} changes significant at 90 %", markup=False)
+        for period in product.periods:
+            if number := len(period.cautions):
+                its = "its page states it" if number == 1 else "its page states them"
+                out.print(f"{period.name}: {number} caution{'s' * (number > 1)}; {its}", markup=False)
         for note in product.notes:
             out.print(f"note: {note}", markup=False)
         out.print(f"Next: open {to / 'index.html'}", markup=False)

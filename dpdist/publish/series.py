@@ -43,6 +43,17 @@ class Period(NamedTuple):
     def name(self) -> str:
         return self.job.period
 
+    @property
+    def cautions(self) -> list[str]:
+        """What its statement warns of."""
+        return list(self.release.statement.get("cautions", []))
+
+    @property
+    def decision(self) -> str:
+        """What its statement says of who decides on publication; empty if nobody does."""
+        statement = self.release.statement
+        return str(statement.get("approval") or statement.get("publication") or "")
+
     def table(self, name: str) -> Table | None:
         return next((table for table in self.job.tables if table.name == name), None)
 

@@ -33,13 +33,13 @@ presentation:
 PLAIN = JOB.replace("strata: [field]\n", "").replace('epsilon: "3"', 'epsilon: "8"')
 
 
-def release(folder: Path, period: str, edits: Mapping[str, str] = {}, seed: int = 0) -> Path:
+def release(folder: Path, period: str, edits: Mapping[str, str] = {}, seed: int = 0, publish: str = "always") -> Path:
     text = PLAIN.replace('"2021"', f'"{period}"')
     for old, new in edits.items():
         assert old in text
         text = text.replace(old, new)
     people = survey(2000).sample(800, random_state=seed).reset_index(drop=True)
-    dpdist.run(dpdist.parse_job(text + "publish: always\n"), folder, people)
+    dpdist.run(dpdist.parse_job(text + f"publish: {publish}\n"), folder, people)
     return folder
 
 
@@ -185,3 +185,24 @@ def test_releases_that_make_no_series_are_refused(periods: list[Path], tmp_path:
     assert not (tmp_path / "none").exists()
     with pytest.raises(AnalysisError):
         dpdist.series([dpdist.open_release(periods[0])])
+
+
+def test_a_series_states_cautions_and_who_decides_on_publication(tmp_path: Path) -> None:
+    """On the page, in series.json, in the workbook and on the terminal. Control: the other release has neither."""
+    little = {'{epsilon: "8"}': '{epsilon: "0.02"}'}
+    places = [release(tmp_path / "2020", "2020", little, 0, "unless_refused"), release(tmp_path / "2021", "2021", {}, 1)]
+    statement = dpdist.open_release(places[0]).statement
+    number = len(statement["cautions"])
+    assert number > 1
+    done = series(*places, "--out", tmp_path / "out")
+    assert f"2020: {number} cautions; its page states them" in done.output
+    assert "2021: " not in done.output
+    first, second = json.loads((tmp_path / "out" / "series.json").read_text())["releases"]
+    assert (first["cautions"], first["decision"]) == (statement["cautions"], statement["publication"])
+    assert (second["cautions"], second["decision"]) == ([], "")
+    html = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert f"<summary>Cautions of 2020 ({number})</summary>" in html
+    assert html.count(statement["publication"]) == 1
+    texts = [cell.value for row in openpyxl.load_workbook(tmp_path / "out" / "tables.xlsx")["Privacy"] for cell in row]
+    assert f"2020: {statement['cautions'][0]}" in texts
+    assert f"2020: {statement['publication']}" in texts

@@ -87,7 +87,10 @@ def write_series(folder: Path, series: Series) -> None:
     write_workbook(building / "tables.xlsx", job, tables, _stated(series))
     _write_page(building / "index.html", series, text, tables)
     files = {path.name: sha256(path) for path in sorted(building.iterdir())}
-    releases = [{"period": period.name, "release": period.id} for period in series.periods]
+    releases = [
+        {"period": period.name, "release": period.id, "cautions": period.cautions, "decision": period.decision}
+        for period in series.periods
+    ]
     contents = {"format": FORMAT, "dataset": series.last.dataset, "releases": releases, "notes": series.notes}
     write_json(building / CONTENTS, {**contents, "files": files, "versions": {"dpdist": version_of("dpdist")}})
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -121,6 +124,8 @@ def _stated(series: Series) -> dict[str, Any]:
     return {
         "guarantee_in_words": words,
         "releases": [f"{period.name}: {period.release.statement['guarantee_in_words']}" for period in series.periods],
+        "cautions": [f"{period.name}: {text}" for period in series.periods for text in period.cautions] or None,
+        "publication": [f"{period.name}: {period.decision}" for period in series.periods if period.decision] or None,
         "release_ids": [f"{period.name}: {period.id}" for period in series.periods],
         "notes": series.notes or None,
     }
@@ -271,7 +276,8 @@ def _write_page(path: Path, series: Series, text: Presentation, tables: Sequence
         "title": text.title or f"{series.last.dataset}, {names[0]} to {names[-1]}",
         "language": text.language,
         "dataset": series.last.dataset,
-        "releases": [(period.name, period.release.statement, period.id) for period in series.periods],
+        "releases": series.periods,
+        "warned": [period for period in series.periods if period.cautions],
         "notes": series.notes,
         "files": FILES,
         "many": len(tables) > FEW_TABLES,
