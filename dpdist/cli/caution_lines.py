@@ -43,6 +43,6 @@ def caution_lines(cautions: Sequence[Caution], width: int) -> list[str]:
 
 def _by_code(codes: Sequence[str], more: str, width: int) -> str:
     names = list(dict.fromkeys(codes))
-    head = f"{len(codes)} {more}caution{'s'[: len(codes) != 1]}: `dpdist explain CODE`, with CODE "
+    head = f"{len(codes)} {more}caution{'s'[: len(codes) != 1]} (see `dpdist explain CODE`): "
     tails = (", ".join(names[:number]) + ", …" * (number < len(names)) for number in range(len(names), 0, -1))
-    return next((head + tail for tail in tails if len(wrap(head + tail, width)) <= LINES_OF_CODES), head.rpartition(",")[0])
+    return next((head + tail for tail in tails if len(wrap(head + tail, width)) <= LINES_OF_CODES), head.rpartition(":")[0])

@@ -22,8 +22,9 @@ PUBLIC_WEIGHTS = (
 )
 WITHOUT_OUTCOME = "  # missing: drop leaves records without the outcome out of every table"
 KEPT_OUTCOME = (
-    "# A strict release drops no record for a missing {0}: the number of records left would tell of it. Impute, name a "
-    "universe, or, where that number is public, leave them out of the file and say so under assumed_public"
+    "# A strict release drops no record for a missing {0}, because the number of remaining records would reveal it. "
+    "Write 0, add an outcome 'answered' of 1 and 0, and publish {{ratio: [{0}, answered]}}; or impute, or name a universe; "
+    "or, where that number is public, leave them out of the file and say so under assumed_public"
 )
 SHARE = "; the mean is the share of {}: exchange 0 and 1 for that of {}"
 ONE_VALUE = "the public file has one value, which tells no bounds"
@@ -65,7 +66,7 @@ class Draft:
     domains: Mapping[str, ColumnDomain]
     from_public_file: frozenset[str]
     """Columns whose levels or bounds were read from the confidential file."""
-    outcome: str | None
+    outcomes: tuple[str, ...]
     weight: str | None
     by: tuple[str, ...]
     mechanism: str
@@ -118,20 +119,20 @@ class Draft:
         yield "columns:  # public domains: from the questionnaire, a codebook or a public file"
         for name in dict.fromkeys((*self.by, *self.design.strata)):
             yield self._line(name, "levels: […]", "")
-        if self.outcome is not None:
-            domain = self.domains.get(self.outcome)
+        for outcome in self.outcomes:
+            domain = self.domains.get(outcome)
             coded = domain is not None and bool(domain.of_outcome().texts)
             whole_key = ", whole: true" if self.counts_codes and not coded else ""
             clip = ", outside: clip" if self.spec.adds_noise and not coded else ""
             holes = domain is not None and domain.holes
             drop = ", missing: drop" if holes and not self.spec.adds_noise else ""
-            yield self._line(self.outcome, "bounds: […, …]", whole_key + clip + drop)
+            yield self._line(outcome, "bounds: […, …]", whole_key + clip + drop)
             if holes:
-                yield WITHOUT_OUTCOME if drop else f"  {KEPT_OUTCOME.format(flow(self.outcome))}"
+                yield WITHOUT_OUTCOME if drop else f"  {KEPT_OUTCOME.format(flow(outcome))}"
         if self.weight is not None and self.clips_weights:
             yield self._line(self.weight, "bounds: […, …]", ", outside: clip")
         yield from self._recode()
-        roles = {*self.by, *self.design.names, self.outcome, *([self.weight] if self.clips_weights else [])}
+        roles = {*self.by, *self.design.names, *self.outcomes, *([self.weight] if self.clips_weights else [])}
         rest = [name for name in self.columns if name not in roles]
         if rest:
             yield "  # Not used so far:"
@@ -152,7 +153,7 @@ class Draft:
         domain = self.domains.get(name)
         if domain is not None and template != "…":
             of_levels = domain.of_design if name in self.design.strata else domain.of_category
-            of_number = domain.of_outcome if name == self.outcome else domain.of_number
+            of_number = domain.of_outcome if name in self.outcomes else domain.of_number
             domain = of_number() if template.startswith("bounds") else of_levels()
         texts = domain.texts if domain is not None else ()
         nothing = domain is not None and domain.levels is None and domain.bounds is None and not texts
@@ -172,7 +173,7 @@ class Draft:
             else f"# {domain.origin}" + (", with missing values" if domain.holes else "")
         )
         if name not in self.from_public_file and "public file" in domain.origin:
-            if name in (self.outcome, self.weight) and not texts:
+            if name in (*self.outcomes, self.weight) and not texts:
                 whence += "; widen them if values have grown since"
             elif ends:
                 whence += "; other whole numbers count in the nearest level: if these are codes, delete outside: clip"
@@ -192,7 +193,8 @@ class Draft:
             yield f"strata: {flow(list(self.by))}  # counted separately"
         elif self.spec.weighs and self.by:
             yield f"strata: {flow([self.by[0]])}  # fitted separately"
-        yield f"outcome: {flow(self.outcome)}" if self.outcome else "# TODO fill: outcome: …, the sensitive number"
+        named = flow(self.outcomes[0] if len(self.outcomes) == 1 else list(self.outcomes))
+        yield f"outcome: {named}" if self.outcomes else "# TODO fill: outcome: …, the sensitive number"
         if self.spec.statistics is None:
             predictors = list(self.by[1:]) if self.spec.weighs else []
             model = {"family": "lognormal", **({"predictors": predictors} if predictors else {}), "synthesis": "fbs"}
@@ -246,17 +248,17 @@ class Draft:
         yield "publish: unless_refused  # a verdict of `do not publish` holds the release; this choice is in no ε"
 
     def _tables(self) -> Iterator[str]:
-        if not self.by or self.outcome is None:
+        if not self.by or not self.outcomes:
             yield "# TODO fill: tables: [{name: …, by: […], statistics: [count, {mean: …}]}]"
             return
         across: dict[str, Any] = {"by": [list(by) for by in self.tables] if self.tables else list(self.by)}
         if self.spec.plans_tables and not self.tables and len(self.by) > 1:
             across = {"every_pair_of": list(self.by)}
-        table = {"name": "table", **across, "statistics": ["count", {"mean": self.outcome}]}
+        table = {"name": "table", **across, "statistics": ["count", *({"mean": name} for name in self.outcomes)]}
         if self.proposed:
             yield "# by: nobody named these columns; they are the first categories that do not say the same"
         yield f"tables:  # several in one entry: by: [[…], […]], or every_pair_of: […]\n  - {flow(table)}"
-        text = {name: self._text(name) for name in (*self.by, self.outcome)}
+        text = {name: self._text(name) for name in (*self.by, *self.outcomes)}
         if any(text.values()):
             yield f"presentation: {flow({'columns': {name: texts for name, texts in text.items() if texts}})}"
 

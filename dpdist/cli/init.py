@@ -42,7 +42,7 @@ def init(
     reference: Annotated[str | None, typer.Option("--reference", help="Earlier public file or none; as --public.")] = None,
     of: Annotated[str | None, typer.Option("--reference-period", help="Its period; unset: a year in its name.")] = None,
     provenance: Annotated[str | None, typer.Option("--provenance", help="Its source, and why it is public.")] = None,
-    outcome: Annotated[str | None, typer.Option("--outcome", help="Sensitive numeric column.")] = None,
+    outcome: Annotated[list[str] | None, typer.Option("--outcome", help="Sensitive numeric column; repeatable.")] = None,
     weight: Annotated[str | None, typer.Option("--weight", help="Sampling weight, or none.")] = None,
     by: Annotated[list[str] | None, typer.Option("--by", help="Table column; may be repeated.")] = None,
     table: Annotated[
@@ -114,11 +114,13 @@ def init(
         design = chosen_design(list(columns), options, asks, to)
         remaining = {name: kind for name, kind in columns.items() if name not in design.names}
         named_by = by or list(dict.fromkeys(chain.from_iterable(tables)))
-        number, weights = _roles(columns, remaining, both, outcome, weight, named_by, asks, to)
+        outcomes, weights = _roles(columns, remaining, both, outcome, weight, named_by, asks, to)
         read = public_file or (file if confidential else None)
-        across = tuple(named_by or _by(both, remaining, {number, weights}, None if read is None else sources[read], asks))
+        across = tuple(
+            named_by or _by(both, remaining, {*outcomes, weights}, None if read is None else sources[read], asks)
+        )
         with_records = _records(records, mechanism, asks)
-        method = _mechanism(mechanism, with_records, chosen, both.get(number or ""), to)
+        method = _mechanism(mechanism, with_records, chosen, [both.get(outcome) for outcome in outcomes], to)
         design = replace(design, weights=public_weights(design_weights, design, weights, method, to, asks))
         weighted = {} if design.weights is None else strata_of(to.parent / design.weights, design.strata, columns, both)
         both |= weighted
@@ -130,7 +132,7 @@ def init(
             tuple(columns),
             both,
             frozenset({*guessed} - {*weighted}),
-            number,
+            outcomes,
             weights,
             across,
             method,
@@ -285,13 +287,13 @@ def _roles(
     columns: Mapping[str, str],
     remaining: Mapping[str, str],
     domains: Mapping[str, ColumnDomain],
-    outcome: str | None,
+    outcomes: list[str] | None,
     weight: str | None,
     by: list[str] | None,
     asks: bool,
     to: Path,
-) -> tuple[str | None, str | None]:
-    """Returns the columns of outcome and weight: from the options, the user's answers, or the only choice.
+) -> tuple[tuple[str, ...], str | None]:
+    """Returns the outcomes and the column of the weight: from the options, the user's answers, or the only choice.
 
     The choice is among the columns `remaining`, which have no part in the design.
     """
@@ -301,23 +303,31 @@ def _roles(
         weight = str(typer.prompt("The column of sampling weights (or none)", default=weight or NONE)) if asks else weight
     weight = None if weight == NONE else weight
     numbers = [n for n in remaining if n not in likely and n not in (by or ()) and (d := domains.get(n)) and d.bounds]
-    if outcome is None:
-        outcome = numbers[0] if len(numbers) == 1 else None
+    if outcomes is None:
+        outcomes = numbers if len(numbers) == 1 else []
         candidates = [name for name in numbers or remaining if name != weight]
         question = (
-            f"The outcome, a sensitive number (of {', '.join(candidates[:10])}{', …' if len(candidates) > 10 else ''})"
+            "The outcomes, sensitive numbers, with commas "
+            f"(of {', '.join(candidates[:10])}{', …' if len(candidates) > 10 else ''})"
         )
-        outcome = str(typer.prompt(question, default=outcome)) if asks else outcome
-        outcome = None if outcome == NONE else outcome
-    for option, name in (("--outcome", outcome), ("--weight", weight), *(("--by, --table", column) for column in by or ())):
+        typed = str(typer.prompt(question, default=outcomes[0] if outcomes else None)) if asks else ""
+        outcomes = [name.strip() for name in typed.split(",") if name.strip() not in ("", NONE)] if asks else outcomes
+    named = [
+        *(("--outcome", name) for name in outcomes),
+        ("--weight", weight),
+        *(("--by, --table", name) for name in by or ()),
+    ]
+    for option, name in named:
         if name is not None and name not in columns:
             remedy = suggestion(name, columns, "name one of these")
             fault, names = f"the file has no column '{name:.80}'", ", ".join(list(columns)[:20])
             raise JobError(str(to), [Problem(option, fault, names, remedy)])
-    return outcome, weight
+    return tuple(dict.fromkeys(outcomes)), weight
 
 
-def _mechanism(answer: str | None, records: bool, reference: Path | None, outcome: ColumnDomain | None, to: Path) -> str:
+def _mechanism(
+    answer: str | None, records: bool, reference: Path | None, outcomes: Sequence[ColumnDomain | None], to: Path
+) -> str:
     """Returns the mechanism to propose, as in the table of mechanisms in README.
 
     It depends on whether there is a reference, whether the outcome is yes or no, and whether records are wanted.
@@ -329,8 +339,10 @@ def _mechanism(answer: str | None, records: bool, reference: Path | None, outcom
         allowed = ", ".join(PROPOSED)
         raise JobError(str(to), [Problem("--mechanism", f"init writes no job with '{answer:.80}'", allowed, remedy)])
     if records:
-        yes_or_no = outcome is not None and (
-            set(map(str, outcome.levels or ())) == {"0", "1"} or len(outcome.of_outcome().texts) == 2
+        yes_or_no = bool(outcomes) and all(
+            outcome is not None
+            and (set(map(str, outcome.levels or ())) == {"0", "1"} or len(outcome.of_outcome().texts) == 2)
+            for outcome in outcomes
         )
         if reference is None and yes_or_no:
             return answer or "marginals"

@@ -113,7 +113,8 @@ def for_custodian(plan: Plan) -> dict[str, str]:
     narrow = [name for name in shares if abs(1.0 - kept.get(name, 1.0)) > MUCH_CLIPPED]
     if narrow:
         columns = " and ".join(f"columns.{name}.bounds" for name in narrow)
-        lines["bounds too narrow"] = f"no ε brings back what they cut off: check units, then widen {columns} ({CUSTODIAN})"
+        remedy = f"check units and codes of missing values, such as 999999, then widen {columns}"
+        lines["bounds too narrow"] = f"no ε brings back what they cut off: {remedy} ({CUSTODIAN})"
     if isinstance(plan.reference, ReferenceFile) and plan.reference.factors and not plan.job.sizes_secret:
         names = " and ".join(plan.reference.factors)
         lines["reference's unit"] = f"medians of {names} differ from the file's by a factor of 10 or more ({CUSTODIAN})"

@@ -24,7 +24,7 @@ from dpdist.models.protocol import StratumModel
 from dpdist.models.public_model import Design
 from dpdist.planning.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
 from dpdist.planning.goodness_of_fit import GoodnessOfFit, goodness_of_fit, refuse_misfit
-from dpdist.planning.plan import Plan, reference_design, shown_records
+from dpdist.planning.plan import Plan, ReferenceDesign, reference_design, shown_records
 from dpdist.privacy.guarantees import large_delta
 from dpdist.privacy.noise import LARGEST_SCALE, LARGEST_SCORE
 from dpdist.sampling import check
@@ -60,6 +60,7 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
     goodness = design = None
     if job.carries:
         reference = open_release(job, source, census.crosstab)
+        design = ReferenceDesign(reference.carried.design_effects) if job.survey.effects_of_reference else None
     elif job.has_reference:
         with stage(listener, "check reference", None) as tick:
             reference = open_reference(job, source, census.crosstab, tick)

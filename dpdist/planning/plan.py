@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
@@ -58,13 +58,14 @@ class ReferenceDesign:
     """Facts about the survey design, estimated from the records of a reference. All of them are public.
 
     `effective` is the number of equally weighted records that would count for as much (Kish). `errors` holds the median
-    direct standard error of each statistic over cells, as a share of the figure.
+    direct standard error of each statistic over cells, as a share of the figure. If the reference is an earlier release,
+    the effects are those that it states, and nothing else is known.
     """
 
     effects: tuple[DesignEffect, ...]
-    records: int
-    effective: float
-    errors: dict[str, float]
+    records: int | None = None
+    effective: float = np.nan
+    errors: Mapping[str, float] = field(default_factory=dict)
 
     def described(self) -> list[dict[str, Any]]:
         """Returns the design effects as JSON values for the statement."""
@@ -72,7 +73,8 @@ class ReferenceDesign:
 
     def in_words(self) -> Iterator[str]:
         """Formats lines on the sample's size and its direct errors."""
-        yield f"reference: {self.records:,} records count for as much as {self.effective:,.0f} of equal weight"
+        if self.records is not None:
+            yield f"reference: {self.records:,} records count for as much as {self.effective:,.0f} of equal weight"
         for name, share in self.errors.items():
             yield f"reference: the direct standard error of a {name} is {100 * share:.2g} % of it in the median cell"
 
@@ -402,7 +404,8 @@ def design(plan: Plan) -> Iterator[str]:
     if plan.job.local:
         return
     effects = plan.design.effects if plan.design is not None else survey.stated_effects
-    source = "of the reference" if plan.design is not None else "that the job states"
+    of_reference = "that the earlier release states" if plan.job.carries else "of the reference"
+    source = of_reference if plan.design is not None else "that the job states"
     if effects:
         yield f"published errors: records within design strata, times design effects {source}"
         yield "design effects: " + "; ".join(effect.in_words for effect in effects)

@@ -141,7 +141,8 @@ def design_in_words(job: Job, effects: Sequence[DesignEffect]) -> list[str]:
             "job states; the variance of noise is not."
         )
     elif effects:
-        whose = "were estimated from the reference" if job.survey.effects_of_reference else "the job states"
+        beginning = " with which the chain began" if job.carries else ""
+        whose = f"were estimated from the reference{beginning}" if job.survey.effects_of_reference else "the job states"
         listed = "; ".join(effect.in_words for effect in effects)
         texts.append(
             f"Sampling variances are multiplied by public design effects, which {whose}. For each figure "

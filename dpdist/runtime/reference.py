@@ -164,8 +164,9 @@ def described(plan: Plan, fit: JobFit) -> dict[str, Any] | None:
         return None
     if reference is None:
         return _histograms(plan.job) | {"provenance": spec.provenance}
+    effects = {} if plan.design is None else {"design_effects": plan.design.described()}
     if isinstance(reference, ReferenceRelease):
-        return _chained(plan, reference) | {"provenance": spec.provenance}
+        return _chained(plan, reference) | {"provenance": spec.provenance} | effects
     facts = {
         "sha256": reference.sha256,
         "records": reference.records,
@@ -176,9 +177,7 @@ def described(plan: Plan, fit: JobFit) -> dict[str, Any] | None:
         facts["content"] = table_content(plan.job, reference.source)
     if plan.goodness is not None:
         facts["fit"] = plan.goodness.described()
-    if plan.design is not None:
-        facts["design_effects"] = plan.design.described()
-    return facts | ({"power": powers(fit)} if plan.job.mechanism.centres else {})
+    return facts | effects | ({"power": powers(fit)} if plan.job.mechanism.centres else {})
 
 
 def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:

@@ -51,7 +51,7 @@ from dpdist.estimation.donors import (
     read_history,
     read_points,
 )
-from dpdist.job import Adjacency, Budget, Job, Name, budget_text, epsilon_of
+from dpdist.job import Adjacency, Budget, DesignEffect, Job, Name, budget_text, epsilon_of
 from dpdist.job.reference import HistogramReference
 from dpdist.survey.same_file import table_content
 from dpdist.survey.source import Source
@@ -184,6 +184,7 @@ class Before(Root):
     chain_delta: Total | None = None
     chain: Annotated[tuple[Link, ...], Field(min_length=1), BeforeValidator(_not_too_long)] | None = None
     root: Root | None = None
+    design_effects: tuple[DesignEffect, ...] = ()
 
     @property
     def beginning(self) -> dict[str, Any]:
@@ -237,6 +238,8 @@ class EarlierRelease:
     """Records of the chain's first reference by levels of the job's columns, of a release that states totals."""
     history: History = field(default_factory=dict)
     """Totals of the chain's periods that such a release states, by stratum."""
+    design_effects: tuple[DesignEffect, ...] = ()
+    """Design effects that were estimated from the file with which the chain began."""
 
     @property
     def chain(self) -> list[dict[str, Any]]:
@@ -310,7 +313,9 @@ def _read(folder: Path, files: frozenset[str]) -> EarlierRelease:
     history: History = {}
     if totals:
         history = read_history(folder, f"released/{HISTORY}", len(job.cell_columns), len(job.outcomes))
-    return EarlierRelease(*began, None, records, _sample(folder, job, crosstab, history), history)
+    return EarlierRelease(
+        *began, None, records, _sample(folder, job, crosstab, history), history, claim.reference.design_effects
+    )
 
 
 def _sample(folder: Path, job: Job, crosstab: Crosstab, history: History) -> AbsentRecords:
@@ -587,6 +592,10 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
     for name, (ours, theirs) in same.items():
         if ours != theirs:
             yield Problem(where, f"it was released under another {name}", "the same in both jobs", "state one in both jobs")
+    if job.survey.effects_of_reference and not earlier.design_effects:
+        fault = "it states no design effects from a reference, which survey.design_effect: reference takes over"
+        remedy = "state survey.design_effect as a number or a list, or leave it out"
+        yield Problem(where, fault, "a release under design_effect: reference", remedy)
     periods = [link.period for link in earlier.links]
     if job.period in periods:
         fault = f"its chain has a release of period {job.period}, the job's own"

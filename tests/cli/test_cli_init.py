@@ -168,6 +168,24 @@ def test_whole_numbers_with_a_decimal_point_beside_gaps_are_levels(files: Path) 
     ]
 
 
+def test_several_outcomes_stand_in_one_job(files: Path) -> None:
+    """Each has bounds and a mean in the table. Controls: one outcome is no list, and one that is unknown is refused."""
+    for year in ("2022", "2024"):
+        rows = people(int(year))
+        rows.assign(hours=np.arange(len(rows)) % 61).to_csv(f"people-{year}.csv", index=False)
+    said = ("people-2024.csv", "--public", "people-2022.csv", "--yes", "--by", "sex", "--outcome", "income", "--out")
+    assert command("init", *said, "one.yaml")[0] == 0
+    assert command("init", *said, "two.yaml", "--outcome", "hours")[0] == 0
+    one, two = load_job("one.yaml"), load_job("two.yaml")
+    assert (one.outcomes, two.outcomes) == (("income",), ("income", "hours"))
+    assert [statistic.text for statistic in two.tables[0].statistics] == ["count", "mean of income", "mean of hours"]
+    assert two.columns["hours"].outside == "clip"
+    assert command("validate", "two.yaml")[0] == 0
+    assert "outcome: income\n" in Path("one.yaml").read_text(encoding="utf-8")
+    code, text = command("init", *said, "three.yaml", "--outcome", "hour")
+    assert (code, "did you mean 'hours'?" in text) == (2, True)
+
+
 @pytest.mark.parametrize(("mechanism", "rule"), [("tables", "error"), ("weighted", "drop")])
 def test_what_can_be_done_about_missing_outcomes_is_said(mechanism: str, rule: str, files: Path) -> None:
     """Control: nothing is said where none is missing."""

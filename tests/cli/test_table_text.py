@@ -88,5 +88,5 @@ def test_a_long_caution_is_its_first_sentence_and_small_counts_are_in_full(width
     assert first == f"{counts} [small_counts]"
     assert second == "The law does not fit. [law_misfits]"
     assert caution_lines([Caution("law_misfits", text.replace(".", ","))], width) == [
-        "1 caution: `dpdist explain CODE`, with CODE law_misfits"
+        "1 caution (see `dpdist explain CODE`): law_misfits"
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from scipy.sparse import csr_array
 
 import dpdist
+from dpdist.core.errors import DataError
 from dpdist.core.records import TOTAL
 from dpdist.estimation import domains as statistics
 from dpdist.estimation.domains import DesignSample
@@ -128,6 +130,39 @@ def test_without_clusters_that_are_alike_effects_are_about_one(tmp_path: Path) -
     assert min(dealt) >= 1.0
     assert max(dealt) < 2.0
     assert np.mean(clustered) > 2.0 * np.mean(dealt)
+
+
+def test_a_chain_takes_over_the_effects_that_the_earlier_release_states(tmp_path: Path) -> None:
+    """Two periods later too. Controls: a release without effects is refused, and effects widen the errors of counts."""
+    survey(1).to_parquet(tmp_path / "before.parquet")
+    survey(2).to_parquet(tmp_path / "now.parquet")
+    chained = {}
+    first = JOB.format(folder=tmp_path, design="psu: town, design_effect: reference").replace("{median: pay}, ", "")
+    plain = first.replace(", design_effect: reference", "")
+    for name, text in {"first": first, "plain": plain}.items():
+        dpdist.run(dpdist.parse_job(text), tmp_path / name, counted=False)
+
+    def later(text: str, period: str, before: str) -> Job:
+        survey(int(period)).to_parquet(tmp_path / f"{period}.parquet")
+        old = f'{{path: {tmp_path}/before.parquet, period: "1", provenance: public}}'
+        assert old in text
+        changed = text.replace(old, f"{{release: {tmp_path}/{before}/public}}").replace("now.parquet", f"{period}.parquet")
+        return dpdist.parse_job(changed.replace('period: "2"', f'period: "{period}"'))
+
+    for period, before in (("3", "first"), ("4", "3")):
+        chained[period] = dpdist.run(later(first, period, before), tmp_path / period, counted=False)
+    stated = [json.loads((tmp_path / name / "public" / "statement.json").read_text()) for name in ("first", "3", "4")]
+    assert stated[0]["reference"]["design_effects"]
+    assert all(each["reference"]["design_effects"] == stated[0]["reference"]["design_effects"] for each in stated)
+    assert any("estimated from the reference with which the chain began" in line for line in stated[2]["standard_errors"])
+    with pytest.raises(DataError, match="states no design effects from a reference"):
+        make_plan(later(first, "3", "plain"), None, lambda _: None)
+    without = dpdist.run(later(plain, "3", "first"), tmp_path / "without", counted=False)
+    errors = [
+        rows[(rows["statistic"] == "count") & (rows["estimator"] == "parameters")]["standard_error"].to_numpy()
+        for rows in (chained["3"].tables["pay"], without.tables["pay"])
+    ]
+    assert (errors[0] > errors[1]).mean() > 0.8
 
 
 @pytest.mark.parametrize("design", ["psu: town", REPLICATES])

@@ -217,8 +217,8 @@ def design_effects(job: Job) -> Iterator[Contradiction]:
     if job.survey.effects_of_reference and not job.survey.clustered:
         fault = "no clusters are stated, so the reference has no design effect"
         yield Contradiction(DESIGN_EFFECT, fault, "name survey.psu or survey.replicate_weights, or leave design_effect out")
-    elif job.survey.effects_of_reference and (reference is None or not reference.holds_records):
-        fault = "design effects are estimated from records of a reference, and the job names no such file"
+    elif job.survey.effects_of_reference and not (job.carries or (reference is not None and reference.holds_records)):
+        fault = "design effects come from records of a reference or from an earlier release, and the job names neither"
         yield Contradiction(DESIGN_EFFECT, fault, f"add reference: {{path: …}}, or {STATED}")
     for i, effect in enumerate(job.survey.stated_effects):
         for j, name in enumerate(effect.by or ()):
