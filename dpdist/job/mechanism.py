@@ -348,8 +348,8 @@ class MechanismSpec(Frozen):
         for rule in job.outcome_dependent_rules if len(declared(job)) == len(job.outcomes) else ():
             fault = f"'{self.name}' is strict, and the number of records left after '{rule}' is not public"
             remedy_text = (
-                "keep these records: zeros may stay; for a missing value write 0, add an outcome 'answered' of 1 and 0, and "
-                "publish the ratio; or impute, or name a universe that no outcome decides"
+                "keep these records: zeros may stay; for a missing value write 0, add an outcome 'answered' of 1 and 0, "
+                "and publish the ratio; or impute, or name a universe that no outcome decides"
             )
             public = "where that number is public anyway, leave them out of the file and state that under assumed_public"
             yield Contradiction(("columns", rule.partition(":")[0]), fault, f"{remedy_text}; {public}")
