@@ -239,7 +239,8 @@ def _noted(draft: Draft) -> Iterator[str]:
     from dpdist.cli.table_text import DONATED
 
     if draft.design.names:
-        yield f"the design: {draft.design.in_words}; --design-strata, --psu and --replicate-weights name others, or none"
+        options = "--design-strata, --psu and --replicate-weights name others, or none"
+        yield f"survey design: {draft.design.in_words} ({options})"
     if draft.proposed and draft.by:
         yield f"the table is by {', '.join(draft.by)}, the first categories that are not redundant; --by names others"
     if draft.reference is not None and draft.spec.needs_reference and draft.spec.donates:

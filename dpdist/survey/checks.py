@@ -151,7 +151,7 @@ class Batch:
             remedy = f"add the text to columns.{column}.codes, or correct the file"
             text = str(self.text(column)[int(np.argmax(bad))].as_py())
             if cause := next(iter(causes([text], list(codes))), None):
-                remedy = f"they are its texts but for {cause.fault}: {remedy}"
+                remedy = f"they differ from its texts only by {cause.fault}: {remedy}"
             self.wrong(bad, column, "texts without a code", ", ".join(codes), remedy)
         return np.where(position < 0, np.nan, np.array(list(codes.values()))[position]), missing
 
@@ -228,6 +228,8 @@ LARGEST_NAME = 2.0**53
 
 MOST_TEXTS = 10_000
 """Largest number of different texts of a batch that are compared with levels, for the cause of their difference."""
+SPELLED = "values that differ from declared levels only by"
+RECODE = "recode it (to null, if it means missing)"
 MARKS_OF_MISSING = "marks of missing values in other programs"
 WRITTEN_WRONGLY = (
     "write the file anew from its source, which was read in another encoding; "
@@ -566,7 +568,7 @@ def _category(name: str, column: Column, b: Batch, dropped: str = "", others_out
         return codes
     counts = column.outside == "error" and len(column.whole_levels) == len(levels) - column.with_missing
     clip = "; or state outside: clip there, if levels count something, as sizes do;" if counts else ","
-    remedy = as_numbers or f"add the level to columns.{name}.levels{clip} or correct the file"
+    remedy = as_numbers or f"add the level to columns.{name}.levels{clip} {RECODE}, or correct the file"
     b.wrong(codes < 0, name, "values that are not declared levels", _shown(levels, str), remedy)
     return codes
 
@@ -597,13 +599,13 @@ def _nearly(name: str, levels: Sequence[Level], codes: Codes, b: Batch, declare:
     by_cause = causes([text for text in texts if text not in decoded], texts_of_levels)
     for cause, alike in by_cause.items():
         if cause is not AS_NUMBERS or declare:
-            refuse(alike, f"levels but for {cause.fault}", allowed, cause.remedy.format(name=name))
+            refuse(alike, f"{SPELLED} {cause.fault}", allowed, cause.remedy.format(name=name))
     if not declare and (marks := [text for text in texts if is_missing_elsewhere(text)]):
         remedy = f"leave these fields empty in the file, and state columns.{name}.missing; or add the level"
         refuse(marks, MARKS_OF_MISSING, "empty fields for missing values", remedy)
     if AS_NUMBERS not in by_cause:
         return ""
-    return f"they are levels but for {AS_NUMBERS.fault}: {AS_NUMBERS.remedy.format(name=name)}"
+    return f"they differ from levels only by {AS_NUMBERS.fault}: {AS_NUMBERS.remedy.format(name=name)}"
 
 
 def rake_problems(job: Job, crosstab: Crosstab) -> list[Problem]:

@@ -164,7 +164,7 @@ def missing_column(name: str, names: Sequence[str]) -> Problem:
         remedy = f"the file is in {encoding_name}: write encoding: {encoding} beside its path{also}"
         return Problem(name, fault, f"text in {encoding_name}", remedy)
     for cause, alike in causes([other for other in names if other != name], [name]).items():
-        fault = f"{MISSING}; the file has that name but for {cause.fault.removesuffix(' them')}"
+        fault = f"{MISSING}; a name in the file differs only by {cause.fault.removesuffix(' them')}"
         return Problem(name, fault, f"the file has {_listed(names)}", f"did you mean {alike[0]!r}?")
     remedy = suggestion(name, names, "correct the name in the job or the file")
     return Problem(name, MISSING, f"the file has {_listed(names)}", remedy)
@@ -251,7 +251,7 @@ CAUSES = (
         str.strip,
     ),
     Cause(
-        "no-break spaces, or for several spaces in a row",
+        "no-break spaces, or several spaces in a row",
         "delete the spaces in the file, or write them in columns.{name}.levels, the level in quotes",
         lambda text: SPACES.sub(" ", text).strip(),
     ),
@@ -273,7 +273,7 @@ CAUSES = (
 
 
 def causes(texts: Sequence[str], declared: Sequence[str]) -> dict[Cause, list[str]]:
-    """The texts that would be declared ones but for a single kind of difference, by the first such kind."""
+    """The texts that differ from declared ones by a single kind of difference, by the first such kind."""
     by_cause, rest = dict[Cause, list[str]](), list(texts)
     for cause, forms in zip(CAUSES, _forms(tuple(declared)), strict=True):
         if alike := [text for text in rest if cause.fold(text) in forms]:

@@ -652,7 +652,7 @@ def test_columns_of_the_design_are_known_by_their_names(files: Path) -> None:
         clustered(seed).to_parquet(f"{name}.parquet")
     said = ("people-2024.parquet", "--public", "people-2022.parquet", "--outcome", "income", "--out")
     code, text = command("init", *said, "job.yaml")
-    assert (code, "the design: strata stratum; PSU psu" in text) == (0, True), text
+    assert (code, "survey design: strata stratum; PSU psu" in text) == (0, True), text
     survey = load_job("job.yaml").survey
     assert (survey.design_strata, survey.psu, survey.design_effect) == (("stratum",), "psu", "reference")
     assert command("validate", "job.yaml")[0] == 0

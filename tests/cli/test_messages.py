@@ -128,11 +128,11 @@ def test_levels_in_other_case_are_told_apart_from_unknown_ones() -> None:
     data = survey(2)
     data["truck_type"] = data["truck_type"].str.capitalize()
     problem = only(refused(data).problems)
-    assert problem.fault == "levels but for capital letters"
+    assert problem.fault == "values that differ from declared levels only by capital letters"
     assert "as the job writes them: 'heavy', 'light'" in problem.allowed
     data.loc[0, "truck_type"] = "bus"
     assert {each.fault for each in refused(data).problems} == {
-        "levels but for capital letters",
+        "values that differ from declared levels only by capital letters",
         "values that are not declared levels",
     }
 

@@ -94,11 +94,14 @@ LEVELS: dict[str, tuple[str, str]] = {
     "accents as characters of their own": (unicodedata.normalize("NFD", TEXT), "Unicode form NFC"),
     "leading zeros": (rows(lambda r, c, i, w: f"{r},0{c},{i},{w}"), "leading zeros"),
     "plus signs": (rows(lambda r, c, i, w: f"{r},+{c},{i},{w}"), "a plus sign"),
-    "spaces": (TEXT.replace(",1,", " ,1,"), "levels but for spaces before or after them"),
-    "single quotes": (TEXT.replace("Île", "'Île'"), "levels but for quotation marks around them"),
-    "zero bytes": (TEXT.replace("Léon", "Léon\u200b"), "levels but for"),
-    "no accents": (TEXT.replace("Léon", "Leon"), "levels but for accents"),
-    "no-break spaces": (TEXT.replace("Léon", "\u00a0Léon"), "levels but for spaces"),
+    "spaces": (TEXT.replace(",1,", " ,1,"), "values that differ from declared levels only by spaces before or after them"),
+    "single quotes": (
+        TEXT.replace("Île", "'Île'"),
+        "values that differ from declared levels only by quotation marks around them",
+    ),
+    "zero bytes": (TEXT.replace("Léon", "Léon\u200b"), "values that differ from declared levels only by"),
+    "no accents": (TEXT.replace("Léon", "Leon"), "values that differ from declared levels only by accents"),
+    "no-break spaces": (TEXT.replace("Léon", "\u00a0Léon"), "values that differ from declared levels only by spaces"),
     "full-width digits": (rows(lambda r, c, i, w: f"{r},{chr(0xFF10 + c)},{i},{w}"), "full-width"),
     "a mark of SAS": (TEXT.replace("Léon", "."), "marks of missing values in other programs"),
     "a mark of R": (TEXT.replace("Léon", "<NA>"), "marks of missing values in other programs"),
@@ -116,7 +119,7 @@ def test_a_value_that_is_nearly_a_level_is_refused_with_the_difference(form: str
     path.write_text(TEXT.replace("Léon", "elsewhere"), encoding="utf-8")
     with pytest.raises(DataError, match="region: values that are not declared levels") as other:
         counted(path)
-    assert "but for" not in other.value.text()
+    assert "differ from declared" not in other.value.text()
 
 
 @pytest.mark.parametrize(
@@ -182,14 +185,14 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "a header with spaces": (
         "s.csv",
         TEXT.replace(HEAD, HEAD.replace(",", ", ")).encode(),
-        "but for spaces before or after",
+        "differs only by spaces before or after",
     ),
     "header in capitals": (
         "s.csv",
         TEXT.replace(HEAD, HEAD.upper()).encode(),
-        "income: missing column; the file has that name but for capital letters",
+        "income: missing column; a name in the file differs only by capital letters",
     ),
-    "capital weight": ("s.csv", TEXT.replace("weight", "Weight").encode(), "has that name but for capital letters"),
+    "capital weight": ("s.csv", TEXT.replace("weight", "Weight").encode(), "differs only by capital letters"),
 }
 
 
@@ -207,7 +210,7 @@ def test_accents_of_a_name_in_another_unicode_form_are_named(tmp_path: Path) -> 
     job = JOB.replace("region", "région")
     (path := tmp_path / "survey.csv").write_text(TEXT.replace("region", unicodedata.normalize("NFD", "région")))
     with pytest.raises(
-        DataError, match="région: missing column; the file has that name but for the Unicode form of accents"
+        DataError, match="région: missing column; a name in the file differs only by the Unicode form of accents"
     ):
         counted(path, job)
 

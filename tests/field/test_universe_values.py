@@ -67,7 +67,10 @@ def test_spellings_of_a_declared_level_are_refused_by_their_cause(kind: str, tmp
     mixed = frame.assign(employed=frame["spelled"])
     with pytest.raises(DataError) as refused:
         counted(job, written(mixed, kind, tmp_path))
-    told = {problem.fault.removeprefix("levels but for "): problem.count for problem in refused.value.problems}
+    told = {
+        problem.fault.removeprefix("values that differ from declared levels only by "): problem.count
+        for problem in refused.value.problems
+    }
     assert told == {cause: int((mixed["employed"] == text).sum()) for text, cause in SPELLINGS.items()}
     assert sum(told.values()) == EMPLOYED - EXACT == 86
 

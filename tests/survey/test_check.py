@@ -124,8 +124,14 @@ def test_one_text_is_not_another_that_looks_like_it() -> None:
     values = ["F", " f", "f "]
     _, findings = checked(make_job(), batch(sex=values))
     assert told(findings) == [
-        ("sex", "levels but for spaces before or after them", 2, ("row 2", "row 3"), ("' f'", "'f '")),
-        ("sex", "levels but for capital letters", 1, ("row 1",), ("'F'",)),
+        (
+            "sex",
+            "values that differ from declared levels only by spaces before or after them",
+            2,
+            ("row 2", "row 3"),
+            ("' f'", "'f '"),
+        ),
+        ("sex", "values that differ from declared levels only by capital letters", 1, ("row 1",), ("'F'",)),
     ]
 
 
@@ -432,7 +438,11 @@ def test_levels_that_differ_by_spaces_show_the_difference(declared: str, value: 
     """As Python writes them, so that a no-break space is seen; of the file only to who asks. Control: another word."""
     _, findings = checked(make_job({"levels": [declared, "Reno"]}), batch(sex=[value, "Reno", "Newyork"]))
     (spaced, other) = told(findings)
-    assert spaced[1:4] == ("levels but for no-break spaces, or for several spaces in a row", 1, ("row 1",))
+    assert spaced[1:4] == (
+        "values that differ from declared levels only by no-break spaces, or several spaces in a row",
+        1,
+        ("row 1",),
+    )
     assert spaced[4] == (repr(value),)
     assert other[1] == "values that are not declared levels"
     (problem, _) = findings.problems.values()
