@@ -37,3 +37,8 @@ def survey(n: int = 800) -> pd.DataFrame:
             "weight": np.minimum(np.exp(rng.normal(3.0, 0.4, n)), 60.0),
         }
     )
+
+
+def decimals_of(errors: pd.Series) -> int:
+    """Decimals of counts, and of means of salaries, by their standard errors: none, and two digits of the smallest."""
+    return min(0, 1 - int(f"{errors.min():.1e}".partition("e")[2]))

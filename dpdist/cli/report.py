@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from dpdist.estimation.crosstab_table import crosstab_from_table, read_job
 from dpdist.estimation.donors import DONORS as DONORS_FILE
 from dpdist.job import Presentation
 from dpdist.opening.verifying import refuse_unverified
-from dpdist.publish.printed_tables import at_decimals, decimals_read, unit_of
+from dpdist.publish.printed_tables import decimals_of, unit_of
 from dpdist.publish.swapping import recover
 from dpdist.storage.bucket import MANIFEST
 from dpdist.storage.workspace import Workspace
@@ -226,9 +225,9 @@ def _listed(statement: dict[str, Any], name: str, heading: str) -> list[str]:
 def _wide(rows: pd.DataFrame, sizes: Crosstab, text: Presentation) -> list[tuple[pd.DataFrame, list[str]]]:
     """Makes tables with one row per cell, and at most ABREAST statistics with their standard errors in each table.
 
-    Columns and levels have the labels that the job gives them. Large figures stand in millions or billions, rounded to two
-    digits of their errors. Estimates are those of the default estimator. Also returns, for each cell, why a figure may be
-    missing.
+    Columns and levels have the labels that the job gives them. Large figures stand in millions or billions; those of a
+    column end where its smallest error does. Estimates are those of the default estimator. Also returns, for each cell,
+    why a figure may be missing.
     """
     modelled = (
         (rows["estimator"] == "parameters").groupby([rows["statistic"], rows["variable"].fillna("")]).transform("any")
@@ -242,10 +241,12 @@ def _wide(rows: pd.DataFrame, sizes: Crosstab, text: Presentation) -> list[tuple
     for (statistic, variable), group in mine.groupby(["statistic", "variable"], sort=False, dropna=False):
         name = statistic if variable is None or variable != variable else f"{statistic} of {text.label(str(variable))}"
         part = group[[*by, "estimate", "standard_error"]].reset_index(drop=True)
-        unit = unit_of(part["estimate"].to_numpy(dtype=float))
         value, error = (part[name].to_numpy(dtype=float) for name in ("estimate", "standard_error"))
-        decimals = decimals_read(value, error, sys.float_info.dig, unit)
-        part["estimate"], part["standard_error"] = (at_decimals(column / unit.size, decimals) for column in (value, error))
+        decimals = decimals_of(value, error, whole=statistic == "count")
+        unit = unit_of(value, decimals)
+        part["estimate"], part["standard_error"] = (
+            np.round(column / unit.size, decimals + unit.zeros) for column in (value, error)
+        )
         parts.append(part.set_axis([*by, f"{name}{unit.suffix}", "SE"], axis=1))
     absent = np.any([part.iloc[:, -2].isna().to_numpy() for part in parts], axis=0)
     labels = parts[0][by].to_numpy().tolist()

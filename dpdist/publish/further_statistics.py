@@ -344,12 +344,12 @@ def _limit(material: Material, figures: StatisticFigures, interval: Interval) ->
     of 0 is no standard error.
     """
     released, base = material.released, figures.base
-    low, top = base.kind.limits
+    columns = released.job.outcome_columns
+    low, top = base.kind.possible(base, lambda outcome: columns[outcome].bounds or UNBOUNDED)
     if base.level_of_quantile is not None:
         interval = interval._replace(standard_error=np.where(interval.standard_error > 0, interval.standard_error, np.nan))
-        low, top = released.job.outcome_columns[base.variable or ""].bounds or (low, top)
     if figures.statistic.of is not None:
         low, top = low - top, top - low
-    if base.level_of_quantile is not None and released.job.outcome_columns[base.variable or ""].whole:
+    if base.level_of_quantile is not None and columns[base.variable or ""].whole:
         interval = interval._replace(lower=np.floor(interval.lower), upper=np.ceil(interval.upper))
     return interval._replace(lower=np.clip(interval.lower, low, top), upper=np.clip(interval.upper, low, top))

@@ -207,9 +207,7 @@ MOST_ACROSS = 8
 """Largest number of levels side by side, unless the job names the column that goes across."""
 DIGITS, MOST_DECIMALS = 4, 6
 ERROR_DIGITS = 2
-"""Digits of an error that a reader needs; a large figure ends at the same place."""
-LARGE = 1e6
-"""Figures of at least this size are shown no finer than their errors support."""
+"""Digits of a column's smallest standard error that a reader needs; all of its figures end at the same place."""
 
 MARGIN, ERROR, FLAG, SAMPLE = "±", "SE", "flag", "n"
 """Heads of columns beside a figure: margin of error, standard error, reliability; and of sample records."""
@@ -217,7 +215,7 @@ ERRORS = "SE is the standard error of the figure before it."
 SAMPLES = "n is the unweighted number of sample records."
 MARGINS = (
     "± is the margin of error: half the width of a symmetric 90 % interval. The limits in the long file follow the "
-    "figure's own distribution, which is not symmetric for counts."
+    "figure's own distribution, which is not symmetric for counts, and stay within what is possible."
 )
 WITHOUT = f"{NO_ESTIMATE} means that there is no estimate, or that it is not printed."
 ESTIMATORS = {
@@ -228,54 +226,29 @@ ESTIMATORS = {
 
 
 class Unit(NamedTuple):
-    """The unit of a column's large figures: its size, and its name in the column's heading."""
+    """The unit of a column's large figures: its size, with its zeros, and its name in the column's heading."""
 
     size: float
+    zeros: int
     suffix: str
 
 
-ONES, LARGE_UNITS = Unit(1.0, ""), (Unit(1e9, ", billion"), Unit(1e6, ", million"))
+ONES, LARGE_UNITS = Unit(1.0, 0, ""), (Unit(1e9, 9, ", billion"), Unit(1e6, 6, ", million"))
+DECIMALS_OF_UNIT = 3
+"""Largest number of decimals of a figure in millions or billions."""
 
 
-def unit_of(values: Floats) -> Unit:
-    """The largest unit in which every figure but 0 is at least 1."""
+def unit_of(values: Floats, decimals: int) -> Unit:
+    """The largest unit in which every figure but 0 is at least 1, and `decimals` in ones are few in the unit."""
     sizes = np.abs(values[np.isfinite(values) & (values != 0.0)])
-    return next((unit for unit in LARGE_UNITS if len(sizes) and sizes.min() >= unit.size), ONES)
-
-
-def decimals_read(values: Floats, errors: Floats, decimals: int, unit: Unit = ONES) -> Ints:
-    """Number of decimals, in `unit`, of figures and their errors; negative left of the decimal point.
-
-    A large figure ends at the last of the ERROR_DIGITS digits of its error, and keeps its first digit. Other figures,
-    and those without an error, have `decimals`. `values` and `errors` are in ones, of one shape.
-    """
-    with np.errstate(invalid="ignore"):
-        supported = (np.abs(values) >= LARGE) & np.isfinite(errors) & (errors > 0.0)
-    places = np.full(values.shape, decimals, dtype=np.int64)
-    for position in zip(*np.nonzero(supported), strict=True):
-        place = max(
-            ERROR_DIGITS - 1 - _exponent(errors[position] / unit.size, ERROR_DIGITS),
-            -_exponent(values[position] / unit.size, 1),
-        )
-        places[position] = min(place, decimals if unit is ONES else MOST_DECIMALS)
-    return places
-
-
-def _exponent(number: float, digits: int) -> int:
-    """The decimal exponent of a number after rounding to `digits` digits."""
-    return int(f"{number:.{digits - 1}e}".partition("e")[2])
-
-
-def at_decimals(values: Floats, decimals: Ints) -> Floats:
-    """Figures, each rounded to its number of decimals; of one shape."""
-    pairs = zip(values.ravel().tolist(), decimals.ravel().tolist(), strict=True)
-    return np.array([round(value, places) if np.isfinite(value) else value for value, places in pairs]).reshape(
-        values.shape
-    )
+    units = (unit for unit in LARGE_UNITS if decimals + unit.zeros <= DECIMALS_OF_UNIT)
+    return next((unit for unit in units if len(sizes) and sizes.min() >= unit.size), ONES)
 
 
 class TableColumn(NamedTuple):
-    """A printed column: the level above it, its statistic, and the number of decimals of its figures."""
+    """A printed column: the level above it, its statistic, and the number of decimals of its figures, negative left of
+    the decimal point.
+    """
 
     group: str
     head: str
@@ -327,8 +300,6 @@ class PrintedTable:
     notes: tuple[str, ...]
     universe: str = ""
     """Whose figures these are, in words; empty: those of all records."""
-    decimals: Ints | None = None
-    """Decimals of every figure and its error, (row, column), in large units; None: those of the column."""
     errors: Floats | None = None
     """Standard errors, (row, column), if they are printed instead of margins of error."""
     sample: Floats | None = None
@@ -353,7 +324,7 @@ class PrintedTable:
     def without_figures(self) -> PrintedTable:
         """What names the table, and its notes: for a list of many tables."""
         nothing, flags = np.empty((0, 0)), np.empty((0, 0), dtype=np.str_)
-        light = replace(self, rows=(), columns=(), decimals=None, errors=None, sample=None, flags=flags)
+        light = replace(self, rows=(), columns=(), errors=None, sample=None, flags=flags)
         return replace(light, values=nothing, margins=nothing, lower=nothing, upper=nothing)
 
     @property
@@ -395,7 +366,7 @@ def printed_table(job: Job, spec: Table, table: pa.Table, crosstab: Crosstab | N
         margin = scipy.special.stdtrit(df, 0.95) * error
     groups = [""] if across is None else labels[across]
     stub = [i for i in range(len(labels)) if i != across]
-    columns = _columns(text, spec, groups, value)
+    columns = columns_of(text, groups, spec.statistics, value, error)
     quality = rate(text.quality, [column.statistic.name for column in columns], value, error, margin)
     value, margin, error, lower, upper = (
         np.where(quality.printed, figures, np.nan) for figures in (value, margin, error, lower, upper)
@@ -457,21 +428,16 @@ class WrittenTables(Sequence[tuple[PrintedTable, pa.Table]]):
 
 
 def in_large_units(table: PrintedTable) -> PrintedTable:
-    """The table in a reader's units, which no file of data has.
-
-    Headings name millions or billions, and figures are rounded to what their errors support.
-    """
-    columns, sizes, places = list[TableColumn](), list[float](), list[Ints]()
-    for j, column in enumerate(table.columns):
+    """The table in a reader's units, which no file has: headings name millions or billions."""
+    columns, sizes = list[TableColumn](), list[float]()
+    for column in table.columns:
         alike = [k for k, other in enumerate(table.columns) if other.statistic == column.statistic]
-        unit = unit_of(table.values[:, alike])
-        decimals = column.decimals if unit is ONES else decimals_of(table.values[:, alike] / unit.size)
-        columns.append(column._replace(head=f"{column.head}{unit.suffix}", decimals=decimals))
+        unit = unit_of(table.values[:, alike], column.decimals)
+        columns.append(column._replace(head=f"{column.head}{unit.suffix}", decimals=column.decimals + unit.zeros))
         sizes.append(unit.size)
-        places.append(decimals_read(table.values[:, j], table.error_columns[1][:, j], decimals, unit))
     scaled = ("values", "margins", "lower", "upper", *(["errors"] if table.errors is not None else []))
     figures = {name: getattr(table, name) / np.array(sizes) for name in scaled}
-    return replace(table, columns=tuple(columns), decimals=np.column_stack(places), **figures)
+    return replace(table, columns=tuple(columns), **figures)
 
 
 def shown_rows(table: pa.Table, estimator: str) -> pa.Table:
@@ -535,21 +501,39 @@ def head_of(text: Presentation, statistic: Statistic) -> str:
     return name if statistic.variable is None else f"{name} of {text.with_unit(statistic.variable)}"
 
 
-def _columns(text: Presentation, spec: Table, groups: Sequence[str], values: Floats) -> tuple[TableColumn, ...]:
-    number, columns = len(spec.statistics), []
-    for group in groups:
-        for j, statistic in enumerate(spec.statistics):
-            stated = text.decimals.get(statistic.name)
-            decimals = 0 if statistic.name == "count" else decimals_of(values[:, j::number])
-            columns.append(TableColumn(group, head_of(text, statistic), statistic, decimals if stated is None else stated))
-    return tuple(columns)
+def columns_of(
+    text: Presentation, groups: Sequence[str], statistics: Sequence[Statistic], values: Floats, errors: Floats
+) -> tuple[TableColumn, ...]:
+    """Columns of every group and statistic, with the decimals of the job or those that standard errors support, which
+    all groups share. `values` and `errors` are (row, column).
+    """
+    shared = []
+    for j, statistic in enumerate(statistics):
+        of_statistic = slice(j, None, len(statistics))
+        stated = text.decimals.get(statistic.name)
+        supported = decimals_of(values[:, of_statistic], errors[:, of_statistic], whole=statistic.name == "count")
+        shared.append(supported if stated is None else stated)
+    return tuple(
+        TableColumn(group, head_of(text, statistic), statistic, decimals)
+        for group in groups
+        for statistic, decimals in zip(statistics, shared, strict=True)
+    )
 
 
-def decimals_of(values: Floats) -> int:
-    """Number of decimals with which the largest figure has `DIGITS` digits; 0 if its whole part has `DIGITS` or more."""
+def decimals_of(values: Floats, errors: Floats, *, whole: bool = False) -> int:
+    """Number of decimals of a column's figures, negative left of the decimal point.
+
+    They end at the last of the `ERROR_DIGITS` digits of the smallest standard error. Without errors, and at most, the
+    largest figure has `DIGITS` digits and its whole part; `whole` figures have no decimals.
+    """
     sizes = np.abs(values[np.isfinite(values)])
     largest = float(sizes.max()) if len(sizes) else 0.0
-    return 0 if largest == 0.0 else int(np.clip(DIGITS - 1 - np.floor(np.log10(largest)), 0, MOST_DECIMALS))
+    if not largest:
+        return 0
+    most = 0 if whole else int(np.clip(DIGITS - 1 - np.floor(np.log10(largest)), 0, MOST_DECIMALS))
+    known = np.isfinite(values) & np.isfinite(errors) & ((values != 0.0) | (errors != 0.0))
+    least = float(errors[known].min()) if known.any() else 0.0
+    return min(most, ERROR_DIGITS - 1 - int(f"{least:.{ERROR_DIGITS - 1}e}".partition("e")[2])) if least > 0.0 else most
 
 
 def rounded(values: Floats, columns: Sequence[TableColumn]) -> Floats:

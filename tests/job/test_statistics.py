@@ -73,3 +73,25 @@ def test_two_statistics_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(statistics.total, "Count", Count, raising=False)
     with pytest.raises(TypeError, match="two statistics have the name 'count'"):
         statistics._places()
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "possible"),
+    [
+        ((0.0, 1.0), (0.0, 1.0), (0.0, np.inf)),
+        ((0.0, 6.0), (2.0, 3.0), (0.0, 3.0)),
+        ((4.0, 6.0), (2.0, np.inf), (0.0, 3.0)),
+        ((-6.0, -4.0), (2.0, 4.0), (-3.0, -1.0)),
+        ((-6.0, -4.0), (0.0, 4.0), (-np.inf, -1.0)),
+        ((-6.0, 6.0), (0.0, 4.0), (-np.inf, np.inf)),
+        ((0.0, 1.0), (-1.0, 1.0), (-np.inf, np.inf)),
+    ],
+)
+def test_a_ratio_is_between_the_quotients_of_its_bounds(
+    above: tuple[float, float], below: tuple[float, float], possible: tuple[float, float]
+) -> None:
+    """Of two 0/1 outcomes it is not negative; that it is at most 1 is known to nobody who knows the bounds alone."""
+    ratio = of({"ratio": ["pay", "hours"]})
+    assert ratio.kind.possible(ratio, {"pay": above, "hours": below}.__getitem__) == possible
+    values = [y / z for y in np.clip(above, -100.0, 100.0) for z in np.clip(below, 1e-9, 1e9)]
+    assert possible[0] <= min(values) or below[0] < 0.0

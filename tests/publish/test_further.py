@@ -216,3 +216,32 @@ def test_a_mechanism_that_cannot_give_one_refuses_it_and_names_those_that_can(
     assert mechanism in own[0].fault
     assert allowed in own[0].allowed
     assert mechanism not in own[0].allowed.split(", ")
+
+
+def test_intervals_end_where_a_figure_cannot_go(tmp_path: Path) -> None:
+    """One of ten agreed: the interval of the ratio went below 0. Control: its standard error."""
+    text = """
+dataset: yes
+period: "2021"
+columns:
+  field: {levels: [arts, law]}
+  asked: {bounds: [0, 1], whole: true, outside: clip}
+  agreed: {bounds: [0, 1], whole: true, outside: clip}
+outcome: [asked, agreed]
+mechanism: {name: tables}
+budget: {epsilon: "1000"}
+withhold_above: null
+tables:
+  - name: t
+    by: [field]
+    statistics: [count, {ratio: [agreed, asked]}]
+publish: always
+runtime: {executor: serial}
+"""
+    field = np.repeat(["arts", "law"], 20)
+    agreed = np.tile([0, 1, *[0] * 18], 2)
+    people = pd.DataFrame({"field": field, "asked": np.tile([0, 1], 20), "agreed": agreed})
+    release = dpdist.run(dpdist.parse_job(text), tmp_path / "ws", people)
+    ratios = release.tables["t"].query("estimator == 'parameters' and statistic == 'ratio'")
+    assert (ratios["lower"] >= 0.0).all()
+    assert (ratios["estimate"] - 1.645 * ratios["standard_error"] < 0.0).any(), "control"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -32,6 +32,10 @@ class Constants(Protocol):
     def column(self) -> str | None: ...
     @property
     def level(self) -> Any: ...
+
+
+Bounds = Callable[[str], tuple[float, float]]
+"""The public bounds of an outcome by its name, infinite where a job states none."""
 
 
 class Sums(Protocol):
@@ -71,6 +75,7 @@ class Kind(ABC):
     of_outcome: ClassVar[bool] = True
     """True if it is of outcomes; a count and a share are of weights alone."""
     limits: ClassVar[tuple[float, float]] = (-inf, inf)
+    """What it can be, whatever the outcomes."""
 
     def operands(self, operand: Any) -> dict[str, Any]:
         """The constants that a job's value gives."""
@@ -82,6 +87,10 @@ class Kind(ABC):
             name: number for name, number in (("at", settings.at), ("above", settings.above)) if number is not None
         }
         return self.name if settings.variable is None and not constants else {self.name: settings.variable} | constants
+
+    def possible(self, constants: Constants, bounds: Bounds) -> tuple[float, float]:
+        """What it can be, given the public bounds of outcomes."""
+        return self.limits
 
     def label(self, constants: Constants) -> str:
         """Its name in a published table, with its constants and without its outcome."""

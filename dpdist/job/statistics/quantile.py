@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpdist.job.statistics.kind import Constants, Kind, Sums
+from dpdist.job.statistics.kind import Bounds, Constants, Kind, Sums
 
 
 class Quantile(Kind):
@@ -12,6 +12,9 @@ class Quantile(Kind):
 
     def label(self, constants: Constants) -> str:
         return f"{self.name} {constants.at:.10g}"
+
+    def possible(self, constants: Constants, bounds: Bounds) -> tuple[float, float]:
+        return bounds(str(constants.variable))
 
     def of_shape(self, constants: Constants) -> bool:
         return True

@@ -333,7 +333,7 @@ def _rows(table: PrintedTable, judged: bool = True) -> Iterator[Row]:
         cells = list[Cell]()
         for j, printed in zip(places, columns, strict=True):
             value = float(printed.values[i])
-            decimals = table.columns[j].decimals if table.decimals is None else int(table.decimals[i, j])
+            decimals = table.columns[j].decimals
             if printed.kind:
                 text = figure_text(value, 0 if printed.kind == SAMPLE else decimals, ",")
                 cells.append(Cell(text, "", "" if np.isnan(value) else f"{value:.10g}", ""))

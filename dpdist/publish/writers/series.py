@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,7 @@ from dpdist.publish.printed_tables import (
     MARGINS,
     WITHOUT,
     PrintedTable,
-    TableColumn,
-    decimals_of,
-    head_of,
+    columns_of,
     in_words,
     rounded,
 )
@@ -156,7 +154,7 @@ def _by_period(series: Series, name: str) -> PrintedTable:
     value, error, df = (layout(column) for column in ("estimate", "standard_error", "df"))
     with np.errstate(invalid="ignore"):
         margin = scipy.special.stdtrit(df, 0.95) * error
-    columns = _columns(text, groups, statistics, value)
+    columns = columns_of(text, groups, list(statistics.values()), value, error)
     notes = [*text.table(name).notes, *text.notes, ERRORS if text.se == "column" else MARGINS, *in_words(text.quality)]
     there = np.isfinite(value).any(axis=0)
     notes += [WITHOUT] * bool(np.isnan(value[:, there]).any())
@@ -188,7 +186,7 @@ def _of_changes(series: Series, name: str, changes: pd.DataFrame) -> PrintedTabl
     with np.errstate(invalid="ignore"):
         margin = scipy.special.stdtrit(layout("df"), 0.95) * error
     relative, of_relative = 100.0 * layout("relative"), 100.0 * layout("relative_error")
-    plain = _columns(text, groups, statistics, np.where(np.isnan(layout("after")), value, layout("after")))
+    plain = columns_of(text, groups, list(statistics.values()), value, error)
     columns = [
         both
         for column in plain
@@ -227,18 +225,6 @@ def _stub(series: Series, name: str, cells: Sequence[tuple[str, ...]]) -> dict[s
     text, by = series.last.presentation, series.by(name)
     labels = tuple(tuple(map(text.level, by, cell)) for cell in cells)
     return {"stub": tuple(map(text.label, by)), "rows": labels}
-
-
-def _columns(
-    text: Presentation, groups: Sequence[str], statistics: Mapping[tuple[str, str | None], Any], values: Floats
-) -> tuple[TableColumn, ...]:
-    columns, number = list[TableColumn](), len(statistics)
-    for group in groups:
-        for j, statistic in enumerate(statistics.values()):
-            stated = text.decimals.get(statistic.name)
-            decimals = 0 if statistic.name == "count" else decimals_of(values[:, j::number])
-            columns.append(TableColumn(group, head_of(text, statistic), statistic, decimals if stated is None else stated))
-    return tuple(columns)
 
 
 class _Layout:
