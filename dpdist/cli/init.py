@@ -398,15 +398,14 @@ def explain(
     def act() -> None:
         if code is None:
             for name, kind in KINDS.items():
-                out.print(f"{name}: {kind.sentences[0]}", markup=False)
+                out.print(f"{name}: {kind.explanation.partition('. ')[0].rstrip('.')}.", markup=False)
             return
         if code not in KINDS:
             remedy = suggestion(code, KINDS, "use a code in brackets after a caution")
             raise JobError("explain", [Problem("CODE", f"no caution has the code '{code:.80}'", ", ".join(KINDS), remedy)])
         kind = KINDS[code]
         stage = "before a run" if kind.stage == "plan" else "before a run and with the release"
-        for line in (f"{code}, given {stage}", *kind.sentences):
-            out.print(line, markup=False)
+        out.print(f"{code}, given {stage}\n{kind.explanation}", markup=False)
 
     run_command(act)
 

@@ -1,4 +1,4 @@
-"""Catalogue of cautions: code, stage, what it means and what to do, with named parameters.
+"""Catalogue of cautions: code, stage, what it means and what to do, with named parameters, and an explanation.
 
 A caution refuses nothing. Statements keep its text; `Caution.stated` finds the code of a text by the catalogue, also in
 statements of earlier versions.
@@ -24,16 +24,8 @@ class CautionKind(NamedTuple):
     """What it means: one or two sentences."""
     remedy: str = ""
     """What to do: a sentence."""
-    about: str = ""
-    """Where the text comes from, if not from this catalogue."""
-
-    @property
-    def sentences(self) -> list[str]:
-        """Its sentences for a reader who has no case at hand: parameters stand in capitals."""
-        parts = (
-            re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), part) for part in (self.text, self.remedy, self.about)
-        )
-        return [part.replace("{{", "{").replace("}}", "}") for part in parts if part]
+    explanation: str = ""
+    """What it means and what to do, for a reader without a case at hand."""
 
 
 KINDS: Mapping[str, CautionKind] = {
@@ -41,149 +33,227 @@ KINDS: Mapping[str, CautionKind] = {
         "release",
         "'{former}' is called '{present}' since dpdist 0.3, and this job runs as '{present}'{dropped}.",
         "Write mechanism: {{name: {present}}}; the next version no longer accepts the old name.",
+        explanation="The job names a mechanism as it was called before dpdist 0.3, and runs under its present name. Write "
+        "that name into the job, because the next version accepts no other.",
     ),
     "small_reference_cells": CautionKind(
         "plan",
         "Cells with fewer than {least} reference records borrow part of their distributions from similar cells: {cells}.",
         "Merge these cells, or use a larger reference.",
+        explanation="In some cells the reference has so few records that their distributions are partly those of similar "
+        "cells. Their quantiles and synthetic records say less about the cells themselves. Merge levels, or "
+        "take a larger reference.",
     ),
     "design_left_out": CautionKind(
         "release",
         "Published standard errors ignore {design}, so intervals may be too narrow.",
         "State survey.design_effect: {effect}.",
+        explanation="The survey was drawn in clusters, or has replicate weights, and standard errors of this mechanism do "
+        "not show it. Figures stay as they are, but intervals are too narrow. State survey.design_effect, "
+        "which you can compute from an earlier file.",
     ),
     "reference_without_period": CautionKind(
         "plan",
         "The reference states no period. If it is the file of {period} itself, the release publishes confidential records.",
         "Add period and provenance to reference.",
+        explanation="The job does not say of which period the reference is. Were it the current file, the release would "
+        "publish records of the people whom it protects. State the reference's period and where it comes "
+        "from.",
     ),
     "old_reference": CautionKind(
         "plan",
         "The reference is of {earlier}, {years} years from {period}: the distributions of weights and outcomes may have "
         "changed since, which dpdist rehearse cannot see.",
         "Use a newer reference, or noisy histograms of the current file, which cost part of ε.",
+        explanation="The reference is so old that weights and outcomes may be distributed differently today. Errors can "
+        "then be larger than a rehearsal shows, which knows the reference alone. Take a newer reference, or spend part of "
+        "ε on histograms of the current file.",
     ),
     "reference_published": CautionKind(
         "plan",
         "Weights and outcomes of the reference's records are published with the release, in {file}.",
         "Publish it only if the reference is public.",
+        explanation="The release contains weights and outcomes of the reference's records, because tables follow from "
+        "them. This is right for a public-use file. If the reference is not public, do not publish: name "
+        "another one.",
     ),
     "few_reference_records": CautionKind(
         "plan",
         "The reference has {records} records. Clipping limits follow from its tails, which fewer than {least} records do "
         "not show.",
         "Use a larger file.",
+        explanation="Limits at which values are clipped follow from the reference's largest values, and a small file "
+        "shows too few of them. Large values of the current file may then be cut. Take a larger reference.",
     ),
     "reference_unit": CautionKind(
         "plan",
         "No value of '{column}' in the reference reaches 1 % of its public bounds, {bounds}.",
         "Check that both are in the same unit, such as euros or thousands of euros.",
+        explanation="All values of the reference are far below the bounds that the job states. Often one of the two is in "
+        "thousands or per month. Compare both with the file's documentation; if they are right, narrow the "
+        "bounds, which lowers the noise.",
     ),
     "priority_without_effect": CautionKind(
         "plan",
         "'{mechanism}' measures all tables alike, so priority and error of {tables} have no effect.",
         "Remove these keys, or use the mechanism tables.",
+        explanation="This mechanism gives every table the same accuracy. Remove priority and error from the tables, or "
+        "use the mechanism `tables`, which divides the budget by them.",
     ),
     "low_public_totals": CautionKind(
         "plan",
         "rake, {margin}: public totals are smaller than the number of sample records ({cells}), so the mean weight would "
         "be below 1.",
         "Check the unit of the totals, and their population.",
+        explanation="Weights are raked to public totals that are smaller than the numbers of records in the sample, as if "
+        "one record stood for less than one person. The totals are probably in thousands, or of another "
+        "population.",
     ),
     "noise_of_gate": CautionKind(
         "plan",
         "Gate '{gate}': its noise has a standard deviation of {deviation} over {smallest}. Unless that is above {least}, "
         "the gate may fail good releases.",
         "List tables of large cells, or give gates more of ε.",
+        explanation="A gate compares a noisy figure with a limit before it publishes. Its noise is so large that a good "
+        "release can fail, which costs the budget all the same. Let the gate look at tables of large cells, "
+        "or give gates a larger part of ε.",
     ),
     "weak_guarantee": CautionKind(
         "plan",
         "ε = {epsilon} is a weak guarantee: whoever knows all other records can be nearly certain of one.",
         "Use a smaller epsilon.",
+        explanation="At so large an ε the guarantee rules out almost nothing: someone who knows everybody else in the "
+        "file can infer a record from the release. Use a smaller ε, or do not call the release protected.",
     ),
     "large_delta": CautionKind(
         "release",
         "δ = {delta} is not below 1/n = 1/{records}. Publishing one whole record at random would have such a δ.",
         "Use a δ far below 1/n.",
+        explanation="δ is a probability with which the guarantee may fail. It should be so small that not even one of all "
+        "records is affected. Use a δ far below one over the number of records.",
     ),
-    "law_not_judged": CautionKind("release", "Fit of the {law} law to the reference: {figures}."),
+    "law_not_judged": CautionKind(
+        "release",
+        "Fit of the {law} law to the reference: {figures}.",
+        explanation="The model assumes a law of the outcome, and no cell of the reference is large enough to test it. "
+        "Look at the evaluation before you publish, or test the law on a larger reference.",
+    ),
     "law_misfits": CautionKind(
         "release",
         "The {law} law does not fit the reference: {figures}. Figures will be off accordingly, and no standard error "
         "includes it.",
         "Use the mechanism tables, or a family that fits.",
+        explanation="The model assumes a law of the outcome that the reference contradicts. Figures will be off in the "
+        "same way, however large ε is, and no interval shows it. Use a family that fits, or the mechanism "
+        "`tables`, which assumes no law.",
     ),
     "reused_psu_codes": CautionKind(
         "plan",
         "'{psu}' has fewer than {least} codes, and no design stratum is named. Codes that start again in every stratum "
         "would count as the same PSU.",
         "Name survey.design_strata.",
+        explanation="The column of PSUs has very few codes. Usually they are numbered anew in every stratum, so that "
+        "different PSUs count as one, and standard errors are wrong. Name the column of strata under "
+        "survey.design_strata.",
     ),
     "small_strata": CautionKind(
         "plan",
         "{strata}: {records} records probably cannot reach Δ* = {target}, and the run would be refused. About {least} are "
         "needed.",
         "Pool strata, drop predictors, take model.prior: {{name: proper}}, or raise the budget.",
+        explanation="A stratum has so few records that the promised loss cannot be reached, and the run would end without "
+        "a release. Pool strata, use fewer predictors or a proper prior, or raise the budget.",
     ),
     "small_counts": CautionKind(
         "plan",
         "{counts}: whoever knows such a person learns that person's table columns. {consequence}",
         "{remedies}",
+        explanation="The release publishes numbers of sample records, and some are below the job's minimum. Who knows "
+        "that a certain person is in the sample can then find that person's cell, and so its columns. Many "
+        "agencies forbid it. Use coarser levels or fewer columns; protect the counts with budget.adjacency: "
+        "add_remove; or state under public_frame why they may be published.",
     ),
     "empty_levels": CautionKind(
         "plan",
         "'{column}' has {empty} of {levels} levels without a record: {names}.",
         "Check their spelling. Cells of such levels are published as empty, or from noise alone.",
+        explanation="The job lists levels that no record has. One may be misspelled, so that its records are missing from "
+        "the tables. If levels are really empty, their cells are published as empty, or from noise alone.",
     ),
     "fit_unseen": CautionKind(
         "plan",
         "How well the model fits is known only after the run.",
         "Look at {command} before publishing.",
+        explanation="Whether the model fits this survey can be seen only from the survey itself. After the run, read the "
+        "confidential report, and publish only if its verdict allows it.",
     ),
     "exact_losses": CautionKind(
         "plan",
         "Privacy weights follow from this file, so a record can lose more than ε.",
         "After the run, {command} measures the exact losses.",
+        explanation="Privacy weights are computed from the file, so ε is a target that single records may exceed. Audit "
+        "the workspace after the run: it gives the exact losses, which are confidential.",
     ),
     "hidden_counts": CautionKind(
         "plan",
         "{table}: noise hides {hidden} of {cells} published counts, even if all of their weights are at the bound: "
         "{names}. Means of these cells say nothing.",
-        "Merge these cells, or raise epsilon.",
+        "Raise epsilon, or merge levels with few records.",
+        explanation="The noise is larger than some counts can be, so their figures, and the means of such cells, are "
+        "noise. Raise ε, merge levels with few records, or publish fewer tables.",
     ),
     "predicted_far_off": CautionKind(
         "plan",
         "{table}, {statistic}: figures may be more than {factor} direct standard errors off in {cells} ({names}).",
-        "Merge these cells, or raise epsilon.",
+        "Raise epsilon, or merge levels with few records.",
+        explanation="The plan predicts that some figures will be several direct standard errors from what the file itself "
+        "gives. Raise ε, publish fewer tables, or take a nearer reference. Levels with few records can also "
+        "be merged; a total over all records cannot.",
     ),
     "public_totals_proposed": CautionKind(
         "plan",
         "{table}, count: the design fixes {fixed} of {cells} cells, so their direct estimates have no error.",
         "If these totals are public, state {rake} before the run: the counts are then published without error.",
+        explanation="The survey's design fixes some counts: every sample would give the same. If such totals are public, "
+        "state them under rake. Counts are then exact and cost nothing.",
     ),
     "far_off": CautionKind(
         "release",
         "{table}, {statistic}: figures may be more than {factor} direct standard errors off in {cells}.",
         "`beyond_direct` in statement.json lists all of them: do not rely on these figures.",
+        explanation="By what the release itself shows, some figures may be several direct standard errors from what the "
+        "file gives. `beyond_direct` in statement.json lists them. Do not rely on them, and expect the same "
+        "of differences and ratios that use them.",
     ),
     "withheld": CautionKind(
         "release",
         "{table}: {withheld} of {figures} figures are withheld, because their standard errors are larger than {limit}.",
         "Use coarser cells; a larger ε helps only where noise is the larger part of the error.",
+        explanation="The job withholds figures whose standard error is larger than they are, because such figures say "
+        "nothing. Their limits are published. With coarser cells, fewer are withheld; a larger ε helps only "
+        "where noise, not the small sample, makes the error.",
     ),
     "all_withheld": CautionKind(
         "release",
         "{table}: no figure of {statistic} is published, because every standard error is larger than {limit}.",
         "Check the units of file, bounds and reference; else use coarser cells.",
+        explanation="A statistic has no published figure at all. The usual cause is a unit: file, bounds and reference "
+        "must all be in euros, or all in thousands. If units agree, cells are too small for this statistic.",
     ),
     "drift": CautionKind(
         "release",
         "Cells have moved away from the reference ({cells}; `drift` in statement.json names them), and no standard error "
         "includes a change in the shape of a distribution.",
         "Use a newer reference next time, or noisy histograms.",
+        explanation="The release shows that this period differs from the reference by more than noise and sampling "
+        "explain. Estimates follow the measured change. A change in the shape of distributions is not "
+        "measured, so treat quantiles with care, and use a newer reference next time.",
     ),
     "of_mechanism": CautionKind(
-        "release", "{text}", about="Stated by the mechanism or the weight rule; its page says more."
+        "release",
+        "{text}",
+        explanation="The mechanism, its weight rule, or a plug-in states this of itself, and the catalogue of cautions "
+        "has no such text. The page of the mechanism says more.",
     ),
 }
 """By code. Of two texts that match, the one with more words of its own names the code."""

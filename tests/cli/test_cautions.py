@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from string import Formatter
 
@@ -210,10 +211,21 @@ def test_every_text_of_the_catalogue_is_found_again_with_its_code_and_is_explain
         caution = Caution.of(code, **names)
         assert {Caution.stated(caution.text).code, Caution.stated(str(caution)).code} == {code}
         shown = CliRunner().invoke(app, ["explain", code])
-        assert (shown.exit_code, code in shown.output) == (0, True)
+        assert (shown.exit_code, shown.output.partition(",")[0]) == (0, code)
+        words = " ".join(shown.output.split())
+        assert kind.explanation in words
+        assert kind.explanation.count(". ") > 0, "what it means, and what to do"
+        assert not re.findall(r"\b(?!PSU)[A-Z]{3,}\b|[{}]", words.replace("PSUs", "")), "placeholders"
     assert Caution.stated("whatever a plug-in says").code == "of_mechanism"
     listed = CliRunner().invoke(app, ["explain"])
     assert (listed.exit_code, [code for code in KINDS if f"{code}: " not in listed.output]) == (0, [])
+
+
+@pytest.mark.parametrize("code", ["predicted_far_off", "hidden_counts"])
+def test_no_caution_advises_to_merge_the_total_of_all_records(code: str) -> None:
+    """Both name cells, of which the total can be the only one."""
+    assert "these cells" not in KINDS[code].remedy
+    assert "merge levels with few records" in KINDS[code].remedy
 
 
 def test_an_unknown_code_is_refused_with_the_nearest() -> None:
