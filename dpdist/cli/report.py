@@ -196,7 +196,7 @@ def _statement(space: Workspace) -> dict[str, Any]:
     if space.store.download(folder / MANIFEST):
         space.store.download_folder(folder)
     if not folder.is_dir():
-        raise WorkspaceError(space.place, "no public folder", "run `dpdist run` on this workspace first")
+        raise WorkspaceError(space.place, "no public folder", "name the workspace of a run", 2)
     refuse_unverified(folder)
     statement: dict[str, Any] = json.loads((folder / "statement.json").read_text(encoding="utf-8"))
     return statement

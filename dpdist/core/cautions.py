@@ -60,6 +60,24 @@ KINDS: Mapping[str, CautionKind] = {
         "publish records of the people whom it protects. State the reference's period and where it comes "
         "from.",
     ),
+    "no_reference": CautionKind(
+        "plan",
+        "The job names no reference, so noisy histograms of the current file take {cost} of its ε = {epsilon}. "
+        "Errors of counts and means are then one and a half to four times as large as with an earlier public file.",
+        "Name a public file of this or a similar survey under reference, or state the histograms if there is none.",
+        explanation="Without a reference, dpdist spends part of ε on noisy histograms of the current file, to choose its "
+        "limits. Errors are larger, and quantiles are refused. A null in a job removes the reference of the job that it "
+        "extends. Name a public file of this or a similar survey under reference. If there is none, state "
+        "reference.histogram.epsilon, and this caution does not come again.",
+    ),
+    "periods": CautionKind(
+        "plan",
+        "The job is of period {period} and its reference of {earlier}: {doubt}.",
+        "Check both periods.",
+        explanation="A reference is as a rule the file of an earlier period. This one is later than the job, or one of the "
+        "two periods may be misspelt. The period is printed on the release, and the ledger charges it. Check both. A later "
+        "file may be the reference if it is public: the guarantee is the same, and the change is that back in time.",
+    ),
     "old_reference": CautionKind(
         "plan",
         "The reference is of {earlier}, {years} years from {period}: the distributions of weights and outcomes may have "

@@ -310,6 +310,7 @@ class Job(BudgetShares):
         if self.reference is None and self.mechanism.own_histograms and not self.sizes_in_sums and funded:
             histogram = HistogramReference(epsilon=self.epsilon.release * self.mechanism.histogram_share)
             object.__setattr__(self, "reference", HistogramsAlone(histogram=histogram))
+            self.model_fields_set.discard("reference")  # a null states nothing
         return self
 
     @model_validator(mode="after")

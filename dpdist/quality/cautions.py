@@ -13,6 +13,7 @@ from dpdist.core.records import Crosstab, first_named
 from dpdist.estimation.donors import DONORS
 from dpdist.estimation.raking import margins_of
 from dpdist.job import Job, family_facts
+from dpdist.job.values import budget_text
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.shapes import FEWEST_UNMIXED
 from dpdist.models.protocol import StratumModel
@@ -87,10 +88,16 @@ def _psus_of_no_stratum(plan: Plan) -> Iterator[Caution]:
 def _of_reference(job: Job) -> Iterator[Caution]:
     reference = job.reference
     if reference is None or not reference.holds_records:
+        if reference is not None and "reference" not in job.model_fields_set and reference.histograms is not None:
+            cost, epsilon = map(budget_text, (reference.histograms.epsilon, job.budget.epsilon))
+            yield Caution.of("no_reference", cost=cost, epsilon=epsilon)
         return
     if reference.period is None:
         yield Caution.of("reference_without_period", period=job.period)
-    elif (years := _years_between(reference.period, job.period)) >= OLD_REFERENCE:
+        return
+    if doubt := _doubt_of_periods(reference.period, job.period):
+        yield Caution.of("periods", period=job.period, earlier=reference.period, doubt=doubt)
+    if (years := _years_between(reference.period, job.period)) >= OLD_REFERENCE:
         yield Caution.of("old_reference", earlier=reference.period, years=years, period=job.period)
     if job.mechanism.donates:
         yield Caution.of("reference_published", file=f"public/released/{DONORS}")
@@ -105,10 +112,25 @@ def _small_totals(job: Job, crosstab: Crosstab) -> Iterator[Caution]:
             yield Caution.of("low_public_totals", margin=margin.by, cells=first_named(small))
 
 
+def _years(period: str) -> list[int]:
+    return [int(year) for year in re.findall(r"(?:19|20)[0-9]{2}", period)]
+
+
 def _years_between(left: str, right: str) -> int:
     """Returns the smallest number of years between the years that two periods name; 0 if one period names no year."""
-    first, second = ([int(year) for year in re.findall(r"(?:19|20)[0-9]{2}", period)] for period in (left, right))
-    return min((abs(a - b) for a in first for b in second), default=0)
+    return min((abs(a - b) for a in _years(left) for b in _years(right)), default=0)
+
+
+def _doubt_of_periods(reference: str, job: str) -> str:
+    """What is doubtful about the periods of a reference and of a job; empty if nothing is."""
+    if reference.isdigit() and job.isdigit() and len(reference) != len(job):
+        return "one of them may be misspelt"
+    if re.sub("[0-9]+", "", reference) == re.sub("[0-9]+", "", job):
+        numbers = (list(map(int, re.findall("[0-9]+", period))) for period in (reference, job))
+        is_later = next(numbers) > next(numbers)
+    else:
+        is_later = min(_years(reference), default=0) > max(_years(job), default=9999)
+    return "the reference is the later of the two" if is_later else ""
 
 
 def _small_strata(job: Job, crosstab: Crosstab, model: StratumModel, target: float | None) -> Iterator[Caution]:

@@ -42,6 +42,8 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None, study
         space.root.mkdir(parents=True, exist_ok=True)
         space.confidential.mkdir(mode=0o700, exist_ok=True)
         space.confidential.chmod(0o700)
+    except (FileExistsError, NotADirectoryError):
+        raise WorkspaceError(space.place, "it is a file, or lies in one", "name a folder", 2) from None
     except OSError as error:
         remedy = f"choose a folder that user {os.getuid()} may write, or let that user write here"
         raise WorkspaceError(space.place, f"cannot be written ({error.strerror})", remedy) from None

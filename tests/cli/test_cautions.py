@@ -154,22 +154,25 @@ OLD = JOB.replace("mechanism: {name: weighted, weights: fixed_point}", "mechanis
 )
 
 
+def of_tables(period: str, more: str) -> str:
+    """A job of tables by its own columns, without strata, with further keys."""
+    text = OLD.replace("strata: [field]\n", "").replace("sampler: {draws: 300}\n", "")
+    text = text.replace("10000000]}", "10000000], outside: clip}\n  weight: {bounds: [1, 200], outside: clip}")
+    text = text.replace("record: {log_lik: never}\n", "").replace('"3.6"', '"3.6", adjacency: substitution')
+    return text.replace('period: "1"', f"period: '{period}'") + f"{more}\n"
+
+
+def with_reference(folder: Path, period: str, of_reference: str) -> list[str]:
+    """Cautions on a job with a reference of a period."""
+    (folder / "earlier").mkdir()
+    earlier = survey(folder / "earlier", 60)
+    reference = f"reference: {{path: {earlier}, period: '{of_reference}', provenance: public}}"
+    return told(of_tables(period, reference), survey(folder, 48))
+
+
 @pytest.mark.parametrize(("period", "years"), [("1983-1985", 18), ("1992", 11), ("1994", 0), ("wave 3", 0)])
 def test_an_old_reference_has_a_caution(tmp_path: Path, period: str, years: int) -> None:
-    path = survey(tmp_path, 48)
-    old = (
-        OLD.replace('period: "1"', "period: 2003-2005")
-        .replace("strata: [field]\n", "")
-        .replace("sampler: {draws: 300}\n", "")
-    )
-    old = (
-        old.replace("10000000]}", "10000000], outside: clip}")
-        .replace("record: {log_lik: never}\n", "")
-        .replace('epsilon: "3.6"', 'epsilon: "3.6", adjacency: substitution')
-    )
-    (tmp_path / "earlier").mkdir()
-    earlier = survey(tmp_path / "earlier", 60)
-    told_of = told(old + f"reference: {{path: {earlier}, period: '{period}', provenance: public}}\n", path)
+    told_of = with_reference(tmp_path, "2003-2005", period)
     warned = [each for each in told_of if each.startswith("The reference is of")]
     assert warned == [] if not years else f"The reference is of {period}, {years} years from 2003-2005" in warned[0]
 
@@ -219,6 +222,36 @@ def test_every_text_of_the_catalogue_is_found_again_with_its_code_and_is_explain
     assert Caution.stated("whatever a plug-in says").code == "of_mechanism"
     listed = CliRunner().invoke(app, ["explain"])
     assert (listed.exit_code, [code for code in KINDS if f"{code}: " not in listed.output]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("job", "reference", "doubt"),
+    [
+        ("20244", "2012", "one of them may be misspelt"),
+        ("2024", "2025", "the reference is the later of the two"),
+        ("2024-Q3", "2024-Q4", "the reference is the later of the two"),
+        ("2024-Q3", "2025", "the reference is the later of the two"),
+        ("wave 9", "wave 10", "the reference is the later of the two"),
+        ("2024-Q1", "2023-Q4", ""),
+        ("2024-Q1", "2024", ""),
+        ("wave 3", "1994", ""),
+        ("2003-2005", "1999-2001", ""),
+    ],
+)
+def test_a_later_reference_and_periods_of_other_length_have_a_caution(
+    tmp_path: Path, job: str, reference: str, doubt: str
+) -> None:
+    warned = [each for each in with_reference(tmp_path, job, reference) if each.startswith("The job is of period")]
+    text = f"The job is of period {job} and its reference of {reference}: {doubt}. Check both periods."
+    assert warned == [text] * bool(doubt)
+
+
+@pytest.mark.parametrize("reference", ["", "reference: null", 'reference: {histogram: {epsilon: "0.6"}}'])
+def test_a_job_without_a_reference_learns_what_that_costs_unless_it_says_so(tmp_path: Path, reference: str) -> None:
+    told_of = told(of_tables("2021", reference), survey(tmp_path, 48))
+    warned = [each for each in told_of if "names no reference" in each]
+    assert len(warned) == ("histogram" not in reference)
+    assert all("take 0.6 of its ε = 3.6." in each and "one and a half to four times as large" in each for each in warned)
 
 
 @pytest.mark.parametrize("code", ["predicted_far_off", "hidden_counts"])

@@ -320,6 +320,20 @@ def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
     assert_refused(run(tmp_path, input=tmp_path), "file: ", "a Parquet file, a CSV file")
 
 
+@pytest.mark.parametrize("below", ["", "/ws"])
+def test_a_file_is_no_workspace(tmp_path: Path, below: str) -> None:
+    """It was said that user 0 may not write there. `report` of a folder that no run has written is the same mistake."""
+    (tmp_path / "afile").write_text("", encoding="utf-8")
+    (tmp_path / "job.yaml").write_text(JOB, encoding="utf-8")
+    path, place = write(tmp_path, ".parquet", survey()), f"{tmp_path}/afile{below}"
+    done = CliRunner().invoke(app, ["run", str(tmp_path / "job.yaml"), "--input", str(path), "--workspace", place])
+    assert done.exit_code == 2
+    assert "it is a file, or lies in one" in done.stderr
+    assert "may write" not in done.stderr
+    refused = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert (refused.exit_code, "name the workspace of a run" in refused.stderr) == (2, True)
+
+
 def test_no_input_at_all_is_refused_with_both_ways_to_give_one(tmp_path: Path) -> None:
     assert_refused(run(tmp_path, input=None), "input: no input", "--input PATH", "simulate")
 
