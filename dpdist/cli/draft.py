@@ -29,6 +29,13 @@ KEPT_OUTCOME = (
 SHARE = "; the mean is the share of {}: exchange 0 and 1 for that of {}"
 ONE_VALUE = "the public file has one value, which tells no bounds"
 FEW = f"# fewer than {FEW_RECORDS} public records: name the level to merge each with, when files are read"
+UNIT = re.compile(
+    r"^(.*_)?(household|hh|family|person|respondent|patient|student|firm)(_?(id|no|nr|num|number|key))?$"
+    r"|(^|_)(id|hhid|pid|uid|idnum|caseid|seqn)$",
+    re.IGNORECASE,
+)
+"""Names of columns that number persons, households or the like."""
+UNITS = "# privacy_unit: {{column: {}, most: …}}  # protects all records of one person or household; unset: one record"
 ACCOUNT = "# the ledger's account: keep this name in every period, because a new name opens a new account"
 MOST_CELLS_OF_A_COLUMN = 30
 """Largest number of levels of a column that is proposed for the released table."""
@@ -92,6 +99,12 @@ class Draft:
         )
 
     @property
+    def unit(self) -> str | None:
+        """The first column that numbers persons or households by its name, if the job has no other use of it."""
+        in_use = {*self.by, *self.design.names, *self.outcomes, self.weight}
+        return next((name for name in self.columns if name not in in_use and UNIT.search(name)), None)
+
+    @property
     def counts_codes(self) -> bool:
         """True if the mechanism counts the levels of coded outcomes in every stratum."""
         return self.spec.statistics == "marginals"
@@ -132,11 +145,15 @@ class Draft:
         if self.weight is not None and self.clips_weights:
             yield self._line(self.weight, "bounds: […, …]", ", outside: clip")
         yield from self._recode()
-        roles = {*self.by, *self.design.names, *self.outcomes, *([self.weight] if self.clips_weights else [])}
+        clipped = [self.weight] if self.clips_weights else []
+        roles = {*self.by, *self.design.names, *self.outcomes, *clipped, *([self.unit] if self.unit is not None else [])}
         rest = [name for name in self.columns if name not in roles]
         if rest:
             yield "  # Not used so far:"
         for name in rest:
+            if UNIT.search(name):
+                yield f"  # {flow(name)}, an identifier by its name"
+                continue
             yield f"  # {self._line(name, '…', '').strip().removeprefix('# TODO fill: ')}"
 
     def _recode(self) -> Iterator[str]:
@@ -226,6 +243,7 @@ class Draft:
             yield 'budget: {epsilon: "10.8", adjacency: zero_out}  # of the whole release'
         else:
             yield 'budget: {epsilon: "1", adjacency: substitution}  # of the whole release'
+            yield UNITS.format("…" if self.unit is None else flow(self.unit))
         if self.spec.adds_noise:
             yield PREDICTED
         if self.spec.statistics is None:

@@ -82,7 +82,7 @@ def init(
 
     def act() -> None:
         _refuse_place(to)  # before modules whose import takes seconds
-        from dpdist.cli.draft import Draft, dataset_and_period
+        from dpdist.cli.draft import UNIT, Draft, dataset_and_period
         from dpdist.job.loading import to_do
         from dpdist.survey.domains import domains_by_value, domains_of, labels_of, strata_of
         from dpdist.survey.source import open_file
@@ -112,7 +112,7 @@ def init(
         facts_of_reference = _of_reference(chosen, of, provenance, asks)
         options = Options(design_strata, psu, replicate_weights, replicate_kind, fay)
         design = chosen_design(list(columns), options, asks, to)
-        remaining = {name: kind for name, kind in columns.items() if name not in design.names}
+        remaining = {name: kind for name, kind in columns.items() if name not in design.names and not UNIT.search(name)}
         named_by = by or list(dict.fromkeys(chain.from_iterable(tables)))
         outcomes, weights = _roles(columns, remaining, both, outcome, weight, named_by, asks, to)
         read = public_file or (file if confidential else None)

@@ -754,6 +754,31 @@ def test_the_job_says_what_its_dataset_s_name_is_for(files: Path) -> None:
     assert head.startswith("dataset: incomes  # the ledger's account: keep this name in every period")
 
 
+def test_an_identifier_is_no_outcome_and_a_household_is_proposed_as_the_unit(files: Path) -> None:
+    """The one number that is left is the outcome. A file with a household became a job without outcome and tables.
+    Controls: without such columns the line names none, and a household that is named is the outcome.
+    """
+    for name, seed in (("people-2024", 1), ("people-2022", 2)):
+        rows = people(seed).assign(household=np.arange(600) // 2, person_id=np.arange(600), household_size=2)
+        rows.drop(columns="number").to_parquet(f"{name}.parquet")
+    said = ("people-2024.parquet", "--public", "people-2022.parquet", "--yes", "--out")
+    assert command("init", *said, "job.yaml")[0] == 0
+    text = Path("job.yaml").read_text(encoding="utf-8")
+    assert "\n# privacy_unit: {column: household, most: …}  # protects all records of one person" in text
+    assert "  # person_id, an identifier by its name\n" in text
+    job = load_job("job.yaml")
+    assert (job.outcomes, job.cell_columns) == (("income",), ("region", "sex"))
+    Path("job.yaml").write_text(
+        text.replace("# privacy_unit", "privacy_unit").replace("most: …", "most: 2"), encoding="utf-8"
+    )
+    code, found = command("validate", "job.yaml")
+    assert code == 0, found
+    assert command("init", *said, "b.yaml", "--outcome", "household")[0] == 0
+    assert load_job("b.yaml").outcomes == ("household",)
+    assert command("init", "people-2024.csv", "--public", "people-2022.csv", "--yes", "--out", "c.yaml")[0] == 0
+    assert "\n# privacy_unit: {column: …, most: …}" in Path("c.yaml").read_text(encoding="utf-8")
+
+
 def test_a_level_of_few_public_records_is_proposed_to_be_merged(files: Path) -> None:
     """Once a target is named, the job merges it. Control: five public records, and levels of the confidential file."""
     for name, seed, few in (("people-2024", 1, 1), ("people-2022", 2, 3)):
