@@ -18,9 +18,8 @@ STRATUM = re.compile(
 )
 REPLICATE = re.compile(r"^(.*(?:rep|brr|jk|boot|bs|wgt|weight|wt|rw|fay).*?)([0-9]+)$", re.IGNORECASE)
 NONE = "none"
-FAY = "fay"
-KINDS = ("brr", FAY, "jackknife", "bootstrap", "successive_difference")
-"""Methods of replicate weights. FAY has a constant, which the job states."""
+KINDS = ("brr", "fay", "jackknife", "bootstrap", "successive_difference")
+"""Methods of replicate weights."""
 FEWEST_REPLICATES = 8
 """Smallest number of columns, numbered 1, 2, 3 and so on, that are proposed as replicate weights."""
 
@@ -43,16 +42,6 @@ class DesignColumns:
     strata: tuple[str, ...] = ()
     psu: str | None = None
     replicates: NumberedColumns | None = None
-    kind: str | None = None
-    """The method that made the replicate weights; None if the user did not state it."""
-    fay: float | None = None
-    """The constant of the method FAY."""
-    weights: str | None = None
-    """The public CSV file of the strata's weights, as the job names it."""
-
-    @property
-    def clustered(self) -> bool:
-        return self.psu is not None or (self.replicates is not None and self.kind is not None)
 
     @property
     def names(self) -> frozenset[str]:
@@ -72,14 +61,8 @@ class DesignColumns:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Returns the settings of `survey`. Replicate weights are left out if nobody stated their method."""
+        """Returns the settings of `survey`. Replicate weights are left out, because nobody has stated their method."""
         settings: dict[str, Any] = {"design_strata": list(self.strata)} if self.strata else {}
-        if self.weights is not None:
-            settings["design_weights"] = {"by": list(self.strata), "path": self.weights}
-        if self.replicates is not None and self.kind is not None:
-            constant = {"fay": self.fay} if self.fay is not None else {}
-            columns = {"prefix": self.replicates.prefix, "number": len(self.replicates.columns)}
-            return settings | {"replicate_weights": {"kind": self.kind, **constant, **columns}}
         return settings | ({"psu": self.psu} if self.psu is not None else {})
 
 
@@ -89,8 +72,6 @@ class Options(NamedTuple):
     strata: Sequence[str] | None
     psu: str | None
     replicates: str | None
-    kind: str | None
-    fay: float | None = None
 
 
 def chosen_design(names: Sequence[str], options: Options, asks: bool, job: Path) -> DesignColumns:
@@ -114,28 +95,12 @@ def chosen_design(names: Sequence[str], options: Options, asks: bool, job: Path)
         raise JobError(
             str(job), [Problem("--replicate-weights", "the file has no such columns", allowed, "name their prefix")]
         )
-    kind, fay = _method(options, asks, job)
     for option, name in (*(("--design-strata", column) for column in chosen), ("--psu", unit)):
         if name is not None and name not in names:
             remedy = suggestion(name, names, "name one of these, or none")
             problem = Problem(option, f"the file has no column '{name:.80}'", ", ".join(names[:20]), remedy)
             raise JobError(str(job), [problem])
-    return DesignColumns(chosen, unit, replicate_columns, kind, fay)
-
-
-def _method(options: Options, asks: bool, job: Path) -> tuple[str | None, float | None]:
-    kind, fay = options.kind if options.kind is not None or options.fay is None else FAY, options.fay
-    if kind is not None and kind not in KINDS:
-        remedy = suggestion(kind, KINDS, "use one of these")
-        raise JobError(str(job), [Problem("--replicate-kind", f"'{kind:.80}' is not known", ", ".join(KINDS), remedy)])
-    if kind == FAY and fay is None and asks:
-        fay = float(typer.prompt("Fay's k, the factor on weights of the half that a replicate leaves out", default=0.5))
-    if (kind == FAY) != (fay is not None):
-        fault = "no k for the kind fay" if fay is None else f"k goes with the kind fay, and only with it: not with {kind}"
-        raise JobError(str(job), [Problem("--fay", fault, "--replicate-kind fay --fay 0.5", "state both")])
-    if fay is not None and not 0.0 < fay < 1.0:
-        raise JobError(str(job), [Problem("--fay", f"{fay:g}", "a number between 0 and 1", "see the file's documentation")])
-    return kind, fay
+    return DesignColumns(chosen, unit, replicate_columns)
 
 
 def by_name(names: Iterable[str]) -> DesignColumns:

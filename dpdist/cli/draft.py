@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpdist.cli.design_columns import FAY, KINDS, DesignColumns
+from dpdist.cli.design_columns import KINDS, DesignColumns
 from dpdist.cli.table_text import DONATED
 from dpdist.core.records import Level
 from dpdist.job import SPECS, MechanismSpec, budget_text
@@ -92,11 +92,7 @@ class Draft:
         spec = self.spec
         pays_for_histograms = spec.own_histograms and self.reference is None
         needed = pays_for_histograms or (spec.adds_noise and not spec.by_cell)
-        return (
-            self.weight is not None
-            and self.design.weights is None
-            and (needed or (spec.by_cell and self.weight in self.domains))
-        )
+        return self.weight is not None and (needed or (spec.by_cell and self.weight in self.domains))
 
     @property
     def unit(self) -> str | None:
@@ -219,23 +215,26 @@ class Draft:
 
     def _survey(self) -> Iterator[str]:
         design = self.design
-        survey = self._stated(design)
+        survey = {"weight": self.weight, **design.settings, **self._effect(clustered=design.psu is not None)}
         comment = "the sample's design" if design.names else "without strata and PSUs: see the how-to on designs"
         yield f"survey: {flow(survey)}  # {comment}"
-        if design.strata and design.weights is None and self.spec.public_weights:
+        if design.strata and self.spec.public_weights:
             yield PUBLIC_WEIGHTS.format(flow(list(design.strata)))
-        if design.replicates is not None and design.kind is None:
-            ready = self._stated(replace(design, kind=FAY, fay=0.5))
+        if design.replicates is not None:
+            prefix, columns = design.replicates
+            stated = {"kind": "fay", "fay": 0.5, "prefix": prefix, "number": len(columns)}
+            ready = {"weight": self.weight, **design.settings, "replicate_weights": stated, **self._effect(clustered=True)}
             kinds = f"{', '.join(KINDS)}; fay: 0.5 is for kind fay alone"
-            columns = design.replicates.in_words
-            yield f"# TODO fill: state the method of {columns} as kind, and replace the line above by this one: {kinds}"
+            named = design.replicates.in_words
+            yield f"# TODO fill: state the method of {named} as kind, and replace the line above by this one: {kinds}"
             yield f"# survey: {flow(ready)}"
-        elif design.clustered and "design_effect" not in survey:
+        elif design.psu is not None and "design_effect" not in survey:
             yield "# Published errors know no clusters: state survey.design_effect, a public figure, where you have one"
 
-    def _stated(self, design: DesignColumns) -> dict[str, Any]:
-        of_reference = design.clustered and self.reference is not None and self.spec.needs_reference
-        return {"weight": self.weight, **design.settings, **({"design_effect": "reference"} if of_reference else {})}
+    def _effect(self, *, clustered: bool) -> dict[str, str]:
+        """The design effect of a clustered survey, which a reference shows."""
+        of_reference = clustered and self.reference is not None and self.spec.needs_reference
+        return {"design_effect": "reference"} if of_reference else {}
 
     def _cost(self) -> Iterator[str]:
         yield f"mechanism: {{name: {self.mechanism}}}  # {PROPOSED[self.mechanism]}"
@@ -253,7 +252,8 @@ class Draft:
                 named = flow({**self.reference, "period": "…"})
                 yield f"# TODO fill: reference: {named}, and the period that this file is of"
                 return
-            yield f"reference: {flow(dict(self.reference))}  # an earlier file of this survey, which you declare public"
+            source = "" if "provenance" in self.reference else "; provenance: … says where it comes from"
+            yield f"reference: {flow(dict(self.reference))}  # an earlier file, which you declare public{source}"
             if self.spec.donates:
                 yield f"# {DONATED.text}"
         elif self.spec.own_histograms:

@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 from dpdist.cli.console import out, run_command
-from dpdist.cli.design_columns import NONE, DesignColumns, Options, chosen_design
+from dpdist.cli.design_columns import NONE, Options, chosen_design
 from dpdist.core.errors import JobError, Problem, suggestion
 from dpdist.core.files import sha256, write_text
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 WEIGHT = re.compile(r"(^|_)(weight|wgt|wt)s?(_|$)", re.IGNORECASE)
 DATASET = "The survey's short name, the same in every period (a ledger charges the account of this name)"
-CODEBOOK = "CSV of levels and bounds, or a labelled file."
+CODEBOOK = "CSV of levels and bounds, or labelled file."
 
 
 def init(
@@ -40,15 +40,9 @@ def init(
     public: Annotated[Path | None, typer.Option("--public", help="Public file that gives levels and bounds.")] = None,
     codebook_file: Annotated[Path | None, typer.Option("--codebook", help=CODEBOOK)] = None,
     reference: Annotated[str | None, typer.Option("--reference", help="Earlier public file or none; as --public.")] = None,
-    of: Annotated[str | None, typer.Option("--reference-period", help="Its period; unset: a year in its name.")] = None,
-    provenance: Annotated[str | None, typer.Option("--provenance", help="Its source, and why it is public.")] = None,
     outcome: Annotated[list[str] | None, typer.Option("--outcome", help="Sensitive numeric column; repeatable.")] = None,
     weight: Annotated[str | None, typer.Option("--weight", help="Sampling weight, or none.")] = None,
-    by: Annotated[list[str] | None, typer.Option("--by", help="Table column; may be repeated.")] = None,
-    table: Annotated[
-        list[str] | None,
-        typer.Option("--table", help="Columns of one table: a,b; repeatable."),
-    ] = None,
+    table: Annotated[list[str] | None, typer.Option("--table", help="Columns of one table: a,b; repeatable.")] = None,
     design_strata: Annotated[
         list[str] | None, typer.Option("--design-strata", help="Column, or none; may be repeated.")
     ] = None,
@@ -56,40 +50,26 @@ def init(
     replicate_weights: Annotated[
         str | None, typer.Option("--replicate-weights", help="Prefix of their columns, or none.")
     ] = None,
-    replicate_kind: Annotated[
-        str | None, typer.Option("--replicate-kind", help="How replicates were made, as brr or fay.")
-    ] = None,
-    fay: Annotated[float | None, typer.Option("--fay", help="Fay's k, such as 0.5; implies kind fay.")] = None,
-    design_weights: Annotated[
-        Path | None, typer.Option("--design-weights", help="Public CSV file of weights by stratum.")
-    ] = None,
-    mechanism: Annotated[str | None, typer.Option("--mechanism", help="Unset: chosen from your answers.")] = None,
-    records: Annotated[
-        bool | None, typer.Option("--records/--tables-only", help="With or without synthetic records.")
-    ] = None,
+    records: Annotated[bool, typer.Option("--records", help="With synthetic records, too.")] = False,
     period: Annotated[str | None, typer.Option("--period", help="Period; unset: a year in FILE's name.")] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option("--dataset", help="Short name; unset: from FILE's name."),
-    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; accept all proposals.")] = False,
     confidential: Annotated[
         bool,
         typer.Option("--i-know-this-reads-confidential-data", help="Propose from FILE's values, too; confirm."),
     ] = False,
 ) -> None:
-    """Write a commented job for a file. Levels and bounds come from public sources; open decisions are marked TODO."""
+    """Write a commented job for a file. Open decisions are marked TODO."""
 
     def act() -> None:
         _refuse_place(to)  # before modules whose import takes seconds
         from dpdist.cli.draft import UNIT, Draft, dataset_and_period
         from dpdist.job.loading import to_do
-        from dpdist.survey.domains import domains_by_value, domains_of, labels_of, strata_of
+        from dpdist.survey.domains import domains_by_value, domains_of, labels_of
         from dpdist.survey.source import open_file
         from dpdist.survey.statistical_file import SPSS
 
         asks = not yes and sys.stdin.isatty()
-        tables = _tables(table, by, to)
+        tables = _tables(table)
         chosen = _reference(public, reference, asks)
         _refuse_paths(file, (public, chosen), to)
         written = {path: _detect_format(path) for path in (file, public, chosen) if path is not None}
@@ -109,29 +89,28 @@ def init(
         if confidential and file is not None:
             guessed = domains_by_value(sources[file], [name for name in columns if name not in domains], "", in_order=False)
         both = domains | guessed
-        facts_of_reference = _of_reference(chosen, of, provenance, asks)
-        options = Options(design_strata, psu, replicate_weights, replicate_kind, fay)
-        design = chosen_design(list(columns), options, asks, to)
+        facts_of_reference = _of_reference(chosen, asks)
+        design = chosen_design(list(columns), Options(design_strata, psu, replicate_weights), asks, to)
         remaining = {name: kind for name, kind in columns.items() if name not in design.names and not UNIT.search(name)}
-        named_by = by or list(dict.fromkeys(chain.from_iterable(tables)))
+        named_by = list(dict.fromkeys(chain.from_iterable(tables)))
         outcomes, weights = _roles(columns, remaining, both, outcome, weight, named_by, asks, to)
         read = public_file or (file if confidential else None)
         across = tuple(
             named_by or _by(both, remaining, {*outcomes, weights}, None if read is None else sources[read], asks)
         )
-        with_records = _records(records, mechanism, asks)
-        method = _mechanism(mechanism, with_records, chosen, [both.get(outcome) for outcome in outcomes], to)
-        design = replace(design, weights=public_weights(design_weights, design, weights, method, to, asks))
-        weighted = {} if design.weights is None else strata_of(to.parent / design.weights, design.strata, columns, both)
-        both |= weighted
+        if asks and not records:
+            with_records = typer.confirm("Synthetic records, too, and not just tables?", default=False)
+        else:
+            with_records = records
+        method = _mechanism(with_records, chosen, [both.get(outcome) for outcome in outcomes])
         name, when = dataset_and_period(file or public_file, period)
-        name = dataset or (str(typer.prompt(DATASET, default=name)) if asks else name)
+        name = str(typer.prompt(DATASET, default=name)) if asks else name
         paths = [_from(to, path, written) for path in (file, chosen)]
         reference_section = None if paths[1] is None else paths[1] | facts_of_reference
         facts = (
             tuple(columns),
             both,
-            frozenset({*guessed} - {*weighted}),
+            frozenset(guessed),
             outcomes,
             weights,
             across,
@@ -139,7 +118,9 @@ def init(
             reference_section,
         )
         proposed = not named_by and not asks
-        draft = Draft(name, when, paths[0], *facts, design=design, proposed=proposed, labels=labels, tables=tables)
+        draft = Draft(
+            name, when, paths[0], *facts, design=design, proposed=proposed, labels=labels, tables=tables[1:] and tables
+        )
         text = draft.text()
         write_text(to, text)
         for line in _noted(draft):
@@ -151,42 +132,8 @@ def init(
     run_command(act)
 
 
-def public_weights(
-    answer: Path | None, design: DesignColumns, weight: str | None, mechanism: str, to: Path, asks: bool
-) -> str | None:
-    """Returns the public file of the strata's weights, as the job names it.
-
-    Raises `JobError` for one without strata, and for a mechanism that does not use it.
-    """
-    from dpdist.job import SPECS, those
-
-    if answer is not None and not (design.strata and weight):
-        fault, remedy = (
-            ("weights of design strata without strata, or without a weight"),
-            "name --design-strata and --weight, too",
-        )
-        raise JobError(str(to), [Problem("--design-weights", fault, "strata with a weight", remedy)])
-    if answer is not None and not SPECS[mechanism].public_weights:
-        fault, allowed = f"'{mechanism}' does not use public weights", ", ".join(those(lambda spec: spec.public_weights))
-        raise JobError(
-            str(to), [Problem("--design-weights", fault, f"--mechanism {allowed}", "use one of these, or leave it out")]
-        )
-    if answer is None and asks and design.strata and weight and SPECS[mechanism].public_weights:
-        question = "A public CSV file with the weight of each design stratum (its path, or none)"
-        typed = str(typer.prompt(question, default=NONE))
-        answer = None if typed == NONE else Path(typed)
-    draft = _from(to, answer, {})
-    return None if draft is None else draft["path"]
-
-
-def _tables(table: list[str] | None, by: list[str] | None, to: Path) -> tuple[tuple[str, ...], ...]:
-    """Returns the columns of every table of `--table`. Raises `JobError` beside `--by`."""
-    if table and by:
-        fault, remedy = (
-            ("both the columns of one table and several tables"),
-            "name one table by --by, or all tables by --table",
-        )
-        raise JobError(str(to), [Problem("--table", fault, "--by or --table", remedy)])
+def _tables(table: list[str] | None) -> tuple[tuple[str, ...], ...]:
+    """Returns the columns of every table of `--table`."""
     return tuple(tuple(name.strip() for name in option.split(",") if name.strip()) for option in table or ())
 
 
@@ -197,17 +144,15 @@ def _reference(public: Path | None, answer: str | None, asks: bool) -> Path | No
     return public if answer is None else None if answer == NONE else Path(answer)
 
 
-def _of_reference(path: Path | None, period: str | None, provenance: str | None, asks: bool) -> dict[str, str]:
+def _of_reference(path: Path | None, asks: bool) -> dict[str, str]:
     from dpdist.cli.draft import dataset_and_period
 
     if path is None:
         return {}
-    period = period or dataset_and_period(path, None)[1]
+    period, provenance = dataset_and_period(path, None)[1], ""
     if asks:
         period = str(typer.prompt(f"The period that {path.name} is of", default=period))
-        provenance = provenance or str(
-            typer.prompt("Where it comes from, and why it is public", default="", show_default=False)
-        )
+        provenance = str(typer.prompt("Where it comes from, and why it is public", default="", show_default=False))
     return {name: text for name, text in (("period", period), ("provenance", provenance)) if text}
 
 
@@ -242,15 +187,9 @@ def _noted(draft: Draft) -> Iterator[str]:
         options = "--design-strata, --psu and --replicate-weights name others, or none"
         yield f"survey design: {draft.design.in_words} ({options})"
     if draft.proposed and draft.by:
-        yield f"the table is by {', '.join(draft.by)}, the first categories that are not redundant; --by names others"
+        yield f"the table is by {', '.join(draft.by)}, the first categories that are not redundant; --table names others"
     if draft.reference is not None and draft.spec.needs_reference and draft.spec.donates:
         yield f"{draft.reference['path']} is the reference. {DONATED.text} --reference none leaves it out"
-
-
-def _records(answer: bool | None, mechanism: str | None, asks: bool) -> bool:
-    if answer is None and asks and mechanism is None:
-        return typer.confirm("Synthetic records, too, and not just tables?", default=False)
-    return bool(answer)
 
 
 def _refuse_place(to: Path) -> None:
@@ -316,7 +255,7 @@ def _roles(
     named = [
         *(("--outcome", name) for name in outcomes),
         ("--weight", weight),
-        *(("--by, --table", name) for name in by or ()),
+        *(("--table", name) for name in by or ()),
     ]
     for option, name in named:
         if name is not None and name not in columns:
@@ -326,29 +265,20 @@ def _roles(
     return tuple(dict.fromkeys(outcomes)), weight
 
 
-def _mechanism(
-    answer: str | None, records: bool, reference: Path | None, outcomes: Sequence[ColumnDomain | None], to: Path
-) -> str:
+def _mechanism(records: bool, reference: Path | None, outcomes: Sequence[ColumnDomain | None]) -> str:
     """Returns the mechanism to propose, as in the table of mechanisms in README.
 
     It depends on whether there is a reference, whether the outcome is yes or no, and whether records are wanted.
     """
-    from dpdist.cli.draft import PROPOSED
-
-    if answer is not None and answer not in PROPOSED:
-        remedy = suggestion(answer, PROPOSED, "use one of these; write other jobs by hand")
-        allowed = ", ".join(PROPOSED)
-        raise JobError(str(to), [Problem("--mechanism", f"init writes no job with '{answer:.80}'", allowed, remedy)])
-    if records:
-        yes_or_no = bool(outcomes) and all(
-            outcome is not None
-            and (set(map(str, outcome.levels or ())) == {"0", "1"} or len(outcome.of_outcome().texts) == 2)
-            for outcome in outcomes
-        )
-        if reference is None and yes_or_no:
-            return answer or "marginals"
-        return answer or ("sanitized_statistics" if reference is not None else "weighted")
-    return answer or "tables"
+    if not records:
+        return "tables"
+    yes_or_no = bool(outcomes) and all(
+        outcome is not None and (set(map(str, outcome.levels or ())) == {"0", "1"} or len(outcome.of_outcome().texts) == 2)
+        for outcome in outcomes
+    )
+    if reference is None:
+        return "marginals" if yes_or_no else "weighted"
+    return "sanitized_statistics"
 
 
 def _from(job: Path, path: Path | None, written: Mapping[Path, TextFile]) -> dict[str, str] | None:

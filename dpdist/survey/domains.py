@@ -5,9 +5,8 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +14,6 @@ import pyarrow.compute as pc
 
 from dpdist.core.errors import DataError, Problem, suggestion
 from dpdist.core.records import Level
-from dpdist.job.data import JOINED, label_of, read_weights
 from dpdist.job.values import NUMBER
 from dpdist.survey.checks import DECIMAL_TEXT
 from dpdist.survey.csv_file import guess_format
@@ -36,8 +34,6 @@ levels all must be where the last has the digits 7 to 9 alone: after a gap it is
 """
 SPECIAL = frozenset("789")
 """Digits of codes that stand after a gap for no answer: 9, 88, 97."""
-STRATA = "a CSV file, in UTF-8, of the columns of design strata and a column weight"
-CODE = re.compile(r"0|-?[1-9][0-9]*")
 """A whole number as it prints: 01 is a text."""
 FEW_RECORDS = 5
 """Smallest number of public records of a level that is not proposed to be merged."""
@@ -321,35 +317,6 @@ def _ordered(low: str, high: str) -> bool:
         return -math.inf < float(low) < float(high) < math.inf
     except ValueError:
         return False
-
-
-def strata_of(
-    path: Path, by: Sequence[str], kinds_of: Mapping[str, str], domains: Mapping[str, ColumnDomain]
-) -> dict[str, ColumnDomain]:
-    """Domains of design strata: the levels that have a weight in a public file, in their domain's order, with its labels.
-
-    Raises `DataError` if the file cannot be read, or has no weight for a combination of these levels.
-    """
-    try:
-        cells = [tuple(label.split(JOINED)) for label in read_weights(path, by)]
-    except (OSError, ValueError) as error:
-        fault = str(error) if type(error) is ValueError else f"cannot be read ({type(error).__name__})"
-        raise DataError(str(path), [Problem("file", fault, STRATA, "correct it")]) from None
-    strata = {}
-    for place, name in enumerate(by):
-        texts, there = {cell[place] for cell in cells}, domains.get(name, ColumnDomain(""))
-        number = kinds_of.get(name) != "text" and all(CODE.fullmatch(text) for text in texts)
-        known_order = [str(level) for level in there.levels or () if str(level) in texts]
-        listed = known_order if len(known_order) == len(texts) and not number else sorted(texts, key=_by_size)
-        labels = {level: label for level, label in there.labels.items() if level in texts}
-        strata[name] = ColumnDomain(path.name, tuple(int(text) if number else text for text in listed), labels=labels)
-    cells_needed = [tuple(map(str, cell)) for cell in product(*(domain.levels or () for domain in strata.values()))]
-    if lacking := [label_of(cell) for cell in cells_needed if cell not in {*cells}]:
-        combinations = f"{len(lacking)} of {len(cells_needed)} combinations of {', '.join(by)}"
-        fault = f"{combinations} have no weight, the first '{lacking[0]:.80}'"
-        remedy = "give their weights, or use one column that numbers the strata"
-        raise DataError(str(path), [Problem("weight", fault, "a weight for every combination", remedy)])
-    return strata
 
 
 def labelled(

@@ -7,7 +7,6 @@ import pty
 import re
 import subprocess
 import sys
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,7 @@ import pyreadstat
 import pytest
 from typer.testing import CliRunner
 
-from dpdist.cli.design_columns import DesignColumns
 from dpdist.cli.draft import dataset_and_period
-from dpdist.cli.init import public_weights
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.job.loading import load_job, to_do
@@ -58,7 +55,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
-@pytest.mark.parametrize("way", [(), ("--records",), ("--reference", "none"), ("--mechanism", "tables")])
+@pytest.mark.parametrize("way", [(), ("--records",), ("--reference", "none")])
 def test_with_a_public_file_the_job_validates_straight_away(suffix: str, way: tuple[str, ...], files: Path) -> None:
     """In another folder than the file's; control: no TODO is left, and the domains are the public file's."""
     (files / "jobs").mkdir()
@@ -83,8 +80,6 @@ def test_with_a_public_file_the_job_validates_straight_away(suffix: str, way: tu
         (("--reference", "people-2022.csv"), "tables", "path"),
         (("--public", "people-2022.csv", "--records"), "sanitized_statistics", "path"),
         (("--public", "people-2022.csv", "--records", "--reference", "none"), "weighted", None),
-        (("--public", "people-2022.csv", "--mechanism", "weighted"), "weighted", None),
-        (("--public", "people-2022.csv", "--mechanism", "tables"), "tables", "path"),
     ],
 )
 def test_the_mechanism_is_that_of_the_decision_table(
@@ -100,10 +95,10 @@ def test_the_mechanism_is_that_of_the_decision_table(
 def test_a_job_names_what_predicts_its_errors(files: Path) -> None:
     """Control: a mechanism without noise has no such line."""
     Path("book.csv").write_text("column,level,low,high\nsex,No,,\nsex,Yes,,\nincome,,0,500000\n", encoding="utf-8")
-    said = ("--codebook", "book.csv", "--outcome", "income", "--by", "sex", "--weight", "none", "--out")
+    said = ("--codebook", "book.csv", "--outcome", "income", "--table", "sex", "--weight", "none", "--out")
     assert command("init", "people-2024.parquet", *said, "job.yaml")[0] == 0
     assert "# `dpdist plan` predicts the errors of all tables" in Path("job.yaml").read_text(encoding="utf-8")
-    assert command("init", "people-2024.parquet", "--mechanism", "weighted", *said, "other.yaml")[0] == 0
+    assert command("init", "people-2024.parquet", "--records", *said, "other.yaml")[0] == 0
     assert "predicts the errors" not in Path("other.yaml").read_text(encoding="utf-8")
 
 
@@ -111,7 +106,7 @@ def test_a_job_names_what_predicts_its_errors(files: Path) -> None:
     ("way", "named"),
     [
         (("--table", "region,sex", "--table", "sex", "--table", ""), {("region", "sex"), ("sex",), ()}),
-        (("--mechanism", "tables", "--by", "region", "--by", "sex"), {("region", "sex")}),
+        (("--table", "region,sex"), {("region", "sex")}),
     ],
 )
 def test_several_tables_are_a_package_that_validates(
@@ -173,7 +168,7 @@ def test_several_outcomes_stand_in_one_job(files: Path) -> None:
     for year in ("2022", "2024"):
         rows = people(int(year))
         rows.assign(hours=np.arange(len(rows)) % 61).to_csv(f"people-{year}.csv", index=False)
-    said = ("people-2024.csv", "--public", "people-2022.csv", "--yes", "--by", "sex", "--outcome", "income", "--out")
+    said = ("people-2024.csv", "--public", "people-2022.csv", "--yes", "--table", "sex", "--outcome", "income", "--out")
     assert command("init", *said, "one.yaml")[0] == 0
     assert command("init", *said, "two.yaml", "--outcome", "hours")[0] == 0
     one, two = load_job("one.yaml"), load_job("two.yaml")
@@ -186,10 +181,10 @@ def test_several_outcomes_stand_in_one_job(files: Path) -> None:
     assert (code, "did you mean 'hours'?" in text) == (2, True)
 
 
-@pytest.mark.parametrize(("mechanism", "rule"), [("tables", "error"), ("weighted", "drop")])
-def test_what_can_be_done_about_missing_outcomes_is_said(mechanism: str, rule: str, files: Path) -> None:
+@pytest.mark.parametrize(("way", "rule"), [((), "error"), (("--records", "--reference", "none"), "drop")])
+def test_what_can_be_done_about_missing_outcomes_is_said(way: tuple[str, ...], rule: str, files: Path) -> None:
     """Control: nothing is said where none is missing."""
-    named = ("people-2024.parquet", "--yes", "--outcome", "income", "--mechanism", mechanism, "--public")
+    named = ("people-2024.parquet", "--yes", "--outcome", "income", *way, "--public")
     assert command("init", *named, "people-2022.parquet", "--out", "control.yaml")[0] == 0
     records = people(2)
     records.loc[::7, "income"] = np.nan
@@ -260,7 +255,7 @@ def test_with_a_codebook_alone_no_value_of_the_file_decides_the_table(files: Pat
 
 def test_what_is_left_to_do_is_named_and_once_done_the_job_validates(files: Path) -> None:
     """By validate and by run, which starts nothing; a job whose marks are gone is an ordinary job."""
-    assert command("init", "people-2024.csv", "--out", "job.yaml", "--outcome", "income", "--by", "region")[0] == 0
+    assert command("init", "people-2024.csv", "--out", "job.yaml", "--outcome", "income", "--table", "region")[0] == 0
     text = Path("job.yaml").read_text(encoding="utf-8")
     left = to_do(text)
     assert [problem.fault for problem in left] == [
@@ -285,7 +280,7 @@ def test_what_is_left_to_do_is_named_and_once_done_the_job_validates(files: Path
 
 def test_a_line_to_confirm_stops_a_job_that_is_complete(files: Path) -> None:
     """Control: the same job with its marks deleted."""
-    said = ("--i-know-this-reads-confidential-data", "--outcome", "income", "--by", "region", "--out", "job.yaml")
+    said = ("--i-know-this-reads-confidential-data", "--outcome", "income", "--table", "region", "--out", "job.yaml")
     assert command("init", "people-2024.parquet", *said)[0] == 0
     with pytest.raises(JobError, match="left to be confirmed: seen in the confidential file") as error:
         load_job("job.yaml")
@@ -302,7 +297,7 @@ def test_a_codebook_gives_levels_bounds_and_labels(files: Path) -> None:
     book = "column,level,low,high,label\nsex,1,,,women\nsex,2,,,men\nregion,south,,,\nregion,north,,,\n"
     numbers = "income,,0,500000,yearly income\nweight,,1,100,\nelsewhere,7,,,\n"
     Path("book.csv").write_text(book + numbers, encoding="utf-8")
-    said = ("--codebook", "book.csv", "--outcome", "income", "--by", "sex", "--by", "region", "--out", "job.yaml")
+    said = ("--codebook", "book.csv", "--outcome", "income", "--table", "sex,region", "--out", "job.yaml")
     assert command("init", "people-2024.parquet", *said)[0] == 0
     job = load_job("job.yaml")
     assert (job.columns["sex"].levels, job.columns["region"].levels) == ((1, 2), ("south", "north"))
@@ -320,7 +315,7 @@ def test_a_codebook_leaves_what_a_public_file_shows_of_missing_values(files: Pat
     Path("book.csv").write_text(
         f"column,level,low,high,label\nregion,south,,,\nregion,north,,,\n{bounds}", encoding="utf-8"
     )
-    said = ("--codebook", "book.csv", "--outcome", "income", "--by", "region", "--provenance", "x", "--out")
+    said = ("--codebook", "book.csv", "--outcome", "income", "--table", "region", "--out")
     people(2).assign(region=people(2)["region"].where(np.arange(600) > 3)).to_parquet("gaps-2022.parquet")
     rows = pd.read_parquet("gaps-2022.parquet")
     rows.assign(income=rows["income"].where(np.arange(600) > 5)).to_parquet("gaps-2022.parquet")
@@ -390,7 +385,7 @@ def test_labels_of_a_file_of_spss_are_levels_with_their_labels(files: Path) -> N
         labels = {"sex": {1: "women", 2: "men"}, "town": towns, "income": {-9: "refused"}}
         named = {"income": "Yearly income", "sex": "Sex of the person", "number": "Identity"}
         pyreadstat.write_sav(made, f"{name}.sav", variable_value_labels=labels, column_labels=named)
-    said = ("--public", "people-2022.sav", "--outcome", "income", "--by", "sex", "--by", "town", "--out")
+    said = ("--public", "people-2022.sav", "--outcome", "income", "--table", "sex,town", "--out")
     assert command("init", "people-2024.sav", "--codebook", "people-2024.sav", *said, "job.yaml")[0] == 0
     assert command("init", "people-2024.sav", *said, "plain.yaml")[0] == 0
     text = Path("job.yaml").read_text(encoding="utf-8")
@@ -414,7 +409,7 @@ def test_levels_keep_the_order_of_the_public_file_s_own_list(ordered: bool, file
         made = people(seed).assign(size=np.resize(["middle", "low", "high"], 600))
         made["size"] = pd.Categorical(made["size"], texts, ordered=True) if ordered else made["size"]
         made.to_parquet(f"{name}.parquet")
-    said = ("--outcome", "income", "--by", "size", "--out")
+    said = ("--outcome", "income", "--table", "size", "--out")
     assert command("init", "people-2024.parquet", "--public", "people-2022.parquet", *said, "job.yaml")[0] == 0
     assert load_job("job.yaml").columns["size"].levels == tuple(texts if ordered else ["high", "low", "middle"])
     assert command("init", "people-2024.parquet", "--i-know-this-reads-confidential-data", *said, "own.yaml")[0] == 0
@@ -423,7 +418,7 @@ def test_levels_keep_the_order_of_the_public_file_s_own_list(ordered: bool, file
 
 
 def test_columns_that_say_the_same_are_not_crossed_and_what_nobody_named_is_said(files: Path) -> None:
-    """A district lies in one region. Control: with --by the columns named are taken, and nothing is said."""
+    """A district lies in one region. Control: with --table the columns named are taken, and nothing is said."""
     for name, seed in (("people-2024", 1), ("people-2022", 2)):
         made = people(seed)
         made.insert(1, "district", made["region"] + np.resize([" 1", " 2"], 600))
@@ -433,13 +428,13 @@ def test_columns_that_say_the_same_are_not_crossed_and_what_nobody_named_is_said
     assert (code, load_job("job.yaml").cell_columns) == (0, ("region", "sex"))
     assert "the table is by region, sex" in text
     assert "# by: nobody named these columns" in Path("job.yaml").read_text(encoding="utf-8")
-    _, text = command("init", "people-2024.parquet", "--by", "district", "--by", "region", *said, "own.yaml")
+    _, text = command("init", "people-2024.parquet", "--table", "district,region", *said, "own.yaml")
     assert load_job("own.yaml").cell_columns == ("district", "region")
     assert "the table is by" not in text
 
 
 def test_a_reference_is_of_a_period_and_what_of_it_is_published_is_said(files: Path) -> None:
-    """By init, validate, plan and run. A file without a year leaves a line to fill; control: named, none is left."""
+    """By init, validate, plan and run. A file without a year leaves a line to fill."""
     Path("people-2022.parquet").rename("earlier.parquet")
     said = ("people-2024.parquet", "--public", "earlier.parquet", "--outcome", "income", "--out")
     code, text = command("init", *said, "job.yaml")
@@ -448,8 +443,9 @@ def test_a_reference_is_of_a_period_and_what_of_it_is_published_is_said(files: P
     assert [each.fault for each in to_do(Path("job.yaml").read_text(encoding="utf-8"))] == [
         "left to be filled: reference: {path: earlier.parquet, period: …}, and the period that this file is of"
     ]
-    whole = (*said, "whole.yaml", "--reference-period", "2022", "--provenance", "the files of 2022")
-    assert command("init", *whole)[0] == 0
+    marked = "# TODO fill: reference: {path: earlier.parquet, period: …}, and the period that this file is of"
+    stated = "reference: {path: earlier.parquet, period: '2022', provenance: the files of 2022}"
+    Path("whole.yaml").write_text(Path("job.yaml").read_text(encoding="utf-8").replace(marked, stated), encoding="utf-8")
     job = load_job("whole.yaml")
     assert job.reference is not None
     assert (job.reference.period, job.reference.provenance) == ("2022", "the files of 2022")
@@ -505,14 +501,14 @@ def test_a_yes_or_no_outcome_without_a_reference_is_counted_by_level(book: str, 
     domains = "region,north,,\nregion,south,,\nsex,No,,\nsex,Yes,,\nweight,,5,60\nincome,,0,500000\n"
     lines = [line + ",," for line in book.splitlines()[1:]]
     Path("book.csv").write_text("column,level,low,high\n" + "\n".join(lines) + "\n" + domains, encoding="utf-8")
-    said = ("people-2024.csv", "--codebook", "book.csv", "--by", "region", "--by", "sex", "--out")
+    said = ("people-2024.csv", "--codebook", "book.csv", "--table", "region,sex", "--out")
     assert command("init", *said, "job.yaml", "--outcome", "voted", "--records")[0] == 0
     job = load_job("job.yaml")
     assert (job.mechanism.name, job.strata, job.columns["voted"].whole) == ("marginals", ("region", "sex"), True)
     code, text = command("validate", "job.yaml")
     assert code == 0, text
-    others = {"a": ("voted", "--tables-only"), "b": ("income", "--tables-only")}
-    others["c"] = ("voted", "--public", "people-2022.csv", "--tables-only")
+    others = {"a": ("voted",), "b": ("income",)}
+    others["c"] = ("voted", "--public", "people-2022.csv")
     for name, (outcome, *more) in others.items():
         assert command("init", *said, f"{name}.yaml", "--outcome", outcome, *more)[0] == 0
         assert load_job(f"{name}.yaml").mechanism.name == "tables", name
@@ -527,7 +523,7 @@ def test_an_outcome_of_texts_gets_codes(way: tuple[str, ...], files: Path) -> No
     levels = "".join(f"{column},{level},,\n" for column, level in (("region", "north"), ("region", "south")))
     levels += "insured,no,,\ninsured,yes,,\nmood,fair,,\nmood,good,,\nmood,poor,,\nweight,,5,60\n"
     Path("book.csv").write_text("column,level,low,high\n" + levels, encoding="utf-8")
-    said = ("people-2024.csv", *way, "--by", "region", "--tables-only", "--yes", "--out")
+    said = ("people-2024.csv", *way, "--table", "region", "--yes", "--out")
     assert command("init", *said, "job.yaml", "--outcome", "insured")[0] == 0
     job = load_job("job.yaml")
     assert (job.columns["insured"].bounds, job.columns["insured"].codes) == ((0.0, 1.0), {"no": 0.0, "yes": 1.0})
@@ -570,10 +566,8 @@ WRONG = {
     ),
     "an unknown outcome": (("people-2024.csv", "--outcome", "incme"), "did you mean 'income'?"),
     "an unknown weight": (("people-2024.csv", "--weight", "wieght"), "did you mean 'weight'?"),
-    "an unknown category": (("people-2024.csv", "--by", "regoin"), "did you mean 'region'?"),
+    "an unknown category": (("people-2024.csv", "--table", "regoin"), "did you mean 'region'?"),
     "an unknown category of a table": (("people-2024.csv", "--table", "sex,regoin"), "did you mean 'region'?"),
-    "one table beside several": (("people-2024.csv", "--by", "sex", "--table", "region"), "all tables by --table"),
-    "an unknown mechanism": (("people-2024.csv", "--mechanism", "table"), "did you mean 'tables'?"),
     "a codebook that is not there": (("people-2024.csv", "--codebook", "none.csv"), "cannot be read (FileNotFoundError)"),
     "a record in place of a header": (("headless.csv",), "numbers stand in the first line: it is a record (line 1)"),
     "a public file with a name twice": (("people-2024.csv", "--public", "twice.csv"), "a column's name stands twice"),
@@ -617,7 +611,7 @@ def test_names_that_yaml_reads_otherwise_are_quoted(tmp_path: Path) -> None:
     made["sex"] = np.resize(["1e3", "null", "a: b", "# TODO", "01"], len(made))
     made.to_parquet(tmp_path / "old.parquet")
     made.sample(frac=0.9, random_state=1).assign(weight=7.0).to_parquet(tmp_path / "now.parquet")
-    said = ("--outcome", "pay: all", "--by", "on", "--by", "sex", "--period", "2020", "--reference", "none")
+    said = ("--outcome", "pay: all", "--table", "on,sex", "--period", "2020", "--reference", "none")
     assert (
         command(
             "init", tmp_path / "now.parquet", "--public", tmp_path / "old.parquet", "--out", tmp_path / "j.yaml", *said
@@ -634,7 +628,7 @@ def test_numbers_in_levels_go_by_size(files: Path) -> None:
     for name, seed in (("people-2024", 1), ("people-2022", 2)):
         ages, states = ["65 or more", "5-9", "10-14", "under 5"], list(range(20, 0, -1))
         people(seed).assign(age=np.resize(ages, 600), state=np.resize(states, 600)).to_csv(f"{name}.csv", index=False)
-    said = ("--public", "people-2022.csv", "--outcome", "income", "--by", "age", "--by", "state", "--out", "job.yaml")
+    said = ("--public", "people-2022.csv", "--outcome", "income", "--table", "age,state", "--out", "job.yaml")
     assert command("init", "people-2024.csv", *said)[0] == 0
     job = load_job("job.yaml")
     assert job.columns["age"].levels == ("5-9", "10-14", "65 or more", "under 5")
@@ -664,64 +658,14 @@ def test_columns_of_the_design_are_known_by_their_names(files: Path) -> None:
     assert (code, "the file has no column 'psux'" in text, "did you mean 'psu'?" in text) == (2, True, True)
 
 
-def test_public_weights_of_design_strata_are_asked_for_and_taken(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job validates as it is, and needs no bounds of the weight. Control: without the file a comment asks for it."""
-    weights = {"north": 12.5, "south": 40.0}
-    people(1).assign(weight=lambda rows: rows["region"].map(weights)).to_parquet("people-2024.parquet")
-    Path("weights.csv").write_text("region,weight\nnorth,12.5\nsouth,40\n", encoding="utf-8")
+def test_public_weights_of_design_strata_are_proposed(files: Path) -> None:
+    """Control: without strata, and for a mechanism that does not use them, no line says so."""
     options = ("people-2024.parquet", "--public", "people-2022.parquet", "--reference", "none", "--outcome", "income")
-    options += ("--design-strata", "region", "--by", "region", "--by", "sex", "--weight", "weight", "--out")
-    Path("jobs").mkdir()
-    code, text = command("init", *options, "jobs/job.yaml", "--design-weights", "weights.csv")
-    assert code == 0, text
-    job = load_job("jobs/job.yaml")
-    assert job.survey.design_weights is not None
-    assert (job.survey.design_weights.by, job.survey.design_weights.weights) == (("region",), weights)
-    assert "weight" not in job.columns
-    assert command("validate", "jobs/job.yaml")[0] == 0
-    assert command("init", *options, "without.yaml")[0] == 0
-    assert "Is the weight of every design stratum public?" in Path("without.yaml").read_text(encoding="utf-8")
-    none = (*options[:-2], "none", "--out")
-    code, text = command("init", *none, "c.yaml", "--design-weights", "weights.csv")
-    assert (code, "weights of design strata without strata, or without a weight" in text) == (2, True), text
-    monkeypatch.setattr("sys.stdin", StringIO("weights.csv\n"))
-    strata = DesignColumns(("region",))
-    assert public_weights(None, strata, "weight", "tables", Path("job.yaml"), asks=True) == "weights.csv"
-    assert public_weights(None, strata, "weight", "weighted", Path("job.yaml"), asks=True) is None, "nothing is read"
-
-
-@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
-def test_strata_have_the_levels_that_have_a_public_weight(suffix: str, files: Path) -> None:
-    """Their numbers have gaps, and the public file misses some of them: the job validates as it is. A mechanism without
-    public weights is refused, and so are combinations of strata without a weight.
-    """
-    codes = np.array([11, 13, 17, 110, 210, 555, 565])
-    weights = dict(zip(codes.tolist(), (np.arange(7) + 2.0).tolist(), strict=True))
-    for name, seed in (("people-2024", 1), ("people-2022", 2)):
-        made = people(seed).assign(stratum=np.resize(codes[:7] if seed == 1 else codes[1:], 600))
-        made = made.assign(weight=made["stratum"].map(weights), town=np.resize(["01", "02"], 600))
-        made.to_parquet(f"{name}.parquet") if suffix == ".parquet" else made.to_csv(f"{name}.csv", index=False)
-    rows = "".join(f"{code},{weight}\n" for code, weight in weights.items())
-    Path("weights.csv").write_text("stratum,weight\n" + rows, encoding="utf-8")
-    options = (f"people-2024{suffix}", "--public", f"people-2022{suffix}", "--reference", "none", "--outcome", "income")
-    options += ("--by", "region", "--out")
-    code, text = command("init", *options, "job.yaml", "--design-weights", "weights.csv")
-    assert code == 0, text
-    job = load_job("job.yaml")
-    assert job.columns["stratum"].levels == tuple(codes.tolist())
-    code, text = command("validate", "job.yaml")
-    assert code == 0, text
-    code, text = command("init", *options, "b.yaml", "--design-weights", "weights.csv", "--records")
-    assert (code, "does not use public weights" in text) == (2, True), text
-    two = "stratum,town,weight\n" + "".join(f"{code},01,{weight}\n" for code, weight in weights.items()) + "11,02,5\n"
-    Path("weights.csv").write_text(two, encoding="utf-8")
-    strata = ("--design-strata", "stratum", "--design-strata", "town", "--design-weights", "weights.csv")
-    code, text = command("init", *options, "c.yaml", *strata)
-    shown = " ".join(text.split())
-    assert (code, "6 of 14 combinations of stratum, town have no weight, the first '13 / 02'" in shown) == (2, True), text
-    Path("weights.csv").write_text(two.split("11,02")[0], encoding="utf-8")
-    assert command("init", *options, "d.yaml", *strata)[0] == 0
-    assert load_job("d.yaml").columns["town"].levels == ("01",), "a code with a zero in front is a text"
+    strata = ("--design-strata", "region")
+    for name, more, proposed in (("a", strata, True), ("b", (), False), ("c", (*strata, "--records"), False)):
+        assert command("init", *options, "--out", f"{name}.yaml", *more)[0] == 0
+        text = Path(f"{name}.yaml").read_text(encoding="utf-8")
+        assert ("Is the weight of every design stratum public?" in text) == proposed, name
 
 
 @pytest.mark.parametrize(
@@ -748,10 +692,10 @@ def test_a_dataset_s_name_is_that_of_the_file_without_its_period(stem: str, name
 
 
 def test_the_job_says_what_its_dataset_s_name_is_for(files: Path) -> None:
-    said = ("people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--by", "sex", "--out")
-    assert command("init", *said, "job.yaml", "--dataset", "incomes")[0] == 0
+    said = ("people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--table", "sex", "--out")
+    assert command("init", *said, "job.yaml")[0] == 0
     head = Path("job.yaml").read_text(encoding="utf-8").splitlines()[1]
-    assert head.startswith("dataset: incomes  # the ledger's account: keep this name in every period")
+    assert head.startswith("dataset: people  # the ledger's account: keep this name in every period")
 
 
 def test_an_identifier_is_no_outcome_and_a_household_is_proposed_as_the_unit(files: Path) -> None:
@@ -785,7 +729,7 @@ def test_a_level_of_few_public_records_is_proposed_to_be_merged(files: Path) -> 
         people(seed).assign(
             sex=lambda rows, few=few: ["Unsaid"] * few + ["Rather"] * 5 + rows["sex"].tolist()[few + 5 :]
         ).to_csv(f"{name}.csv", index=False)
-    said = ("people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--by", "sex", "--out")
+    said = ("people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--table", "sex", "--out")
     assert command("init", *said, "job.yaml")[0] == 0
     text = Path("job.yaml").read_text(encoding="utf-8")
     assert "\n# recode: {sex: {Unsaid: …}}  # fewer than 5 public records" in text
@@ -819,27 +763,8 @@ def test_replicate_weights_are_known_by_their_names_and_their_method_is_asked_fo
     stated = load_job("filled.yaml").survey.replicate_weights
     assert stated is not None
     assert (stated.kind, stated.fay, stated.prefix, stated.number) == ("fay", 0.5, "brr_", 8)
-    assert command("init", *said, "whole.yaml", "--replicate-kind", "jackknife")[0] == 0
-    survey = load_job("whole.yaml").survey
-    assert survey.replicate_weights is not None
-    assert (survey.replicate_weights.kind, survey.replicate_weights.number) == ("jackknife", 8)
-    assert survey.design_effect == "reference"
-    assert command("validate", "whole.yaml")[0] == 0
-    code, text = command("init", *said, "b.yaml", "--replicate-kind", "brrr")
-    assert (code, "did you mean 'brr'?" in text) == (2, True)
-    for given in (("--replicate-kind", "fay", "--fay", "0.3"), ("--fay", "0.3")):
-        assert command("init", *said, "fay.yaml", *given)[0] == 0
-        fays = load_job("fay.yaml").survey.replicate_weights
-        assert fays is not None
-        assert (fays.kind, fays.fay) == ("fay", 0.3)
-        Path("fay.yaml").unlink()
-    for wrong, why in (
-        (("--replicate-kind", "fay"), "--fay"),
-        (("--replicate-kind", "fay", "--fay", "1"), "between 0 and 1"),
-        (("--replicate-kind", "brr", "--fay", "0.5"), "only with it"),
-    ):
-        code, text = command("init", *said, "b.yaml", *wrong)
-        assert (code, why in " ".join(text.split())) == (2, True), text
+    assert load_job("filled.yaml").survey.design_effect == "reference"
+    assert command("validate", "filled.yaml")[0] == 0
     pd.read_parquet("people-2022.parquet").drop(columns="brr_8").to_parquet("people-2022.parquet")
     pd.read_parquet("people-2024.parquet").drop(columns="brr_8").to_parquet("people-2024.parquet")
     assert command("init", *said, "seven.yaml")[0] == 0

@@ -257,20 +257,10 @@ def test_a_numeric_design_stratum_is_proposed_as_a_range_and_gaps_are_no_caution
     """300 of 555 numbers have no record. Control: a level of a table's column without a record is a caution."""
     rng = np.random.default_rng(3)
     numbers = np.sort(rng.choice(np.arange(12, 565), 253, replace=False))
-    for name, seed in (("earlier", 1), ("now", 2)):
+    for name, seed in (("earlier-1997", 1), ("now", 2)):
         strata = np.resize(np.array([11, *numbers.tolist(), 565]), 600)
         survey(seed).assign(stratum=strata).to_parquet(f"{name}.parquet")
-    words = (
-        "--public",
-        "earlier.parquet",
-        "--provenance",
-        "ours",
-        "--reference-period",
-        "1997",
-        "--period",
-        "2002",
-        "--yes",
-    )
+    words = ("--public", "earlier-1997.parquet", "--period", "2002", "--yes")
     made = command("init", "now.parquet", *words, "-o", "drafted.yaml")
     assert made.exit_code == 0, made.output
     text = Path("drafted.yaml").read_text()

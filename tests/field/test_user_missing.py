@@ -56,8 +56,8 @@ def test_a_job_from_init_validates_with_missing_codes_as_missing(
     file: str, book: str, sexes: tuple[object, ...], files: Path
 ) -> None:
     """With bounds filled in, and nothing else: levels are those of answers, and the others are missing in every file."""
-    said = ["init", file, "--codebook", book, "--outcome", "income", "--weight", "weight", "--by", "region", "--by", "sex"]
-    done = CliRunner().invoke(app, [*said, "--mechanism", "tables", "--period", "2024", "--out", "job.yaml", "-y"])
+    said = ["init", file, "--codebook", book, "--outcome", "income", "--weight", "weight", "--table", "region,sex"]
+    done = CliRunner().invoke(app, [*said, "--period", "2024", "--out", "job.yaml", "-y"])
     assert done.exit_code == 0, done.output
     text = Path("job.yaml").read_text(encoding="utf-8")
     for name, domain in TO_FILL.items():
