@@ -266,9 +266,9 @@ def _accepted(
             published = {
                 table.name: pd.read_parquet(folder / "tables" / f"{table.name}.parquet") for table in plan.job.tables
             }
-        measured = measure(space, plan.job, plan.crosstab, sums, published, noise)
-    refuse_unmet(measured)
-    return replace(released, promise={**released.promise, "acceptance": gates_described(plan.job, measured)})
+        results = measure(space, plan.job, plan.crosstab, sums, published, noise)
+    refuse_unmet(results)
+    return replace(released, promise={**released.promise, "acceptance": gates_described(plan.job, results)})
 
 
 def _executor(space: Workspace, plan: Plan, listener: Listener) -> AbstractContextManager[Executor]:

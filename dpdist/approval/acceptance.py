@@ -124,9 +124,9 @@ def measure(
     return [GateResult(**result) for result in json.loads(measure_path.read_text(encoding="utf-8"))]
 
 
-def refuse_unmet(measured: Iterable[GateResult]) -> None:
+def refuse_unmet(results: Iterable[GateResult]) -> None:
     """Raises `NotAccepted` if a gate is not met. The message shows noisy values only, which ε covers."""
-    if unmet := [result for result in measured if not result.accepted]:
+    if unmet := [result for result in results if not result.accepted]:
         raise NotAccepted(
             "; ".join(map(_beyond, unmet)), "; ".join(f"{result.gate}: at most {result.limit:g}" for result in unmet)
         )
@@ -143,19 +143,19 @@ def _beyond(result: GateResult) -> str:
 IN_WORDS = (
     "Before publication, these gates were measured with noise, at the cost of a part of ε, and all were met. ε covers the "
     "gates' answer, but neither runs in other workspaces nor a later decision to withhold. `measured` is the noisy value. "
-    "For the largest and the median error it is a share of the published figure. For coverage it is a distance in half "
-    "widths of the published interval: the required share of direct figures lies no farther away. A cell whose published "
+    "For the largest and the median error it is a share of the published figure. For coverage it is the distance, in half "
+    "widths of the published interval, within which the required share of direct figures lies. A cell whose published "
     "figure is missing or 0 counts as an error beyond every limit; `without_figure` says how many of the `figures` these "
     "are. Gates were measured on `tables` only; no other table, including those added later, was gated."
 )
 
 
-def described(job: Job, measured: Iterable[GateResult]) -> dict[str, Any]:
+def described(job: Job, results: Iterable[GateResult]) -> dict[str, Any]:
     """Returns the statement's entry on the gates, all of which were met."""
     assert job.accept is not None
     tables = [table.name for table in gated_tables(job)]
     entry = {"in_words": IN_WORDS, "epsilon": budget_text(job.accept.epsilon), "tables": tables}
-    return entry | {"gates": [asdict(result) for result in measured]}
+    return entry | {"gates": [asdict(result) for result in results]}
 
 
 def gated_tables(job: Job) -> list[Table]:
@@ -274,7 +274,7 @@ def refuse_unreachable(job: Job, crosstab: Crosstab) -> None:
             fault = (
                 f"noise with a standard deviation of at least {least:.2g}, which the limit {gate.limit:g} does not allow"
             )
-            remedy = "list tables of larger cells, take fewer gates, narrower bounds or more of the budget for them"
+            remedy = "list tables of larger cells, use fewer gates or narrower bounds, or give gates more of the budget"
             problems.append(Problem(f"accept.gates[{i}]", fault, "a limit a few times the noise", remedy))
     if problems:
         raise JobError(job.dataset, problems)

@@ -149,11 +149,11 @@ def singling_out(synthetic: Points, members: Points, nonmembers: Points, rng: np
     outcomes = list[tuple[bool, bool]]()
     for _ in range(GUESSES):
         record = int(rng.integers(len(synthetic.codes)))
-        chosen = rng.permutation(columns)[:COLUMNS]
+        subset = rng.permutation(columns)[:COLUMNS]
 
-        def matches(points: Points, record: int = record, chosen: Ints = chosen) -> int:
+        def matches(points: Points, record: int = record, subset: Ints = subset) -> int:
             inside = np.ones(len(points.codes), dtype=bool)
-            for column in chosen:
+            for column in subset:
                 if column < categories:
                     inside &= points.codes[:, column] == synthetic.codes[record, column]
                 else:
@@ -224,7 +224,7 @@ def _paired(members: Points, nonmembers: Points, rng: np.random.Generator) -> tu
 
 ATTACKS = {
     "attack": "`nearest record`, `singling out` or `membership`",
-    "measure": "what is measured",
+    "measure": "name of the measure",
     "value": "the figure",
     "claimed": "of a lower bound on ε: the claim; else null",
     "exceeds": "whether the bound is above the claim",
@@ -251,7 +251,7 @@ def refuse_shown(workspace: str | Path, audited: Confidential[pd.DataFrame]) -> 
     """Raises `WorkspaceError`, without figures, if an attack proved a larger loss than is claimed."""
     if audited.disclose_to_custodian()["exceeds"].any():
         where = "see confidential/evaluation/audit-attacks.parquet; publish nothing more of this mechanism"
-        raise WorkspaceError(str(workspace), "synthetic records tell more than is claimed", where)
+        raise WorkspaceError(str(workspace), "synthetic records reveal more than is claimed", where)
 
 
 def _attack(space: Workspace, holdout: Input, listener: Listener) -> Confidential[pd.DataFrame]:

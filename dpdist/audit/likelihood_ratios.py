@@ -147,19 +147,19 @@ class FileRequests:
         records. Raises `NotAdded` for a mechanism that does more with noise than add it within a range, and `Improper`
         if a fit has no posterior.
         """
-        choices, chosen = list[Choice](), list[Ints]()
+        choices, selections = list[Choice](), list[Ints]()
 
         def choose(request: Choice) -> Ints:
             choices.append(request)
-            candidates = request.under(np.zeros(request.scores.size)) if path is None else path.chosen[len(chosen)]
-            chosen.append(candidates)
+            candidates = request.under(np.zeros(request.scores.size)) if path is None else path.chosen[len(selections)]
+            selections.append(candidates)
             return candidates
 
         meter = LossMeter(imposed=None if path is None else path.imposing, choose=choose)
         rounds = mechanism_of(job).protect(job, model, Unwatched(), learned)
         run_rounds(rounds, model, sampler, Key(b"audit"), "audit", [records], answer=meter)
         scales, laws = tuple(meter.scales), tuple(meter.laws)
-        return cls(meter.exact_sums, scales, laws, meter.ends, tuple(choices), tuple(chosen), tuple(meter.parts))
+        return cls(meter.exact_sums, scales, laws, meter.ends, tuple(choices), tuple(selections), tuple(meter.parts))
 
     @property
     def scale_of_sums(self) -> Floats:

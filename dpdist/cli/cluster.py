@@ -66,9 +66,9 @@ def placed(job: Job, scheduler: str | None, tls: Path | None) -> Job:
 
 @app.command()
 def certs(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the authority and one folder a role.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the authority and a folder for each role.")],
     days: Annotated[
-        int, typer.Option("--days", min=1, max=3650, help="Days that the roles' certificates are valid.")
+        int, typer.Option("--days", min=1, max=3650, help="Validity of the roles' certificates, in days.")
     ] = 365,
     new_authority: Annotated[
         bool, typer.Option("--new-authority", help="Also replace the authority; both are trusted until the old one ends.")
@@ -111,7 +111,7 @@ def worker(
     patience: Annotated[float, typer.Option("--patience", min=0, help="Seconds to look for a scheduler.")] = PATIENCE,
     as_json: JsonLogs = False,
 ) -> None:
-    """Run one worker (one process, one thread) until SIGTERM. If it loses the scheduler, it looks for it again."""
+    """Run one worker (one process, one thread) until SIGTERM. A worker that loses the scheduler looks for it again."""
     from dpdist.runtime import services
 
     run_command(

@@ -182,7 +182,7 @@ Traces = Annotated[
 WithEvaluation = Annotated[bool, typer.Option("--confidential", help="Add the evaluation, for the custodian's eyes only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 QuietButLedger = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors, and failures of a ledger.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON events, one a line, on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON events, one per line, on stdout.")]
 """Option of verbs that make something and report their progress."""
 JsonAnswer = Annotated[bool, typer.Option("--json", help="Print JSON on stdout; progress goes to stderr.")]
 """Option of verbs that only answer."""

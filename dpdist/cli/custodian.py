@@ -139,14 +139,15 @@ def page_to_open(workspace: str | Path) -> Path:
 def audit_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """Formats the results of an audit for the custodian."""
     legend = (
-        "exceeded: records whose exact loss, with all else computed anew, is over the bound; largest_share: of it, at most"
+        "exceeded: records whose exact loss, with everything else computed anew, is above the bound; largest_share: "
+        "largest loss as a share of the bound"
     )
     return Group(table_text("Leave-one-out audit (confidential)", table.disclose_to_custodian()), Text(legend, style="dim"))
 
 
 def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """Formats lower bounds on ε, which were estimated from draws of releases, for the custodian."""
-    meaning = "at_least: ε that the draws prove, with a confidence of 95 % each; over what is claimed the claim is wrong"
+    meaning = "at_least: ε that the draws prove, with a confidence of 95 % each; above the claimed ε the claim is wrong"
     bounds = table.disclose_to_custodian()
     left_out = (
         f"left out: {int(bounds['left_out'].sum())} of {len(bounds)} strata, which the mechanism does not release anew"
@@ -157,8 +158,8 @@ def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
 def black_box_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """Formats what an audit by releases of two files shows, for the custodian."""
     meaning = (
-        "at_least: ε that the releases prove, with a confidence of 95 %; over what is claimed the claim is wrong; p_value: "
-        "probability of as clear a difference, at most, if the claim holds"
+        "at_least: ε that the releases prove, with a confidence of 95 %; above the claimed ε the claim is wrong; p_value: "
+        "largest probability of so clear a difference if the claim holds"
     )
     return Group(table_text("Two files (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))
 
@@ -166,7 +167,7 @@ def black_box_text(table: Confidential[pd.DataFrame]) -> RenderableType:
 def attacks_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """Formats the results of attacks on synthetic records for the custodian."""
     meaning = (
-        "share_nearer_to_members is one half, and excess is 0, where synthetic records do not tell who was in the file; "
-        "at_least: ε of an exchange that right answers about pairs prove, with a confidence of 95 %"
+        "share_nearer_to_members is one half, and excess is 0, where synthetic records do not reveal who was in the file; "
+        "at_least: ε of an exchange that correct guesses of pairs prove, with a confidence of 95 %"
     )
     return Group(table_text("Attacks (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))

@@ -27,7 +27,7 @@ KEPT_OUTCOME = (
     "or, where that number is public, leave them out of the file and say so under assumed_public"
 )
 SHARE = "; the mean is the share of {}: exchange 0 and 1 for that of {}"
-ONE_VALUE = "the public file has one value, which tells no bounds"
+ONE_VALUE = "the public file has one value, so bounds are unknown"
 FEW = f"# fewer than {FEW_RECORDS} public records: name the level to merge each with, when files are read"
 UNIT = re.compile(
     r"^(.*_)?(household|hh|family|person|respondent|patient|student|firm)(_?(id|no|nr|num|number|key))?$"
@@ -206,8 +206,8 @@ class Draft:
             yield f"strata: {flow(list(self.by))}  # counted separately"
         elif self.spec.weighs and self.by:
             yield f"strata: {flow([self.by[0]])}  # fitted separately"
-        named = flow(self.outcomes[0] if len(self.outcomes) == 1 else list(self.outcomes))
-        yield f"outcome: {named}" if self.outcomes else "# TODO fill: outcome: …, the sensitive number"
+        outcome_text = flow(self.outcomes[0] if len(self.outcomes) == 1 else list(self.outcomes))
+        yield f"outcome: {outcome_text}" if self.outcomes else "# TODO fill: outcome: …, the sensitive number"
         if self.spec.statistics is None:
             predictors = list(self.by[1:]) if self.spec.weighs else []
             model = {"family": "lognormal", **({"predictors": predictors} if predictors else {}), "synthesis": "fbs"}
@@ -249,8 +249,8 @@ class Draft:
             yield f"synthetic_sets: {3 if self.spec.weighs else 5}"
         if self.reference is not None and self.spec.needs_reference:
             if "period" not in self.reference:
-                named = flow({**self.reference, "period": "…"})
-                yield f"# TODO fill: reference: {named}, and the period that this file is of"
+                reference_text = flow({**self.reference, "period": "…"})
+                yield f"# TODO fill: reference: {reference_text}, and the period that this file is of"
                 return
             source = "" if "provenance" in self.reference else "; provenance: … says where it comes from"
             yield f"reference: {flow(dict(self.reference))}  # an earlier file, which you declare public{source}"
@@ -263,7 +263,7 @@ class Draft:
             yield "# TODO fill: reference: {path: …}, an earlier file of this survey that is public"
 
     def _publication(self) -> Iterator[str]:
-        yield "publish: unless_refused  # a verdict of `do not publish` holds the release; this choice is in no ε"
+        yield "publish: unless_refused  # a verdict of `do not publish` holds the release; ε does not cover this choice"
 
     def _tables(self) -> Iterator[str]:
         if not self.by or not self.outcomes:

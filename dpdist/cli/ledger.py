@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dpdist.ledger.pages import Page
 
 app = typer.Typer(
-    help="Count what all releases of a dataset have spent.",
+    help="Add up the cost of all releases of a dataset.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -37,7 +37,7 @@ def init(
     dataset: Dataset = None,
     cls: ClassName = "strict",
     total: Annotated[str | None, typer.Option("--total", help="Over all periods, exact: 10 or 1/3.")] = None,
-    per_period: Annotated[str | None, typer.Option("--per-period", help="Of one period.")] = None,
+    per_period: Annotated[str | None, typer.Option("--per-period", help="Limit for one period.")] = None,
     window: Annotated[str | None, typer.Option("--window", help="Over consecutive periods: PERIODS:BUDGET.")] = None,
     delta: Annotated[
         str | None, typer.Option("--delta", help="Total δ of strict releases; for zCDP, the δ at which ε is stated.")
@@ -102,7 +102,7 @@ def check(ledger: Place, workspaces: Workspaces = None, as_json: JsonAnswer = Fa
 
 @app.command()
 def export(ledger: Place, as_json: JsonAnswer = False) -> None:
-    """Print every entry: as CSV, or with --json as a list of complete entries, one a line, each with its SHA-256."""
+    """Print every entry: as CSV, or with --json as a list of complete entries, one per line, each with its SHA-256."""
     from dpdist.ledger.book import Ledger
     from dpdist.ledger.pages import to_csv
 
@@ -142,12 +142,12 @@ def _limits(
         raise JobError("ledger", [Problem("--class", f"'{cls}' is not known", ", ".join(CLASSES), "use one of these")])
     if dataset is None and (total or per_period or window or delta):
         raise JobError("ledger", [Problem("--dataset", "limits without a dataset", "a dataset's name", "add --dataset")])
-    stated: dict[str, object] = {"total": total, "per_period": per_period, "delta": delta}
+    limits_by_name: dict[str, object] = {"total": total, "per_period": per_period, "delta": delta}
     if window is not None:
         periods, _, budget = window.partition(":")
-        stated["window"] = {"periods": periods, "budget": budget}
+        limits_by_name["window"] = {"periods": periods, "budget": budget}
     try:
-        return Limits.model_validate(stated)
+        return Limits.model_validate(limits_by_name)
     except ValidationError as error:
         example = "exact numbers, as --total 10 --per-period 1/2 --window 4:2"
         raise JobError("ledger", [Problem("limits", first_problem(error), example, "correct the value")]) from None

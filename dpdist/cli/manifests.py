@@ -237,7 +237,7 @@ class ManifestPlace:
         if self.endpoint is not None and not _url(self.endpoint):
             yield Problem("--endpoint", f"'{self.endpoint}'", "a URL as https://store.example:9000", "correct it")
         if self.ledger is not None and not _ledger_of(self.ledger):
-            allowed = "the addresses and the port of its server, as 192.0.2.7/32:5432"
+            allowed = "the addresses and the port of its server, such as 192.0.2.7/32:5432"
             yield Problem("--ledger", f"'{self.ledger}'", allowed, "correct it")
 
 
@@ -280,9 +280,9 @@ def inputs(resolved: SourcedKeys) -> dict[str, str]:
     paths = {}
     for section, key in FILE_KEYS:
         part = resolved.keys.get(section)
-        if isinstance(part, dict) and isinstance(named := part.get(key), str) and "://" not in named:
+        if isinstance(part, dict) and isinstance(location := part.get(key), str) and "://" not in location:
             within = INPUT if section == "input" else f"{INPUT}/reference"
-            paths[named] = f"{within}/{Path(named).name}"
+            paths[location] = f"{within}/{Path(location).name}"
     return paths
 
 
@@ -299,9 +299,9 @@ def job_in_cluster(resolved: SourcedKeys, folder: str = "") -> tuple[dict[str, A
             job[section] = part | {key: path_in_cluster[part[key]]}
     for section, key in (("calibration", "path"), ("model", "program")):
         part = job.get(section)
-        if isinstance(part, dict) and isinstance(named := part.get(key), str):
-            files[Path(named).name] = (resolved.folder / named).read_text(encoding="utf-8")
-            job[section] = part | {key: folder + Path(named).name}
+        if isinstance(part, dict) and isinstance(location := part.get(key), str):
+            files[Path(location).name] = (resolved.folder / location).read_text(encoding="utf-8")
+            job[section] = part | {key: folder + Path(location).name}
     settings = {
         key: value for key, value in job.get("runtime", {}).items() if key not in ("scheduler", "tls", "allow_plain")
     }

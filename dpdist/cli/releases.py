@@ -87,7 +87,7 @@ def plan(
     settings: Settings = None,
     error: Annotated[
         float | None,
-        typer.Option("--for-error", help="Find the smallest ε with median errors at most this."),
+        typer.Option("--for-error", help="Find the smallest ε with median errors of at most this."),
     ] = None,
     table: Annotated[str | None, typer.Option("--table", help="With --for-error: for this table only.")] = None,
     public: Annotated[

@@ -17,7 +17,7 @@ Scheduled = Annotated[
     typer.Option(
         "--scheduled",
         envvar="DPDIST_SCHEDULED",
-        help="Schedule's time or Job.",
+        help="Scheduled time, or the Kubernetes Job of it.",
     ),
 ]
 Period = Annotated[
@@ -45,7 +45,7 @@ def time_of(text: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        allowed = "a time as 2026-10-01T02:30:00Z, or the name of a Job"
+        allowed = "a time such as 2026-10-01T02:30:00Z, or the name of a Job"
         raise JobError("run", [Problem("--scheduled", f"'{text:.80}'", allowed, "write one of these")]) from None
     return time.replace(tzinfo=time.tzinfo or UTC).astimezone(UTC)
 
@@ -79,7 +79,7 @@ def settings_of(
     path = input or (source.get("path") if isinstance(source, dict) else None)
     if path is not None and PERIOD not in str(path):
         fault = "one file for every period: its records would be released, and charged, again"
-        remedy = f"name the file of the period, as survey-{PERIOD}.parquet"
+        remedy = f"name the file of the period, such as survey-{PERIOD}.parquet"
         problems.append(Problem("--input" if input else "input.path", fault, f"a path with {PERIOD}", remedy))
     if problems:
         raise JobError("run", problems)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dpdist.sampling import toolchain as stan
 
 app = typer.Typer(
-    help="Compile Stan programs ahead of time, or show what is installed.",
+    help="Compile Stan programs ahead of time, or show the installed toolchain.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -123,9 +123,9 @@ def stated_cautions(
 ) -> dict[str, str]:
     """Lists known problems in few lines, without those that have been `printed`; early versions' statements list none."""
     texts = statement.get("cautions", ())
-    stated = zip(statement.get("caution_codes", ["of_mechanism"] * len(texts)), texts, strict=True)
+    coded_texts = zip(statement.get("caution_codes", ["of_mechanism"] * len(texts)), texts, strict=True)
     all_cautions = [
-        *_together([*(Caution.coded(*pair) for pair in stated), *further]),
+        *_together([*(Caution.coded(*pair) for pair in coded_texts), *further]),
         *drifted(statement.get("drift", {})),
     ]
     new = [caution for caution in all_cautions if not any(note.startswith(caution.text) for note in printed)]

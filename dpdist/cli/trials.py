@@ -30,7 +30,7 @@ def audit(
     all_rules: Annotated[bool, typer.Option("--all-rules", help="Audit under every weight rule.")] = False,
     draws: Annotated[
         int | None,
-        typer.Option("--draws", min=100, help=("Tell apart so many fresh releases.")),
+        typer.Option("--draws", min=100, help=("Number of fresh releases to tell apart.")),
     ] = None,
     holdout: Annotated[
         Path | None,
@@ -107,7 +107,7 @@ def audit(
         elif workspace is not None and black_box is None and neighbours is None:
             of_run(workspace)
         else:
-            fault = "a run's folder is audited, or a job with two files"
+            fault = "audit a run's folder, or a job with two files"
             remedy = "write dpdist audit WORKSPACE, or dpdist audit --black-box JOB --neighbours FILE FILE"
             raise JobError("audit", [Problem("WORKSPACE", fault, "", remedy)])
 
@@ -164,8 +164,8 @@ def study(
 ) -> None:
     """Run a study of mechanisms on simulated data or public files.
 
-    Writes summary.csv, replicates.parquet, index.html. The study `papers` runs those of the five papers, and
-    puts them on one page. If it is killed, the same command resumes it."""
+    Writes summary.csv, replicates.parquet, index.html. The study `papers` runs the studies of
+    all five papers and writes one page. If it is killed, the same command resumes it."""
 
     def act() -> None:
         with listening(quiet, as_json) as listener:
@@ -197,8 +197,8 @@ def rehearse(
 ) -> None:
     """Try mechanisms on thirds of a public file, and recommend one. Spends nothing.
 
-    The job's input is never opened. Writes rehearsal.csv, second.csv, index.html, recommended.yaml. rehearsal.csv
-    grows with every mechanism tried. If it is killed, the same command resumes it."""
+    The job's input is never opened. Writes rehearsal.csv (which grows with every mechanism tried), confirmation.csv,
+    index.html, recommended.yaml. If it is killed, the same command resumes it."""
 
     def act() -> None:
         with listening(quiet, as_json) as listener:

@@ -159,7 +159,7 @@ KINDS: Mapping[str, CautionKind] = {
     "law_misfits": CautionKind(
         "release",
         "The {law} law does not fit the reference: {figures}. Figures will be off accordingly, and no standard error "
-        "includes it.",
+        "includes this.",
         "Use the mechanism tables, or a family that fits.",
         explanation="The model assumes a law of the outcome that the reference contradicts. Figures will be off in the "
         "same way, however large ε is, and no interval shows it. Use a family that fits, or the mechanism "
@@ -178,7 +178,7 @@ KINDS: Mapping[str, CautionKind] = {
         "plan",
         "{strata}: {records} records probably cannot reach Δ* = {target}, and the run would be refused. About {least} are "
         "needed.",
-        "Pool strata, drop predictors, take model.prior: {{name: proper}}, or raise the budget.",
+        "Pool strata, drop predictors, use model.prior: {{name: proper}}, or raise the budget.",
         explanation="A stratum has so few records that the promised loss cannot be reached, and the run would end without "
         "a release. Pool strata, use fewer predictors or a proper prior, or raise the budget.",
     ),
@@ -230,7 +230,7 @@ KINDS: Mapping[str, CautionKind] = {
     ),
     "public_totals_proposed": CautionKind(
         "plan",
-        "{table}, count: the design fixes {fixed} of {cells} cells, so their direct estimates have no error.",
+        "{table}, count: the design fixes the counts of {fixed} of {cells} cells, so their direct estimates have no error.",
         "If these totals are public, state {rake} before the run: the counts are then published without error.",
         explanation="The survey's design fixes some counts: every sample would give the same. If such totals are public, "
         "state them under rake. Counts are then exact and cost nothing.",

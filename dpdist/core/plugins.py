@@ -148,8 +148,8 @@ class Members(Mapping[str, T], Generic[T]):
             member = plugin.load()
         except Exception as error:  # code of others may fail in any way
             raise PluginRefused(f"plug-in {plugin} cannot be imported ({type(error).__name__}: {error})") from error
-        if (stated := getattr(member, "CONTRACT", None)) != CONTRACT:
-            versions = "states no CONTRACT" if stated is None else f"is written for contract {stated}"
+        if (contract := getattr(member, "CONTRACT", None)) != CONTRACT:
+            versions = "states no CONTRACT" if contract is None else f"is written for contract {contract}"
             raise PluginRefused(
                 f"plug-in {plugin} {versions}, and this dpdist has contract {CONTRACT}: install a version that fits"
             )

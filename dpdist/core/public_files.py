@@ -75,7 +75,7 @@ def regular(folder: Path, name: str) -> Path:
         if path.is_symlink():
             raise DamagedFile(name, "a symbolic link", "files in the folder itself")
     if not path.exists():
-        raise DamagedFile(name, MISSING, "every file that manifest.json tells of")
+        raise DamagedFile(name, MISSING, "every file that manifest.json lists")
     if not stat.S_ISREG(path.stat().st_mode):
         raise DamagedFile(name, "no regular file", "regular files")
     return path
@@ -138,7 +138,7 @@ def check_files(folder: Path, part: str = "", *further_names: str) -> frozenset[
         _check_entry(name, digest)
     names = {name for name in files if not part or name.startswith(f"{part}/")} | set(further_names)
     if unnamed := sorted(names - files.keys()):
-        raise DamagedFile(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
+        raise DamagedFile(MANIFEST, f"it does not list {unnamed[0]}", "the checksum of every file that is read")
     if damage := _differences(folder, {name: files[name] for name in names}, part):
         raise _first_of(damage)
     return frozenset(names)
@@ -166,9 +166,7 @@ def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list
     damage = [error for name in sorted(files) if (error := _difference(folder, name, files[name])) is not None]
     own_files = (MANIFEST, SIGNATURE, UNFIT)
     unnamed = [name for name in _present(folder, part) if name not in files and name not in own_files]
-    return damage + [
-        DamagedFile(name, "manifest.json does not tell of it", "only files that it tells of") for name in unnamed
-    ]
+    return damage + [DamagedFile(name, "manifest.json does not list it", "only files that it lists") for name in unnamed]
 
 
 def all_damage(folder: Path) -> list[DamagedFile]:
@@ -218,9 +216,7 @@ def _difference(folder: Path, name: str, digest: str) -> DamagedFile | None:
         same = sha256(regular(folder, name)) == digest
     except DamagedFile as error:
         return error
-    return (
-        None if same else DamagedFile(name, "it is not the file that manifest.json tells of", "the file as it was released")
-    )
+    return None if same else DamagedFile(name, "it is not the file that manifest.json lists", "the file as it was released")
 
 
 def _check_entry(name: str, digest: object) -> None:
@@ -228,7 +224,7 @@ def _check_entry(name: str, digest: object) -> None:
     inside = path.as_posix() == name and not path.is_absolute() and ".." not in path.parts and "\\" not in name
     if not inside or name in ("", ".") or not name.isprintable():
         raise DamagedFile(
-            MANIFEST, f"the file name '{printable(name)}'", "names of files inside the folder, as tables/a.csv"
+            MANIFEST, f"the file name '{printable(name)}'", "names of files inside the folder, such as tables/a.csv"
         )
     if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
         raise DamagedFile(MANIFEST, f"no SHA-256 of {printable(name)}", "64 hexadecimal digits")

@@ -376,8 +376,8 @@ class PeriodTotals:
             raise ValueError("counts without a scale of their noise")
         if not isinstance(since, int) or not 1 <= since <= MOST_PERIODS:
             raise ValueError("no number of periods")
-        stated = total, variance, weight, scatter, counts, scale, since
-        return cls(str(described["period"]), codes.astype(np.int64), count, row.astype(np.int64), about, *stated)
+        arrays = total, variance, weight, scatter, counts, scale, since
+        return cls(str(described["period"]), codes.astype(np.int64), count, row.astype(np.int64), about, *arrays)
 
 
 def _packed(array: Ints | Floats) -> dict[str, Any]:
@@ -434,8 +434,8 @@ def write_history(path: Path, history: History) -> None:
 def read_history(folder: Path, name: str, columns: int, outcomes: int) -> History:
     """The inverse of `write_history`. Raises `DamagedFile` if totals are incomplete, or of other columns or outcomes."""
     try:
-        stated = read_object(folder, name)["strata"]
-        history = {str(label): tuple(map(PeriodTotals.recalled, periods)) for label, periods in stated.items()}
+        by_stratum = read_object(folder, name)["strata"]
+        history = {str(label): tuple(map(PeriodTotals.recalled, periods)) for label, periods in by_stratum.items()}
         all_periods = [period for periods in history.values() for period in periods]
         if not all((period.codes.shape[1], period.about.shape[1]) == (columns, outcomes) for period in all_periods):
             raise ValueError("other columns or outcomes")

@@ -363,12 +363,12 @@ def positive_interval(value: Floats, variance: Floats, df: Floats, level: float 
     """A t interval for a nonnegative figure: on the log scale, or symmetric and cut at 0 if it is wider than twice the
     figure.
     """
-    plain = t_interval(value, variance, df, level)
-    reach = plain.upper - value
+    symmetric = t_interval(value, variance, df, level)
+    reach = symmetric.upper - value
     clear = reach < value
     factor = np.exp(np.divide(reach, value, out=np.zeros_like(reach), where=clear))
-    lower = np.where(clear, value / factor, np.maximum(plain.lower, 0.0))
-    return plain._replace(lower=lower, upper=np.where(clear, value * factor, np.maximum(plain.upper, 0.0)))
+    lower = np.where(clear, value / factor, np.maximum(symmetric.lower, 0.0))
+    return symmetric._replace(lower=lower, upper=np.where(clear, value * factor, np.maximum(symmetric.upper, 0.0)))
 
 
 def combine_sets(values: Floats, variances: Floats, df_within: float) -> Interval:

@@ -121,17 +121,17 @@ def raked_counts_and_means(
 
     Variances are computed from the residuals of a regression on the margins.
     """
-    inside, plain = cells.membership.toarray(), sums
-    sums = raked(plain, factors(plain.a, margins))
+    inside, unraked = cells.membership.toarray(), sums
+    sums = raked(unraked, factors(unraked.a, margins))
     count, total = (cells.membership @ values for values in (sums.a, sums.b))
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = total / count
         share = inside / count[:, None]
     x = np.vstack([margin.membership.toarray() for margin in margins])
-    gram = np.linalg.pinv((x * plain.a) @ x.T)
-    counted = _residual(inside, np.zeros_like(inside), plain, x, gram)
-    averaged = _residual(-np.nan_to_num(mean)[:, None] * np.nan_to_num(share), np.nan_to_num(share), plain, x, gram)
-    added = _residual(np.zeros_like(inside), inside, plain, x, gram)
+    gram = np.linalg.pinv((x * unraked.a) @ x.T)
+    counted = _residual(inside, np.zeros_like(inside), unraked, x, gram)
+    averaged = _residual(-np.nan_to_num(mean)[:, None] * np.nan_to_num(share), np.nan_to_num(share), unraked, x, gram)
+    added = _residual(np.zeros_like(inside), inside, unraked, x, gram)
     variances = [_variance(*coefficients, sums, crosstab, stage) for coefficients in (counted, averaged, added)]
     averages = Estimate(mean, np.where(count > 0, variances[1], np.nan))
     return Estimate(count, variances[0]), averages, Estimate(total, variances[2])

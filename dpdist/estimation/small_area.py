@@ -68,14 +68,16 @@ def composite(difference: Floats, sampling: Floats) -> Composite:
     """
     # The variance τ² between cells follows from the moments of all differences (DerSimonian & Laird). A cell with d² above
     # V + τ² uses its own d² instead. So borrowing moves no estimate by more than its own sampling error.
-    measured = np.isfinite(sampling)
+    has_variance = np.isfinite(sampling)
     unlike = (
-        shrink(difference[measured], np.zeros(int(measured.sum())), sampling[measured]).drift if measured.any() else 0.0
+        shrink(difference[has_variance], np.zeros(int(has_variance.sum())), sampling[has_variance]).drift
+        if has_variance.any()
+        else 0.0
     )
     weight, error = np.zeros(len(difference)), np.full(len(difference), unlike)
-    variance = np.maximum(np.maximum(unlike + sampling[measured], difference[measured] ** 2), SMALLEST)
-    weight[measured] = 1.0 - sampling[measured] / variance
-    error[measured] = weight[measured] * sampling[measured]
+    variance = np.maximum(np.maximum(unlike + sampling[has_variance], difference[has_variance] ** 2), SMALLEST)
+    weight[has_variance] = 1.0 - sampling[has_variance] / variance
+    error[has_variance] = weight[has_variance] * sampling[has_variance]
     far = np.full(len(difference), np.sqrt(unlike))
-    far[measured] = np.sqrt(variance - sampling[measured])
+    far[has_variance] = np.sqrt(variance - sampling[has_variance])
     return Composite(weight, error, far)

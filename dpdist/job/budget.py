@@ -55,8 +55,8 @@ def least_epsilon(rho: float, delta: float) -> float:
 def rho_of(epsilon: Fraction, delta: Fraction) -> Fraction:
     """The largest ρ for which ρ-zCDP is shown to imply (ε, δ)-differential privacy, rounded down."""
     loss = -log(float(delta))
-    plain = sqrt(loss + float(epsilon)) - sqrt(loss)
-    most = -_least(lambda a: (_rest(a, loss) - float(epsilon)) / (1.0 + a), sqrt(loss) / plain)
+    root = sqrt(loss + float(epsilon)) - sqrt(loss)
+    most = -_least(lambda a: (_rest(a, loss) - float(epsilon)) / (1.0 + a), sqrt(loss) / root)
     return _round(most, up=False)
 
 
@@ -94,7 +94,7 @@ class ReleaseBudget(Frozen):
     epsilon: Budget = Field(description="of the whole release, all synthetic sets together")
     adjacency: Adjacency = Field(
         default="zero_out",
-        description="what neighbouring files differ in: whether one record's outcome and weight are used "
+        description="the difference between neighbouring files: whether one record's outcome and weight are used "
         "(zero_out), their values (substitution), or a whole record (add_remove)",
     )
     exchange: Exchange = Field(
@@ -110,9 +110,11 @@ class ReleaseBudget(Frozen):
         if not isinstance(value, dict) or value.get("rho") is None:
             return value
         if value.get("delta") is None:
-            raise ValueError("rho needs a delta, at which epsilon is told: add delta, below one over the records")
-        stated = {name: adapter_of(kind).validate_python(value[name]) for name, kind in (("rho", Budget), ("delta", Delta))}
-        epsilon = epsilon_of(stated["rho"], stated["delta"])
+            raise ValueError("rho needs a delta, at which epsilon is stated: add a delta below 1/n")
+        amounts = {
+            name: adapter_of(kind).validate_python(value[name]) for name, kind in (("rho", Budget), ("delta", Delta))
+        }
+        epsilon = epsilon_of(amounts["rho"], amounts["delta"])
         if value.get("epsilon") not in (None, epsilon, budget_text(epsilon)):
             raise ValueError("epsilon follows from rho and delta: leave it out, or state epsilon and delta alone")
         return value | {"epsilon": epsilon}
@@ -210,7 +212,7 @@ class Window(Frozen):
     """A limit on the cost of any run of consecutive periods: for panels, whose members stay for some periods."""
 
     periods: int = Field(ge=1, le=10_000, description="consecutive periods")
-    budget: Annotated[Budget, Field(description="what they may cost together")]
+    budget: Annotated[Budget, Field(description="their total budget")]
 
 
 class Limits(Frozen):

@@ -82,7 +82,7 @@ class TextFile(Frozen):
             if name is not None:
                 "".encode(name)
         except LookupError:
-            raise ValueError("an encoding of texts, as latin-1, cp1252, utf-16 or utf-8") from None
+            raise ValueError("a text encoding, such as latin-1, cp1252, utf-16 or utf-8") from None
         return name
 
     @property
@@ -476,8 +476,8 @@ class Survey(Frozen):
     weights_constant_in: tuple[ColumnName, ...] = Field(
         default=(),
         exclude_if=lambda columns: not columns,
-        description="columns of which every combination publicly has one weight for all its records; synthetic records of "
-        "`tables` keep it so",
+        description="columns within whose combinations all records have one weight, as is publicly known; synthetic "
+        "records of `tables` have, too",
     )
     design_weights: DesignWeights | None = Field(
         default=None,

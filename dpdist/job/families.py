@@ -152,7 +152,7 @@ def _fault(name: str, member: Any) -> str:
         return ""
     facts = getattr(member, "facts", None)
     if not isinstance(member, type) or not isinstance(facts, FamilyFacts):
-        return "is no class with facts: write facts: ClassVar[FamilyFacts]"
+        return "is not a class with facts: write facts: ClassVar[FamilyFacts]"
     if not facts.samplers or not set(facts.samplers) <= DRAWING.keys():
         return f"has other samplers than a plug-in can have: state one or more of {', '.join(DRAWING)} in its facts"
     if facts.weight or facts.predictors or facts.logs or facts.synthesis or facts.on_reference or facts.program:

@@ -41,12 +41,12 @@ class UnnestedError(Exception):
         self.fine, self.level, self.coarse, self.both = fine, level, coarse, both
 
 
-def parents_in(frames: Iterable[Crosstab], fine: str, coarse: str, stated: Codes) -> Codes:
+def parents_in(frames: Iterable[Crosstab], fine: str, coarse: str, declared: Codes) -> Codes:
     """The coarser level of every level of a column, from a stated map and from records of public frames.
 
-    `stated` has `UNSEEN` for levels that the records decide. Raises `UnnestedError` if a level has two parents.
+    `declared` has `UNSEEN` for levels that the records decide. Raises `UnnestedError` if a level has two parents.
     """
-    parent = stated.copy()
+    parent = declared.copy()
     for crosstab in frames:
         levels, occurs = crosstab.levels, crosstab.count > 0
         pairs = np.unique(np.column_stack([crosstab.codes[fine], crosstab.codes[coarse]])[occurs], axis=0)
@@ -131,9 +131,9 @@ def _nested(frames: Sequence[Crosstab], levels: Mapping[str, Sequence[Level]], f
     return True
 
 
-def _not_nested(dataset: str, name: str, error: UnnestedError, stated: bool, swapped: bool) -> JobError:
+def _not_nested(dataset: str, name: str, error: UnnestedError, is_declared: bool, swapped: bool) -> JobError:
     fine, coarse, (_, other) = error.fine, error.coarse, error.both
-    first = f"{coarse} '{_}' by the job" if stated else f"{coarse} '{_}'"
+    first = f"{coarse} '{_}' by the job" if is_declared else f"{coarse} '{_}'"
     fault = f"{fine} '{error.level}' lies in {first}, and public records have it in '{other}', too"
     allowed = f"one level of {coarse} for every level of {fine}"
     remedy = "correct the map, or the records; or leave the column out of the hierarchy"

@@ -318,7 +318,7 @@ def _base_file(
     chain = (*above, Path(os.path.abspath(source)), Path(os.path.abspath(path)))
     if len({file.resolve() for file in chain}) < len(chain):
         fault = f"'{name}' extends this file, or is this file itself"
-        raise _refusal(source, ("extends",), fault, allowed, "remove one extends from the circle", origin)
+        raise _refusal(source, ("extends",), fault, allowed, "remove one `extends` from the cycle", origin)
     if len(chain) > MOST_BASES + 1:
         fault = f"more than {MOST_BASES} files extend each other"
         raise _refusal(source, ("extends",), fault, f"at most {MOST_BASES}", "write some of them as one file", origin)

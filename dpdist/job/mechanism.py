@@ -232,8 +232,8 @@ class MechanismSpec(Frozen):
         if name is not str and cls.guarantee is MechanismSpec.guarantee:
             raise TypeError(f"{cls.__name__} does not say its guarantee: write guarantee(job) in its class")
         bases = (base for base in cls.__bases__ if issubclass(base, MechanismSpec))
-        named: list[Any] = [base.model_fields["name"].annotation for base in bases]
-        if name not in named and "package" not in vars(cls):
+        name_types: list[Any] = [base.model_fields["name"].annotation for base in bases]
+        if name not in name_types and "package" not in vars(cls):
             cls.package = cls.__module__.rpartition(".")[0]
 
     @classmethod

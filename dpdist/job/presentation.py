@@ -79,7 +79,7 @@ class Registry(Frozen):
     sector: Literal["Technology", "Healthcare", "Education", "Government", "Energy", "Finance"] | None = Field(
         default=None, description="sector that the release is about"
     )
-    publication_date: date = Field(description="the day of publication, as 2026-11-21")
+    publication_date: date = Field(description="the day of publication, such as 2026-11-21")
     tuning: Sentence | None = Field(
         default=None, description="how constants and the budget were chosen; unset: presentation.choices"
     )
@@ -234,4 +234,4 @@ class Correction(Frozen):
         description="number of the release within its period; the first correction is 2"
     )
     of: str = Field(pattern=RELEASE, description="id of the corrected release, from its manifest")
-    reason: Sentence = Field(min_length=1, description="what was wrong, for readers")
+    reason: Sentence = Field(min_length=1, description="the error that is corrected, for readers")

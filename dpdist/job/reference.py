@@ -85,11 +85,15 @@ class ReferenceForm(Frozen):
         return self.text_format.left_out
 
     @model_serializer(mode="wrap")
-    def _with_all_keys(self, plain: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+    def _with_all_keys(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         """Writes the keys of every form, with null for other forms' keys."""
-        written, excluded = plain(self), info.exclude or ()
+        serialised, excluded = handler(self), info.exclude or ()
         null_keys = () if info.exclude_unset or info.exclude_none else frozenset(KEYS) - UNWRITTEN
-        return {name: written.get(name) for name in KEYS if name in written or (name in null_keys and name not in excluded)}
+        return {
+            name: serialised.get(name)
+            for name in KEYS
+            if name in serialised or (name in null_keys and name not in excluded)
+        }
 
 
 class FileReference(TextFile, ReferenceForm):
@@ -189,11 +193,11 @@ def _of_one_form(entry: Any) -> Any:
     """Removes keys that are null. Raises `ValueError` if keys of two forms are given."""
     if not isinstance(entry, dict):
         return entry
-    stated = {name: value for name, value in entry.items() if value is not None}
-    named = [name for name in ("path", "simulate", "release", "histogram") if name in stated]
-    if len(named) > 1 and named != ["release", "histogram"]:
-        raise ValueError(f"give only one of path, simulate, release and histogram, not {' and '.join(named)}")
-    return stated
+    entries = {name: value for name, value in entry.items() if value is not None}
+    forms = [name for name in ("path", "simulate", "release", "histogram") if name in entries]
+    if len(forms) > 1 and forms != ["release", "histogram"]:
+        raise ValueError(f"give only one of path, simulate, release and histogram, not {' and '.join(forms)}")
+    return entries
 
 
 Reference: TypeAlias = Annotated[

@@ -101,9 +101,9 @@ def in_present_form(keys: Keys, lines: Lines, source: str) -> tuple[Keys, Cautio
         # These refused small counts that a package of tables published.
         present["frame_minimum"] = FRAME_MINIMUM
     for (section, key), why in DROPPED.items():
-        stated = present.get(section)
-        if isinstance(stated, dict) and key in stated and (section != "reference" or "release" in stated):
-            present[section] = {other: value for other, value in stated.items() if other != key}
+        settings = present.get(section)
+        if isinstance(settings, dict) and key in settings and (section != "reference" or "release" in settings):
+            present[section] = {other: value for other, value in settings.items() if other != key}
             dropped += WITHOUT.format(key=f"{section}.{key}", why=why)
     return present, Caution.of("former_mechanism", former=name, present=PRESENT, dropped=dropped)
 
@@ -135,7 +135,7 @@ FORMER = {"weighted_marginals": "marginals", "privbayes": "marginals"}
 
 def _fault(name: str, member: Any) -> str:
     if not (isinstance(member, type) and issubclass(member, MechanismSpec)):
-        return "is no class derived from MechanismSpec"
+        return "is not a class derived from MechanismSpec"
     if get_args(member.model_fields["name"].annotation) != (name,):
         return f"has another name in its class: write name: Literal['{name}']"
     if member.package.startswith("dpdist.") and name not in PLACES:

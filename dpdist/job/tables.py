@@ -30,7 +30,7 @@ from dpdist.job.yaml_lines import Where
 class Statistic(Frozen):
     """A figure that is published of every cell. A job writes count, {mean: pay}, {quantile: pay, at: 0.9} and so on."""
 
-    name: StatisticName = Field(description="what is published of a cell")
+    name: StatisticName = Field(description="the figure that is published of a cell")
     variable: str | None = Field(default=None, description="the outcome that it is of; of a ratio, the one above")
     over: str | None = Field(default=None, description="of a ratio: the outcome below")
     at: float | None = Field(default=None, gt=0, lt=1, description="of a quantile: its level, as in 0.9")
@@ -42,8 +42,8 @@ class Statistic(Frozen):
 
     @model_validator(mode="after")
     def _constants_fit(self) -> Self:
-        stated = {name for name in CONSTANTS if getattr(self, name) not in (None, ())}
-        if stated - self.kind.needs - self.kind.takes or self.kind.needs - stated:
+        constants = {name for name in CONSTANTS if getattr(self, name) not in (None, ())}
+        if constants - self.kind.needs - self.kind.takes or self.kind.needs - constants:
             raise ValueError(f"a {self.name} is written {self.kind.written}")
         if self.of is not None and self.of.of is not None:
             raise ValueError("a difference of differences is not published: write both differences")
@@ -289,8 +289,8 @@ class TableEntry(Frozen):
         """The columns of every table, in order."""
         for key, size in _GROUPS.items():
             columns = getattr(self, key)
-            for chosen in combinations(range(len(columns)), size) if columns else ():
-                yield TableColumns(tuple(columns[k] for k in chosen), tuple((key, k) for k in chosen), (key,))
+            for subset in combinations(range(len(columns)), size) if columns else ():
+                yield TableColumns(tuple(columns[k] for k in subset), tuple((key, k) for k in subset), (key,))
         if not self.several:
             columns = tuple(str(item) for item in self.by)
             yield TableColumns(columns, tuple(("by", k) for k in range(len(columns))), ("by",))
@@ -330,8 +330,8 @@ class ListedOut:
         return Entries
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        written = core_schema.no_info_after_validator_function(_plain, handler.generate_schema(Entries))
-        return core_schema.chain_schema([written, handler(source)])
+        schema = core_schema.no_info_after_validator_function(_plain, handler.generate_schema(Entries))
+        return core_schema.chain_schema([schema, handler(source)])
 
 
 def _as_entry(value: Any) -> Any:

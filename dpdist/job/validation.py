@@ -137,7 +137,7 @@ _KINDS = {
     "int": ("a whole number", "write one"),
     "float": ("a number", "write one"),
     "string": ("a text", "write it in quotes"),
-    "date": ("a day, as 2026-11-22", "write one"),
+    "date": ("a day, such as 2026-11-22", "write one"),
     "bool": ("true or false", "write one of them"),
     "tuple": ("a list, as in [one, another]", "write it in brackets"),
     "dict": ("keys with values, as in {key: value}", "write them"),
@@ -208,8 +208,8 @@ def _members(annotation: Any) -> dict[str, type[BaseModel]]:
 
 
 def _tags(member: Any) -> tuple[str, ...]:
-    if stated := tuple(str(data.tag) for data in getattr(member, "__metadata__", ()) if isinstance(data, Tag)):
-        return stated
+    if tags := tuple(str(data.tag) for data in getattr(member, "__metadata__", ()) if isinstance(data, Tag)):
+        return tags
     model = _plain(member)
     names = get_args(model.model_fields[_TAG].annotation) if _is_model(model) and _TAG in model.model_fields else ()
     return names if len(names) == 1 else ()
@@ -239,13 +239,13 @@ def keys_of_earlier_form(keys: Mapping[str, Any]) -> Iterator[Contradiction]:
         outcomes = model["outcome"]
         several = isinstance(outcomes, list) and all(isinstance(name, str) for name in outcomes)
         names = f"[{', '.join(outcomes)}]" if several else outcomes if isinstance(outcomes, str) else "…"
-        allowed = "family, predictors, synthesis, prior and what else is the likelihood's"
+        allowed = "family, predictors, synthesis, prior and other settings of the likelihood"
         remedy = f"move it out of model, to a line of its own: outcome: {names}"
-        yield Contradiction(("model", "outcome"), "an outcome is no part of the model", remedy, allowed)
+        yield Contradiction(("model", "outcome"), "an outcome does not belong to the model", remedy, allowed)
     family = model.get("family")
     former_family = isinstance(family, str) and family not in get_args(Family)
     if former_family and (family in STATISTICS or those(lambda spec: spec.statistics == family)):
-        fault = f"'{family}' is no likelihood: the mechanism's name says it all"
+        fault = f"'{family}' is not a likelihood, and the mechanism's name is sufficient"
         remedy = "delete model; outcome stands beside mechanism"
         yield Contradiction(("model", "family"), fault, remedy, f"one of {', '.join(get_args(Family))}")
 

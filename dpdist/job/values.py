@@ -64,10 +64,10 @@ MINISIGN = r"^RW[QRST][A-Za-z0-9+/]{53}$"
 PATTERNS = {
     NAME: "letters, digits, _, . and -, the first a letter or a digit",
     TABLE: "letters of any script, digits, _, . and -, the first a letter, a digit or _",
-    LANGUAGE: "a language's tag, as en or en-GB",
+    LANGUAGE: "a language tag, such as en or en-GB",
     ADDRESS: "an address that begins with http:// or https://, without blanks",
-    AGENCY: "letters, digits, _ and -, the first a letter, as ESTAT; parts are joined by a full stop",
-    VERSION: "two or three numbers joined by full stops, as 1.0",
+    AGENCY: "letters, digits, _ and -, beginning with a letter, such as ESTAT; parts are joined by a full stop",
+    VERSION: "two or three numbers joined by full stops, such as 1.0",
     MINISIGN: "a public key: the second line of minisign's .pub file, 56 characters that begin with RW",
     RELEASE: "the 64 characters that the release's manifest has under `release`",
 }
@@ -94,7 +94,10 @@ Sentence = Annotated[str, Field(max_length=400), AfterValidator(_printable)]
 """Text that is printed as it is: one line without control characters."""
 
 LEAST_BUDGET = Fraction(1, 10**6)
-TOO_LITTLE = "below that noise passes 2^53, where float64 rounds whole numbers, and the rounding would tell of the sums"
+TOO_LITTLE = (
+    "below that noise passes 2^53, where float64 rounds whole numbers, and the rounding would reveal something about the "
+    "sums"
+)
 
 
 LONGEST = 2_000

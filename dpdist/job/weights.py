@@ -32,13 +32,13 @@ PLACES = {
 
 def _fault(name: str, member: Any) -> str:
     if not (isinstance(member, type) and issubclass(member, RuleFacts)) or not hasattr(member, "search"):
-        return "is no class derived from WeightRule of dpdist.privacy.weights"
+        return "is not a class derived from WeightRule of dpdist.privacy.weights"
     if not (isinstance(member.section, type) and issubclass(member.section, Weights)):
         return "has a section that is not derived from Weights: derive it, or leave section out"
     if unknown := sorted(set(member.constants) - member.section.model_fields.keys()):
         return f"has the constants {', '.join(unknown)}, and no section with these keys: add them to its section"
     if not isinstance(member.exceeds, str):
-        return "has something else than a text as exceeds: write what losses were measured, or leave it out"
+        return "its `exceeds` is not a text: name the losses that were measured, or leave it out"
     return ""
 
 
@@ -68,8 +68,8 @@ class Weights(Frozen):
     def settings(self) -> dict[str, Any]:
         """The rule with the constants that have an effect, and stated changes of all weights."""
         changes = {"reweight": self.reweight, "scale": self.scale, "shift": self.shift}
-        stated = {name for name, number in changes.items() if number != type(self).model_fields[name].default}
-        return self.model_dump(mode="json", include={"rule", *self.facts.constants, *stated}, exclude_none=True)
+        changed = {name for name, number in changes.items() if number != type(self).model_fields[name].default}
+        return self.model_dump(mode="json", include={"rule", *self.facts.constants, *changed}, exclude_none=True)
 
 
 class RuleFacts:

@@ -128,7 +128,7 @@ class JobKeys(Frozen):
     dataset: Name = Field(description="short name of the survey")
     period: Period = Field(description='period of the release, such as "2017"')
     assumed_public: tuple[Sentence, ...] = Field(
-        default=(), description="sentences for the statement: what is public though it may depend on records"
+        default=(), description="sentences for the statement: facts that are public though they may depend on records"
     )
     input: Input = Field(default=Input(), description="the confidential file; --input overrides it")
     columns: dict[ColumnName, Column] = Field(description="columns that are used, with their public domains")
@@ -144,7 +144,7 @@ class JobKeys(Frozen):
     outcome: Outcome = Field(description="sensitive column, or several, as in [salary, hours]")
     model: Model | None = Field(default=None, description="likelihood, for mechanisms that fit one")
     mechanism: Mechanism = Field(description="how records are protected")
-    budget: ReleaseBudget = Field(description="what the release may cost, and for which neighbouring files")
+    budget: ReleaseBudget = Field(description="largest cost of the release, with its adjacency")
     synthetic_sets: Annotated[
         int, Field(ge=1), at_most(1_000, "each is a file of the whole sample's records, and has its part of ε alone")
     ] = Field(default=1, description="number of files of synthetic records; most mechanisms divide the budget among them")
@@ -213,9 +213,9 @@ class JobKeys(Frozen):
     )
     publish: Literal["always", "unless_refused"] = Field(
         default="unless_refused",
-        description="unless_refused: a release whose confidential verdict says `do not publish` is held until"
-        " `dpdist approve` publishes it, a choice that is in no ε. Where no verdict decides "
-        "(beside `accept`, or without standard errors) the default is always",
+        description="unless_refused: a release whose confidential verdict says `do not publish` is held until `dpdist "
+        "approve` publishes it, and ε does not cover this choice. Where no verdict decides (beside `accept`, "
+        "or without standard errors) the default is always",
     )
     presentation: Presentation = Field(default=Presentation(), description="titles, labels, units and printing rules")
     runtime: Runtime = Field(default=Runtime(), description="where and how the work is done, without effect on the result")
@@ -424,8 +424,8 @@ class Job(BudgetShares):
         """Columns of the crosstab whose sample counts are noisy."""
         if self.predictors is None or not self.noisy_crosstab:
             return ()
-        chosen = self.predictors.protect.columns
-        return tuple(name for name in self.categories if chosen is None or name in chosen)
+        columns = self.predictors.protect.columns
+        return tuple(name for name in self.categories if columns is None or name in columns)
 
     @property
     def counted_columns(self) -> tuple[str, ...]:

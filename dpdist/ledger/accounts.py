@@ -266,7 +266,7 @@ def _excess_of_delta(limits: Limits, before: Sequence[Charge], charge: Charge) -
     deltas = [charged.delta for charged in all_charges if charged.delta is not None]
     if len(deltas) < len(all_charges):
         whose = "this run's" if charge.delta is None else "an earlier release's"
-        yield f"{whose} {charge.cls} δ is no known number", allowed
+        yield f"{whose} {charge.cls} δ is not a known number", allowed
     elif (reached := sum(deltas, Fraction(0))) > limits.delta:
         yield f"this run's {charge.cls} δ = {budget_text(deltas[-1])} would make {budget_text(reached)}", allowed
 

@@ -39,8 +39,8 @@ def place_of(job: Job) -> str | None:
     """The ledger that the job or the environment names; "" for the one beside the workspace, None for no ledger."""
     if job.ledger is not None and job.ledger.url:
         return job.ledger.url
-    named = _in_file(os.environ.get(VARIABLE, ""))
-    return named or (None if job.ledger is None else "")
+    url = _in_file(os.environ.get(VARIABLE, ""))
+    return url or (None if job.ledger is None else "")
 
 
 REMEDY = f"name a file with a ledger's URL after the @ in {VARIABLE}"

@@ -120,8 +120,8 @@ class Page:
         first = self.charged[0]
         account = {"dataset": self.dataset, "class": first.cls, "adjacency": first.adjacency}
         limits = self.limits.model_dump(mode="json")
-        written = {**account, "charged": budget_text(total(self.charged)), "limits": limits, "periods": self.lines}
-        return written | ({"corrections": self.corrections} if self.corrected else {})
+        fields = {**account, "charged": budget_text(total(self.charged)), "limits": limits, "periods": self.lines}
+        return fields | ({"corrections": self.corrections} if self.corrected else {})
 
 
 def _of(cost: Fraction, limit: Fraction | None) -> str:

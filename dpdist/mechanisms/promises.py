@@ -174,10 +174,10 @@ def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeti
         sizes = NOISY_FRAME.format(columns=", ".join(job.protected_columns) or "none")
     code = [THIRD_PARTY[part].format(name=name, **origin) for part, (name, origin) in job.third_party.items()]
     code += [THIRD_PARTY["statistic"].format(name=name, **origin) for name, origin in job.third_party_statistics.items()]
-    stated = (sizes, *code, *units(job), *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
+    conditions = (sizes, *code, *units(job), *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
     law = family_facts(job).law
     warned = (MISFIT.format(law),) if law else ()
-    return Promise(total, of_part, composition, stated, target, (*warned, *_truncated(job)))
+    return Promise(total, of_part, composition, conditions, target, (*warned, *_truncated(job)))
 
 
 def per_set(total: Strict | Concentrated, job: Job) -> Strict | Concentrated:
@@ -255,8 +255,8 @@ def referred(job: Job) -> tuple[str, ...]:
 
 def provenance(job: Job) -> tuple[str, ...]:
     """What the job says of where its reference comes from, if anything."""
-    stated = job.reference.provenance if job.reference is not None else None
-    return (PROVENANCE.format(stated),) if stated else ()
+    source = job.reference.provenance if job.reference is not None else None
+    return (PROVENANCE.format(source),) if source else ()
 
 
 def strict(job: Job) -> Strict:

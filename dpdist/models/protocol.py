@@ -346,8 +346,8 @@ def describe_draws(parameters: Sequence[Parameter], theta: Draws) -> dict[str, A
 
 def recall_draws(parameters: Sequence[Parameter], described: Mapping[str, Any]) -> Draws:
     """The inverse of `describe_draws`."""
-    named = ((p, described[p.name]["values"]) for p in parameters)
-    return Draws({p.name: np.array(values, dtype=float).reshape(1, *p.shape) for p, values in named})
+    arrays = ((p, described[p.name]["values"]) for p in parameters)
+    return Draws({p.name: np.array(values, dtype=float).reshape(1, *p.shape) for p, values in arrays})
 
 
 def nested(values: Floats) -> Any:

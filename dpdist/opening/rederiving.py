@@ -41,7 +41,7 @@ FIRST_WITHOUT = (0, 3)
 UNKNOWN = "mechanism '{}', which dpdist {} does not run"
 CLAMPED = "clamped_"
 """Start of a law's name, for figures set to the nearest end of their range after noise was added."""
-NO_RECORD = "the claim by its queries: the release has no proof record, as those of 0.1.1 and earlier"
+NO_RECORD = "the claim by its queries: the release has no proof record, because 0.1.1 and earlier wrote none"
 NO_FIGURES = "noise of published figures: the release has none whose noise is public"
 WORDS = f"words of {PROOF}: this version words its queries, composition or formulas otherwise"
 HIDDEN = "queries whose answers are not among the noisy figures: {}"
@@ -49,7 +49,7 @@ MORE = "{:,} noisy figures have a scale of noise that no query states: that it i
 DRAWN = "that this noise was drawn, and no other: `dpdist audit --black-box` tries it on files of your own"
 MOVED = "that neighbouring files move sums by no more than is stated: docs/methods.md has the proofs"
 RECORDS = "that the file was as the job says: at most the stated records of a unit, and public what is named public"
-OF_FORMER = "that the queries and noisy figures are those of '{}': dpdist 0.2, which has it, tells"
+OF_FORMER = "that the queries and noisy figures are those of '{}': check with dpdist 0.2, which has it"
 CLAIM = "for {}: the claim of class '{}'"
 
 
@@ -209,26 +209,26 @@ def _noise(
         faults.append(
             DamagedFile(MEASUREMENTS, f"{again:,} noisy figures that are of a cell listed before", "each figure once")
         )
-    places, more, measured = set[int](), 0, None if former else measured_of(job)
+    places, more, measurements = set[int](), 0, None if former else measured_of(job)
     kinds, kind = np.unique(np.column_stack([figures.law, figures.statistic]).astype(str), axis=0, return_inverse=True)
     for place_of_kind, (law, statistic) in enumerate(kinds.tolist()):
         here = np.flatnonzero(kind.ravel() == place_of_kind)
-        answered = _answered(noisy, law, statistic, measured)
+        answered = _answered(noisy, law, statistic, measurements)
         steps, scales = figures.step[here], [_scales(noisy[place]) for place in answered]
         least = min((values[-1] for values in scales), default=np.inf)
         if (low := steps[steps * ROUNDING < least]).size:
             faults.append(_too_little(law, statistic, float(low.min()), least))
-        stated = np.zeros(len(here), bool)
+        covered = np.zeros(len(here), bool)
         for place, values in zip(answered, scales, strict=True):
             query = noisy[place]
             same = np.isclose(steps[:, None], values, rtol=1e-9, atol=0.0).any(1) | bool(query.get("in_parts"))
-            stated |= same
+            covered |= same
             places |= {place} if same.any() else set()
             if (sets := len(np.unique(figures.set[here]))) > query["times"] * len(answered):
                 faults.append(
                     DamagedFile(MEASUREMENTS, f"noisy figures of {sets} sets", f"{query['times']} at most, by {PROOF}")
                 )
-        more += int((~stated).sum())
+        more += int((~covered).sum())
     for place, query in enumerate(noisy):
         if query.get("in_parts"):
             of_query = np.isin(
@@ -236,7 +236,7 @@ def _noise(
                 [
                     n
                     for n, (law, statistic) in enumerate(kinds.tolist())
-                    if place in _answered(noisy, law, statistic, measured)
+                    if place in _answered(noisy, law, statistic, measurements)
                 ],
             )
             if (lost := _largest_loss(query, figures, of_query)) > ROUNDING:
@@ -247,18 +247,18 @@ def _noise(
     return faults, [*words, *([HIDDEN.format("; ".join(unseen))] if unseen else [])]
 
 
-def _answered(queries: list[dict[str, Any]], law: str, statistic: str, measured: Measurements | None) -> list[int]:
+def _answered(queries: list[dict[str, Any]], law: str, statistic: str, measurements: Measurements | None) -> list[int]:
     """Positions of the queries that a statistic may answer: those of the name that its mechanism gives, and of the law."""
     of_law = [place for place, query in enumerate(queries) if query["law"] == law]
-    if measured is None:
+    if measurements is None:
         of_bins = [place for place in of_law if queries[place]["name"] == FORMER_BINS]
         rest = [place for place in of_law if place not in of_bins]
         return (of_bins if statistic.startswith("count in bins") else rest) or of_law
-    named = measured.query(statistic)
-    if named is None:  # queries of a mechanism may have the names of their statistics
+    rows = measurements.query(statistic)
+    if rows is None:  # queries of a mechanism may have the names of their statistics
         names = {query["name"]: query["name"] for query in queries}
-        named = measured._replace(queries=names).query(statistic)
-    return of_law if named is None else [place for place in of_law if queries[place]["name"] == named]
+        rows = measurements._replace(queries=names).query(statistic)
+    return of_law if rows is None else [place for place in of_law if queries[place]["name"] == rows]
 
 
 def _scales(query: Mapping[str, Any]) -> Floats:
@@ -290,12 +290,12 @@ def _measured(public: Path, noisy: bool, strata: Sequence[str]) -> tuple[_Figure
         return None, []
     try:
         table = pq.read_table(regular(public, MEASUREMENTS)).to_pandas()
-        stated = table["scale"].notna()
-        silent = int((table["value"].notna() & ~stated).sum()) if noisy else 0
+        has_scale = table["scale"].notna()
+        silent = int((table["value"].notna() & ~has_scale).sum()) if noisy else 0
         faults = (
             [DamagedFile(MEASUREMENTS, f"{silent:,} noisy figures without a scale", "a scale of each")] if silent else []
         )
-        table = table[stated].reset_index(drop=True)
+        table = table[has_scale].reset_index(drop=True)
         if table.empty:
             return None, faults
         levels = [name for name in table.columns if name.startswith(CELL)]

@@ -181,7 +181,7 @@ def open_posterior(workspace: str | Path) -> xr.Dataset:
     """
     space = Workspace.of_place(workspace, reading=True)
     if not space.store.names(space.posterior):
-        remedy = "open that of a mechanism that samples one, as weighted"
+        remedy = "open that of a mechanism that samples one, such as weighted"
         raise WorkspaceError(str(workspace), "it keeps no posterior", remedy)
     return _load(space, space.posterior, group=arrays.GROUPS["final"])
 

@@ -118,26 +118,28 @@ def _rest(public: Path) -> Iterator[str]:
 
 def _promise(public: Path, released: ReleasedObject) -> Iterator[DamagedFile]:
     """Entries of a promise that do not follow from the job, or are none of a run's."""
-    job, stated = as_run(public, released.job), released.promise
+    job, promise = as_run(public, released.job), released.promise
     due = promised(mechanism_of(job).promise(job), {})
-    for key in sorted(stated.keys() - due.keys() - OF_THE_RUN):
+    for key in sorted(promise.keys() - due.keys() - OF_THE_RUN):
         yield DamagedFile(PROMISE, f"an entry {printable(key)}", "entries of a promise")
-    further = len(stated.get("readers") or {})  # an assumption for each reader that a plug-in brings
+    further = len(promise.get("readers") or {})  # an assumption for each reader that a plug-in brings
     same = {
-        "composition": stated.get("composition") == due["composition"],
-        "assumptions": _assumed(job, stated.get("assumptions"), due["assumptions"], further),
-        "cautions": set(due["cautions"]) <= set(map(str, stated.get("cautions") or ())),
+        "composition": promise.get("composition") == due["composition"],
+        "assumptions": _assumed(job, promise.get("assumptions"), due["assumptions"], further),
+        "cautions": set(due["cautions"]) <= set(map(str, promise.get("cautions") or ())),
     }
     for key in (key for key, equal in same.items() if not equal):
-        yield DamagedFile(PROMISE, f"{key} {printable(json.dumps(stated.get(key)))}", f"{json.dumps(due[key])}, by its job")
+        yield DamagedFile(
+            PROMISE, f"{key} {printable(json.dumps(promise.get(key)))}", f"{json.dumps(due[key])}, by its job"
+        )
 
 
-def _assumed(job: Job, stated: object, due: list[str], further: int) -> bool:
+def _assumed(job: Job, assumptions: object, due: list[str], further: int) -> bool:
     """True for the assumptions of a job, of which some may be of the tables that it had first: later ones cost nothing."""
     first = mechanism_of(job).promise(job.model_copy(update={"tables": job.tables[:1]})).assumptions
-    if not isinstance(stated, list) or not set(due) & set(first) <= set(map(str, stated)):
+    if not isinstance(assumptions, list) or not set(due) & set(first) <= set(map(str, assumptions)):
         return False
-    return sum(text not in {*due, *first} for text in stated) == further
+    return sum(text not in {*due, *first} for text in assumptions) == further
 
 
 def _sizes(released: ReleasedObject) -> Iterator[DamagedFile]:
@@ -481,8 +483,8 @@ def _met(gate: Mapping[str, Any]) -> bool:
     values: list[Any] = [gate.get(name) for name in ("measured", "limit", "noise_sd")]
     if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return False
-    measured, limit, sd = (float(value) for value in values)
-    return gate.get("accepted") is True and measured <= limit and sd > 0
+    noisy, limit, sd = (float(value) for value in values)
+    return gate.get("accepted") is True and noisy <= limit and sd > 0
 
 
 def _shown(value: object) -> str:

@@ -141,7 +141,7 @@ def _check_calibration(job: Job, source: Source) -> None:
 
 
 def _check_memory(job: Job, layout: Layout) -> None:
-    remedy = "fit finer strata, take fewer draws, or record: {log_lik: never}"
+    remedy = "fit finer strata, use fewer draws, or record: {log_lik: never}"
     if 2 * layout.sums > layout.largest_task_bytes - layout.process:
         remedy = "merge levels, leave columns out, or use a smaller degree: all tables that are compared are kept in memory"
     _refuse_beyond(job, "the largest stratum's task", layout.largest_task_bytes, remedy)
@@ -261,7 +261,7 @@ def _population_problems(job: Job, census: Census, size: Floats, labels: list[st
 def _constant(job: Job, label: str) -> Problem:
     """The problem of a stratum in which an outcome or weight is constant, so that a score model cannot be fitted."""
     allowed = f"{' and '.join(job.components)} that vary"
-    remedy = "pool strata (strata: []), or use a mechanism that needs no variation, as tables"
+    remedy = "pool strata (strata: []), or use a mechanism that needs no variation, such as tables"
     return Problem(f"stratum {label}", "outcome or weight is the same for all records", allowed, remedy)
 
 

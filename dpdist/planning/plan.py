@@ -112,8 +112,8 @@ def _ratios(job: Job, records: Direct) -> tuple[dict[Key, list[float]], dict[str
                 ratio, error = estimated.variance / without.variance, np.sqrt(estimated.variance) / np.abs(estimated.value)
             varies = without.variance > (NEARLY_CONSTANT * without.value) ** 2
             for cell in np.flatnonzero(enough & varies & np.isfinite(ratio)):
-                named = zip(cells.by, cells.labels[cell], strict=True)
-                columns = frozenset(name for name, level in named if level != TOTAL)
+                by_column = zip(cells.by, cells.labels[cell], strict=True)
+                columns = frozenset(name for name, level in by_column if level != TOTAL)
                 for which in (columns, None):
                     ratios[base.name, base.variable, which].append(float(ratio[cell]))
             errors[base.text] += error[enough & np.isfinite(error)].tolist()
@@ -359,7 +359,7 @@ def records_text(plan: Plan) -> str:
 def sizes(plan: Plan) -> dict[str, str]:
     """Lines that follow from numbers of records, which are left out where the job keeps them secret."""
     if plan.job.sizes_secret:
-        return {"blocks, memory": "not shown either, for they follow from the number of records"}
+        return {"blocks, memory": "not shown either, because they follow from the number of records"}
     job, crosstab, layout, count = plan.job, plan.crosstab, plan.layout, plan.crosstab.stratum_count
     needed, available = plan.largest_task_bytes / 2**20, int(plan.job.runtime.memory_per_worker) / 2**20
     store = f"{log_lik_bytes(crosstab, layout.draws) / 2**20:,.0f} MiB before compression"

@@ -60,9 +60,9 @@ def layers_of(job: Job) -> tuple[Level, ...]:
     secret = job.budget.adjacency == "add_remove"
     shares = [TOTAL_SHARE if end == 0 and len(ends) > 1 else None for end in ends]
     noisy = [end for end in ends if end > public or secret]
-    plain = [end for end, share in zip(ends, shares, strict=True) if end in noisy and share is None]
+    unshared = [end for end, share in zip(ends, shares, strict=True) if end in noisy and share is None]
     rest = 1 - (TOTAL_SHARE if secret and shares[0] is not None else 0)
-    equal = Fraction(rest, len(plain) or 1)
+    equal = Fraction(rest, len(unshared) or 1)
     return tuple(
         Level(order[:end], _scale(job, equal if share is None else share) if end in noisy else None)
         for end, share in zip(ends, shares, strict=True)
@@ -103,13 +103,13 @@ def counts(job: Job, crosstab: Crosstab) -> list[Ints]:
     return [values.reshape(int(np.prod(sizes[: len(level.columns)])), -1).sum(axis=1) for level in layers_of(job)]
 
 
-def noisy_crosstab(job: Job, crosstab: Crosstab, measured: Sequence[Floats]) -> Crosstab:
+def noisy_crosstab(job: Job, crosstab: Crosstab, noisy_counts: Sequence[Floats]) -> Crosstab:
     """The published crosstab, from which all other output follows.
-    `measured` are the noisy counts of every level; only the rows of `crosstab` are used.
+    `noisy_counts` are the noisy counts of every level; only the rows of `crosstab` are used.
 
     The total is at least 1, because a file has a record.
     """
-    estimates = _upward(layers_of(job), measured, noise_name(job))
+    estimates = _upward(layers_of(job), noisy_counts, noise_name(job))
     total = np.maximum(np.rint(estimates[0]), 1.0 if len(estimates[0]) == 1 else 0.0).astype(np.int64)
     for below in estimates[1:]:
         total = _whole(_project(below.reshape(len(total), -1), total), total).reshape(-1)
@@ -126,19 +126,19 @@ def counted_again(job: Job, crosstab: Crosstab, draws: int, rng: np.random.Gener
     detail, law, published = layers_of(job), noise_name(job), counts(job, crosstab)
     simulated = np.empty((draws, len(crosstab)))
     for draw in range(draws):
-        measured = [
+        noisy_counts = [
             values + (np.zeros(1) if level.scale is None else simulated_noise(law, level.scale, len(values), rng))
             for level, values in zip(detail, published, strict=True)
         ]
-        simulated[draw] = noisy_crosstab(job, crosstab, measured).count
+        simulated[draw] = noisy_crosstab(job, crosstab, noisy_counts).count
     return simulated
 
 
-def _upward(detail: Sequence[Level], measured: Sequence[Floats], law: NoiseName) -> list[Floats]:
+def _upward(detail: Sequence[Level], noisy_counts: Sequence[Floats], law: NoiseName) -> list[Floats]:
     """The best linear unbiased estimate of every level, from counts of the level and of finer levels."""
-    values, variance = np.asarray(measured[-1], dtype=np.float64), _variance(detail[-1], law)
+    values, variance = np.asarray(noisy_counts[-1], dtype=np.float64), _variance(detail[-1], law)
     estimates = [values]
-    for level, noisy in zip(reversed(detail[:-1]), reversed(measured[:-1]), strict=True):
+    for level, noisy in zip(reversed(detail[:-1]), reversed(noisy_counts[:-1]), strict=True):
         parts = len(values) // len(noisy)
         summed, spread, alone = values.reshape(len(noisy), parts).sum(axis=1), parts * variance, _variance(level, law)
         share = spread / (spread + alone) if spread + alone > 0.0 else 1.0
@@ -257,16 +257,16 @@ def accepted(job: Job, crosstab: Crosstab) -> dict[str, Any]:
     if job.public_counts is None or (job.public_frame is None and not _published_unasked(job)):
         return {}
     least, small = job.least_count, crosstab.below(job.least_count, job.public_counts)
-    stated: dict[str, Any] = {"frame_minimum": least}
+    section: dict[str, Any] = {"frame_minimum": least}
     why = CROSSED
     if job.public_frame is not None:
-        stated |= {"accepted": job.public_frame.accepted}
+        section |= {"accepted": job.public_frame.accepted}
         why = f"accepted, as the job states: {job.public_frame.accepted}"
     elif not small.below_minimum and job.privacy_unit is None:
         return {}
     if job.privacy_unit is not None:
         may = f"Published sample counts may be of fewer than {least} units (column {job.privacy_unit.column})"
-        return {"public_frame": {"in_words": f"{may}. They are {why}.", **stated}}
+        return {"public_frame": {"in_words": f"{may}. They are {why}.", **section}}
     counts_text = small_counts(job, small) or f"none of {small.every:,} published sample counts is below {least}"
     figures = {"counts": small.every, "below": small.below_minimum, "of_one_record": small.single}
-    return {"public_frame": {"in_words": f"{counts_text}; {why}", **stated, **figures}}
+    return {"public_frame": {"in_words": f"{counts_text}; {why}", **section, **figures}}

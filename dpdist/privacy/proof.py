@@ -135,7 +135,9 @@ def loss(query: Mapping[str, Any], neighbour: str) -> Fraction:
     if law == "discrete_gaussian":
         return times * Fraction(query["squared_distance"][neighbour]) / (2 * scale**2)
     if law == "bounded_discrete_laplace":
-        sums, stated = int(query["sums"]), Fraction(query["epsilon"])
+        sums, epsilon = int(query["sums"]), Fraction(query["epsilon"])
         change = sums * log(2.0 * exp(float(Fraction(query["distance"]) / (sums * scale))) - 1.0)
-        return times * Fraction(query["changes"][neighbour]) * (stated if change <= stated * ROUNDING else Fraction(change))
+        return (
+            times * Fraction(query["changes"][neighbour]) * (epsilon if change <= epsilon * ROUNDING else Fraction(change))
+        )
     raise ValueError(f"no law {law!r}")

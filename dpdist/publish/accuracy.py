@@ -45,10 +45,10 @@ BORROWED = (
     "the bias of privacy weights nor changes of shape since the reference that the model cannot follow."
 )
 BETWEEN_SETS = (
-    "Estimator `parameters`: the composition of the sample over x, and (1 + 1/m) times the variance between the m "
-    "released draws. Released draws spread at least as widely as the fit's sampling error; with one set, there is no "
-    "variance between draws. The variance does not include the bias of the privacy weights, which trim tails; in large "
-    "strata this bias is the larger error."
+    "Estimator `parameters`: the variance from the composition of the sample over x, plus (1 + 1/m) times the variance "
+    "between the m released draws. Released draws spread at least as widely as the fit's sampling error; with one set, "
+    "there is no variance between draws. The variance does not include the bias of the privacy weights, which trim tails; "
+    "in large strata this bias is the larger error."
 )
 
 FURTHER = [

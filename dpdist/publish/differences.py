@@ -120,9 +120,11 @@ class _Side:
 
 def _named(table: Table, statistic: str, variable: str, outcome: int) -> list[tuple[str, str | None]]:
     """Labels and variables under which a table has this statistic of this outcome."""
-    plain = [stat for stat in table.statistics if stat.plain and stat.name == statistic]
+    statistics = [stat for stat in table.statistics if stat.plain and stat.name == statistic]
     return [
-        (stat.label, stat.about) for stat in plain if stat.variable == variable or (stat.variable is None and not outcome)
+        (stat.label, stat.about)
+        for stat in statistics
+        if stat.variable == variable or (stat.variable is None and not outcome)
     ]
 
 
@@ -328,9 +330,9 @@ def _moved_figures(table: str, before: pd.DataFrame, after: pd.DataFrame, beyond
     )
     both_known = ~np.isnan(a) & ~np.isnan(b)
     distance = _distances(a, b, np.hypot(np.nan_to_num(error_a), np.nan_to_num(error_b)))
-    named = np.where(both_known, distance > beyond, np.isnan(a) != np.isnan(b))
+    far_apart = np.where(both_known, distance > beyond, np.isnan(a) != np.isnan(b))
     figures = []
-    for k in np.flatnonzero(named):
+    for k in np.flatnonzero(far_apart):
         row = both.iloc[k]
         figure = str(row["statistic"]) + ("" if pd.isna(row["variable"]) else f" of {row['variable']}")
         far = None if not np.isfinite(distance[k]) else float(distance[k])

@@ -308,20 +308,22 @@ def _from_records(material: Material, figures: StatisticFigures, parameters: Fur
     pairs = [_of_set(material, replace(figures, cells=restricted), k, row) for k in range(sets)]
     values, within = (np.array([pair[i] for pair in pairs]) for i in range(2))
     df = float(crosstab.count.sum() - len(np.unique(crosstab.design_stratum)))
-    plain = combine_sets(values, effect * within, df)
+    combined = combine_sets(values, effect * within, df)
     if parameters is None:
-        return plain
+        return combined
     if material.spreads is None:
         if job.likelihood.synthesis != "fbp" and job.likelihood.synthetic_weights != "expected":
-            return plain
-        least = np.fmax(plain.standard_error, np.sqrt(parameters.total))
-        return t_interval(plain.value, least**2, np.full(len(least), np.inf))
+            return combined
+        least = np.fmax(combined.standard_error, np.sqrt(parameters.total))
+        return t_interval(combined.value, least**2, np.full(len(least), np.inf))
     mean, free_sets = within.mean(axis=0), job.mechanism.sets_are_free
     added = parameters.total + effect * mean if free_sets else np.maximum(mean - parameters.composed, 0.0)
     added = np.zeros_like(added) if job.mechanism.donates else added
     total = parameters.total + added / sets
     finite = np.isfinite(total)
-    return t_interval(plain.value, np.where(finite, total, plain.standard_error**2), np.where(finite, np.inf, plain.df))
+    return t_interval(
+        combined.value, np.where(finite, total, combined.standard_error**2), np.where(finite, np.inf, combined.df)
+    )
 
 
 def _of_set(material: Material, figures: StatisticFigures, number: int, row: Codes) -> tuple[Floats, Floats]:

@@ -71,8 +71,8 @@ def write_measurements(path: Path, released: ReleasedObject) -> None:
     cells = [*(name for name in declared if name in there), *(name for name in there if name not in declared)]
     schema = pa.schema([*((name, pa.string()) for name in cells), *((name, kind) for name, (kind, _) in COLUMNS.items())])
     table = pa.concat_tables([schema.empty_table(), *parts], promote_options="default").combine_chunks()
-    measured = measured_of(released.job)
-    defined = {name: measured.definition(name) for name in table["statistic"].unique().to_pylist()}
+    measurements = measured_of(released.job)
+    defined = {name: measurements.definition(name) for name in table["statistic"].unique().to_pylist()}
     texts = {"columns": {name: text for name, (_, text) in COLUMNS.items()}, "statistics": defined}
     pq.write_table(table.replace_schema_metadata({"dpdist.measurements": json.dumps(texts)}), path)
 
@@ -86,11 +86,11 @@ def _measurements(released: ReleasedObject) -> Iterator[pa.Table]:
     mechanism = released.job.mechanism
     number, once = 0, mechanism.whole_tables or mechanism.donates or mechanism.sets_are_free
     sharing = len(released.sets) // mechanism.noises(released.job)
-    measured = measured_of(released.job)
+    measurements = measured_of(released.job)
     for stratum in range(len(released.crosstab.stratum_labels)):
         model = released.model(stratum)
         for k in range(0, 1 if once else len(released.sets), sharing):
-            for figures in measured.figures(released, model, stratum, released.theta(model, stratum, k)):
+            for figures in measurements.figures(released, model, stratum, released.theta(model, stratum, k)):
                 table = _table_of(released, figures, 0 if once else k + 1, number)
                 yield table
                 number = 1 + int(pc.max(table["measurement"]).as_py())
@@ -100,8 +100,8 @@ def _table_of(released: ReleasedObject, figures: Figures, number_of_set: int, st
     cells, several, unit = len(figures.cells), len(figures.statistics), Fraction(figures.unit)
     cell, statistic = np.repeat(np.arange(cells), several), np.tile(np.arange(several), cells)
     values = figures.values[:cells, :several].ravel() / figures.unit
-    measured = np.isfinite(values)
-    stated = measured & np.array([scale is not None for scale in figures.scales])[statistic]
+    is_measured = np.isfinite(values)
+    has_scale = is_measured & np.array([scale is not None for scale in figures.scales])[statistic]
     scales = [np.nan if scale is None else float(scale / unit) for scale in figures.scales]
     sensitivities = [np.nan if scale is None else _sensitivity(released, figures, scale) for scale in figures.scales]
     limits = [figures.limits(i, j) for i in range(cells) for j in range(several)]
@@ -110,11 +110,11 @@ def _table_of(released: ReleasedObject, figures: Figures, number_of_set: int, st
         "table": pa.array([figures.table] * len(cell), pa.string()),
         "statistic": pa.array(list(figures.statistics) * cells, pa.string()),
         "measurement": start + np.array(figures.units or range(cells), dtype=np.int64)[cell] * several + statistic,
-        "value": pa.array(values, mask=~measured),
+        "value": pa.array(values, mask=~is_measured),
         "law": pa.array([figures.law] * len(cell), pa.string()),
-        "scale": pa.array(np.array(scales)[statistic], mask=~stated),
-        "lattice": pa.array(np.full(len(cell), 1.0 / figures.unit), mask=~stated),
-        "sensitivity": pa.array(np.array(sensitivities)[statistic], mask=~stated),
+        "scale": pa.array(np.array(scales)[statistic], mask=~has_scale),
+        "lattice": pa.array(np.full(len(cell), 1.0 / figures.unit), mask=~has_scale),
+        "sensitivity": pa.array(np.array(sensitivities)[statistic], mask=~has_scale),
     }
     columns |= {
         name: pa.array([limit[k] for limit in limits], pa.float64())

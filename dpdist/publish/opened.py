@@ -205,7 +205,7 @@ class Release(os.PathLike[str]):
             allowed = "sets that are protected one by one, for which T = B/m + W holds"
             raise AnalysisError(fault, allowed, f"{QUOTE}; `synthetic(k)` gives records, without standard errors")
         if self._sets == 1:
-            fault = "one synthetic set, which does not tell how sets vary"
+            fault = "one synthetic set, which does not show the variation between sets"
             raise AnalysisError(fault, "two sets or more", f"{QUOTE}, or release several sets (synthetic_sets)")
 
     def _mean_of(self, column: str) -> SetStatistic:

@@ -30,10 +30,10 @@ BECAUSE = "withheld_because"
 REASON = "the standard error is larger than {}"
 IN_WORDS = (
     "A figure is withheld if its standard error is larger than {}. This rule, the job's `withhold_above`, was fixed "
-    "before records were read. The figure stands for its own size or the table's median of that statistic, whichever is "
-    "larger; for a share, also for its complement. A difference is withheld if either of its figures is. Confidence "
-    "limits are published all the same: they say what can be ruled out, and their middle is no better than the withheld "
-    "figure. The rule protects nobody: it spares readers figures that tell them nothing."
+    "before records were read. The error is compared with the figure or with the table's median of that statistic, "
+    "whichever is larger; for a share, also with its complement. A difference is withheld if either of its figures is. "
+    "Confidence limits are published all the same: values outside them can be ruled out, but their middle is no better "
+    "than the withheld figure. The rule protects nobody: it spares readers uninformative figures."
 )
 NOTE = "Figures are withheld whose standard error is larger than {}."
 
@@ -443,8 +443,8 @@ def in_large_units(table: PrintedTable) -> PrintedTable:
 def shown_rows(table: pa.Table, estimator: str) -> pa.Table:
     """Rows of one estimator; the other estimator fills in statistics that it lacks."""
     statistic, variable = (_codes(table[name]) for name in ("statistic", "variable"))
-    figure, chosen = statistic * (1 + variable.max(initial=0)) + variable, _is(table["estimator"], estimator)
-    return table.filter(pa.array(chosen | ~np.isin(figure, np.unique(figure[chosen]))))
+    figure, is_shown = statistic * (1 + variable.max(initial=0)) + variable, _is(table["estimator"], estimator)
+    return table.filter(pa.array(is_shown | ~np.isin(figure, np.unique(figure[is_shown]))))
 
 
 def _codes(column: pa.ChunkedArray) -> Ints:
@@ -474,8 +474,8 @@ def _across(text: Presentation, spec: Table, labels: Sequence[Sequence[str]]) ->
 
     The job may name it; otherwise it has the fewest levels of several columns, at most `MOST_ACROSS`.
     """
-    if (named := text.table(spec.name).across) is not None:
-        return spec.by.index(named)
+    if (column := text.table(spec.name).across) is not None:
+        return spec.by.index(column)
     fewest = min(range(len(labels)), key=lambda i: (len(labels[i]), -i), default=0)
     return fewest if len(labels) > 1 and len(labels[fewest]) <= MOST_ACROSS else None
 

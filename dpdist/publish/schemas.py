@@ -24,7 +24,7 @@ TEXTS = {"type": "array", "items": TEXT}
 EXACT = {
     "type": ["string", "null"],
     "pattern": r"^\d+(\.\d+)?([eE][+-]?\d+)?(/\d+)?$",
-    "description": "an exact number as a text, as 10.8 or 1/3; null where the guarantee has none",
+    "description": "an exact number as a text, such as 10.8 or 1/3; null where the guarantee has none",
 }
 DIGEST = {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "SHA-256, in hexadecimal digits"}
 STATED: dict[str, dict[str, Any]] = {
@@ -84,7 +84,7 @@ def proof_schema() -> dict[str, Any]:
             },
             "changes": {**distances, "description": "how many changes by `distance` a neighbour makes"},
             "sums": {**WHOLE, "description": "how many sums one change moves"},
-            "epsilon": {**EXACT, "description": "the stated loss by one change"},
+            "epsilon": {**EXACT, "description": "the stated loss, by the change that causes it"},
         },
         "required": ["name", "law", "times"],
     }
@@ -96,7 +96,7 @@ def proof_schema() -> dict[str, Any]:
         "neighbours": {
             "type": "object",
             "properties": {key: {"enum": [*Moved._fields]} for key in ("claimed", "exchanged")},
-            "description": "which of the distances the claim takes, and which its figures for an exchange take",
+            "description": "names of the distances that the claim and its figures for an exchange use",
         },
         "records_of_unit": {**WHOLE, "description": "k: a unit loses k times the epsilon of a record, k^2 times its rho"},
         "formulas": {"type": "object", "additionalProperties": TEXT},
@@ -114,7 +114,7 @@ def manifest_schema() -> dict[str, Any]:
         "format": _numbered(RELEASE, "the format of the whole public folder"),
         "release": {
             **DIGEST,
-            "description": "the SHA-256 of all else here, as canonical JSON",
+            "description": "the SHA-256 of all other entries, as canonical JSON",
         },
         **dict.fromkeys(("dataset", "period", "date"), TEXT),
         "files": {

@@ -159,21 +159,21 @@ def _noisy_crosstab(job: Job) -> dict[str, Any]:
     if not job.noisy_crosstab:
         return {}
     law = "discrete Gaussian noise" if noise_name(job) == "gaussian" else "discrete Laplace noise"
-    measured = [
+    parts = [
         {"by": list(level.columns), "scale": "exact" if level.scale is None else budget_text(level.scale)}
         for level in layers_of(job)
     ]
     words = NOISY_COUNTS.format(law=law, columns=", ".join(job.protected_columns) or "no column")
     words += "" if job.mechanism.whole_tables else NOISE_IN_ERRORS
-    return {"protected_predictors": {"in_words": words, "epsilon": budget_text(job.epsilon.crosstab), "measured": measured}}
+    return {"protected_predictors": {"in_words": words, "epsilon": budget_text(job.epsilon.crosstab), "measured": parts}}
 
 
 def _microdata(released: ReleasedObject) -> dict[str, Any]:
     """A text on which columns of synthetic records were measured, where the job copies others from its reference."""
     job = released.job
-    measured, copied = [*job.modelled_columns, *job.components], list(job.microdata.columns)
+    measured_columns, copied = [*job.modelled_columns, *job.components], list(job.microdata.columns)
     return (
-        {"microdata": {"in_words": words_of(job).entries["microdata"], "measured": measured, "copied": copied}}
+        {"microdata": {"in_words": words_of(job).entries["microdata"], "measured": measured_columns, "copied": copied}}
         if copied
         else {}
     )
@@ -223,12 +223,12 @@ def _model(released: ReleasedObject) -> dict[str, Any]:
 def _density(released: ReleasedObject) -> str:
     job = released.job
     outcomes = (", log " if family_facts(job).logs else ", ").join(job.outcomes)
-    sums, named = words_of(job).density_of(released), {"outcome": outcomes, "weight": job.survey.weight or "a weight of 1"}
+    sums, names = words_of(job).density_of(released), {"outcome": outcomes, "weight": job.survey.weight or "a weight of 1"}
     if sums:
-        return f"{sums.format(**named)}, in the observed sample"
+        return f"{sums.format(**names)}, in the observed sample"
     condition = ", given the predictors" if job.likelihood_predictors else ""
     return (
-        f"{facts_of(job.likelihood.family).density.format(**named)}, natural logarithm{condition}, in the observed sample"
+        f"{facts_of(job.likelihood.family).density.format(**names)}, natural logarithm{condition}, in the observed sample"
     )
 
 

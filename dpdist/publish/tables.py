@@ -110,8 +110,8 @@ def _intervals_of(
     released: ReleasedObject, spec: Table, cells: Cells, grounds: Mapping[str, Grounds], material: Material | None
 ) -> list[dict[str, Interval]]:
     first, outcomes = released.job.outcomes[0], released.job.outcomes
-    plain = [statistic for statistic in spec.statistics if statistic.plain]
-    plain_outcomes = {statistic.variable or first for statistic in plain}
+    statistics = [statistic for statistic in spec.statistics if statistic.plain]
+    plain_outcomes = {statistic.variable or first for statistic in statistics}
     if (noised := grounds[first].noised) is not None:
         by_outcome = {first: {"parameters": noised.intervals(spec, cells)}}
     else:
@@ -167,10 +167,10 @@ def _records_of(released: ReleasedObject, cells: Cells, grounds: Grounds, parame
     assert grounds.expected is not None
     sets, per_set = len(released.sets), _per_set(released, cells, grounds.sums)
     composed, free_sets = composition(released, cells, grounds.expected), released.job.mechanism.sets_are_free
-    plain = combined_records(released, cells, grounds.sums, outcome=grounds.outcome)
+    combined = combined_records(released, cells, grounds.sums, outcome=grounds.outcome)
     effects = plain_effects(released.design_effects, cells, released.job.outcomes[grounds.outcome])
     totals, degrees = [], []
-    for i, (from_parameters, from_records) in enumerate(zip(parameters, plain, strict=True)):
+    for i, (from_parameters, from_records) in enumerate(zip(parameters, combined, strict=True)):
         within = np.mean([figures[i].variance for figures in per_set], axis=0)
         added = (
             from_parameters.standard_error**2 + effects[i] * within
@@ -181,7 +181,7 @@ def _records_of(released: ReleasedObject, cells: Cells, grounds: Grounds, parame
         total = from_parameters.standard_error**2 + added / sets
         totals.append(np.where(np.isfinite(total), total, from_records.standard_error**2))
         degrees.append(np.where(np.isfinite(total), np.inf, from_records.df))
-    return _intervals([records.value for records in plain], totals, degrees)
+    return _intervals([records.value for records in combined], totals, degrees)
 
 
 def combined_records(

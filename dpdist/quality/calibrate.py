@@ -217,9 +217,9 @@ def calibrate(
             records = place(job.by_record, source, census, Path(folder), tick)
         sampler = sampler_of(job, Path(folder))
         crosstab = census.crosstab
-        plain = builder_of(job).build(job, crosstab, crosstab.rows_of(0))
-        check(job, plain)
-        prepare(job, plain, listener)
+        model = builder_of(job).build(job, crosstab, crosstab.rows_of(0))
+        check(job, model)
+        prepare(job, model, listener)
         strata = [stratum(job, crosstab, records, k, sampler) for k in range(len(crosstab.stratum_labels))]
         with stage(listener, "calibrate", None) as tick:
             trials = Trials(
@@ -246,16 +246,16 @@ def calibrate(
 
 def _reference(job: Job, path: str | Path | None, period: str | None) -> tuple[str, str | Path]:
     """Period and path of the reference. Raises `JobError` if there is none, or if it is of the period of the job."""
-    stated = job.reference
-    chosen = path if path is not None else stated.file if stated is not None else None
+    reference = job.reference
+    file = path if path is not None else reference.file if reference is not None else None
     remedy = "give reference: {path: …, period: …} in the job, or --reference FILE --period PERIOD"
-    if chosen is None:
+    if file is None:
         raise JobError(job.dataset, [Problem("reference", "no reference", "a public file of an earlier period", remedy)])
-    period = period or (stated.period if stated is not None else None)
+    period = period or (reference.period if reference is not None else None)
     if period is None or period == job.period:
         fault = "the reference's period is not stated" if period is None else "the reference is of the job's own period"
         raise JobError(job.dataset, [Problem("reference.period", fault, f"a period other than {job.period}", remedy)])
-    return period, chosen
+    return period, file
 
 
 def _check_out(job: Job, out: Path) -> None:

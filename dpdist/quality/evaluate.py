@@ -315,8 +315,8 @@ def _noised(
     figures = figures_met(crosstab, job.tables)
     epsilon, by_outcome = float(record_epsilon(job, job.budget.epsilon)), dict[str, dict[StatisticName, Floats]]()
     for number, (outcome, estimate) in enumerate(estimates.items()):
-        plain = [s for s in table.statistics if s.plain]
-        names = [s.name for s in plain if s.variable == outcome or (s.variable is None and number == 0)]
+        statistics = [s for s in table.statistics if s.plain]
+        names = [s.name for s in statistics if s.variable == outcome or (s.variable is None and number == 0)]
         outcome_key = key if number == 0 else key.child(f"outcome {number + 1}")
         values: dict[StatisticName, Floats] = {name: estimate[name].value for name in names}
         mine = noised(values, yardsticks[outcome].clipped_sums, cells, epsilon, how, outcome_key, table.name, figures)

@@ -470,12 +470,10 @@ def _errors(noise: NoiseErrors, table: Table, cells: Cells, rows: pd.DataFrame) 
     return values
 
 
-MARKING = (
-    "CONFIDENTIAL: for the custodian alone. What is on this page depends on the records, and none of it may be published."
-)
+MARKING = "CONFIDENTIAL: for the custodian alone. This page depends on the records, and nothing on it may be published."
 UNJUDGED = (
-    "What is not judged was added when the release was published again. No direct estimate of it was made: `dpdist run` "
-    "alone sees the records."
+    "Figures that are not judged were added when the release was published again. They have no direct estimates, because "
+    "only `dpdist run` sees the records."
 )
 HEAVIEST = 1_000_000
 """Largest size of the page in bytes. A larger page loses its figures, the last one first."""

@@ -35,7 +35,7 @@ NO_FAULT = "no fault found in the intervals"
 NOTHING = "nothing could be judged"
 SMALL = "errors too small"
 GIVEN_N = "given the published sample counts"
-PART = "no fault found in what could be judged"
+PART = "no fault found in the figures that could be judged"
 
 
 Judgements = Mapping[str, Verdict | Unpublished | None]
@@ -52,7 +52,7 @@ def head_of(verdicts: Judgements) -> str:
     by_largest = sorted(judged, key=lambda pair: -np.nan_to_num(pair[1].errors.largest))
     by_bias = sorted(judged, key=lambda pair: -abs(pair[1].grand.in_published) if pair[1].grand is not None else 0.0)
     faults = {
-        "most figures are withheld, as standard errors are larger than figures": [
+        "most figures are withheld, because standard errors are larger than figures": [
             f"{name}: {verdict.withheld} of {verdict.cells}{_at_end(verdict)}" for name, verdict in unpublished
         ],
         "figures of all records are biased": [f"{name}{_by_bounds(verdict)}" for name, verdict in by_bias if verdict.off],
@@ -215,7 +215,7 @@ def _of_few(verdict: Verdict) -> Iterator[str]:
     warning = "This is a warning: " if verdict.warns else ""
     if verdict.coverage < NOMINAL:
         yield f"{warning}fewer than 90 % are covered." if warning else "Fewer than 90 % are covered."
-        yield f"With correct intervals this happens in {_percent(verdict.chance)} of releases, as cells share errors."
+        yield f"With correct intervals this happens in {_percent(verdict.chance)} of releases, because cells share errors."
     else:
         yield "The interval of all records misses the direct figure."
 
@@ -267,7 +267,7 @@ WORST = 5
 GIVEN = "n given"
 ROWS = {"synthetic": "published", "synthetic_records": "synthetic records", "clipping": "clipping alone"}
 """Names of the estimates that are not comparators."""
-NO_ERRORS = "not judged, as standard errors of published figures or of direct estimates are missing."
+NO_ERRORS = "not judged, because standard errors of published figures or of direct estimates are missing."
 WITHHELD = (
     "A decision to withhold the release now depends on the records, and ε does not cover it: follow a rule set beforehand."
 )

@@ -69,14 +69,14 @@ def _before(space: Workspace, path: Path) -> dict[str, Any]:
 
 
 def _remember(space: Workspace, path: Path, limit: int, deaths: int, ended: threading.Event) -> None:
-    written = 0
+    recorded = 0
     while True:
         peak = peak_memory()
-        if peak > GROWN * written:
+        if peak > GROWN * recorded:
             with suppress(OSError, DpdistError):
                 write_json(path, {"limit": limit, "peak": peak, "deaths": deaths}, mode=0o600)
                 space.store.upload([path])
-                written = peak
+                recorded = peak
         if ended.wait(_INTERVAL):
             return
 
@@ -90,8 +90,8 @@ def _forget(space: Workspace, path: Path) -> None:
 def _refused(limit: int) -> TaskError:
     error = TaskError(
         f"the driver needs {limit / 2**20:,.0f} MiB or more: it ran out of memory {MOST_BY_MEMORY} times (exit code 137)",
-        "give it more, in a container by its limit: `dpdist plan` and `dpdist cluster manifests` project what it needs; "
-        "the same command resumes",
+        "give it more, in a container by its limit: `dpdist plan` and `dpdist cluster manifests` project its memory; the "
+        "same command resumes",
     )
     error.exit_code = 2
     return error

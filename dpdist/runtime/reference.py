@@ -186,8 +186,8 @@ def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:
     losses = {"epsilon": guarantee.epsilon, "substitution_epsilon": guarantee.substitution_epsilon}
     if isinstance(guarantee, Concentrated):
         losses |= {"rho": guarantee.rho, "substitution_rho": guarantee.substitution_rho}
-    stated = {name: budget_text(loss) for name, loss in (losses | {"delta": guarantee.delta or Fraction(0)}).items()}
-    this = Costs.model_validate({"adjacency": guarantee.adjacency, **stated})
+    costs = {name: budget_text(loss) for name, loss in (losses | {"delta": guarantee.delta or Fraction(0)}).items()}
+    this = Costs.model_validate({"adjacency": guarantee.adjacency, **costs})
     totals = {f"chain_{name}": budget_text(total) for name, total in composed([*earlier.carried.links, this]).items()}
     facts = {"sha256": earlier.sha256, "records": earlier.records, "period": chain[-1]["period"]}
     return {**_histograms(plan.job), **facts, **totals, "chain": chain, "root": dict(earlier.carried.root)}
@@ -255,11 +255,11 @@ def store_noisy_crosstab(space: Workspace, job: Job, crosstab: Crosstab) -> None
     """
     if not job.noisy_crosstab or space.finished(NOISY_FRAME):
         return
-    measured = list[Floats]()
+    noisy_counts = list[Floats]()
     for number, (level, exact) in enumerate(zip(layers_of(job), counts(job, crosstab), strict=True)):
         noise = np.zeros(len(exact)) if level.scale is None else _noise(space, job, number, crosstab, exact)
-        measured.append(exact + noise)
-    write_table(space.noisy_crosstab, crosstab_table(noisy_crosstab(job, crosstab, measured)))
+        noisy_counts.append(exact + noise)
+    write_table(space.noisy_crosstab, crosstab_table(noisy_crosstab(job, crosstab, noisy_counts)))
     space.mark(NOISY_FRAME, [space.noisy_crosstab])
 
 

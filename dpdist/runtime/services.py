@@ -61,7 +61,7 @@ def serve_scheduler(host: str, port: int, tls: Path, http: str, json_logs: bool 
             )
         except OSError as error:
             fault = f"the scheduler cannot listen on {place}, or not on {http} ({os.strerror(error.errno or 0)})"
-            raise ClusterError(fault, "choose another --host or --port, or end what listens there") from None
+            raise ClusterError(fault, "choose another --host or --port, or end the program that listens there") from None
         await _until_told(scheduler.finished())
         await scheduler.close(reason="told to end")
 

@@ -179,8 +179,8 @@ def _pem(certificate: x509.Certificate) -> str:
 
 
 def _key_text(key: ec.EllipticCurvePrivateKey) -> str:
-    plain = serialization.NoEncryption()
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain).decode("ascii")
+    encryption = serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption).decode("ascii")
 
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
@@ -289,12 +289,12 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _greeted(address: str, security: Any) -> None:
-    with socket.create_connection(_place(address), timeout=ANSWER_TIMEOUT) as plain:
+    with socket.create_connection(_place(address), timeout=ANSWER_TIMEOUT) as connection:
         if address.startswith("tcp://"):
-            greeting = plain.recv(1)
+            greeting = connection.recv(1)
         else:
             context: ssl.SSLContext = security.get_connection_args("client")["ssl_context"]
-            with context.wrap_socket(plain) as link:
+            with context.wrap_socket(connection) as link:
                 greeting = link.recv(1)
     if not greeting:
         raise ConnectionResetError("the connection is closed at once")

@@ -88,8 +88,8 @@ def check(job: Job, model: StratumModel) -> None:
     declared = check_program(source_of(model.program), job.sampler.toolchain)
     if not isinstance(model, User):
         return
-    stated = {name: len(dims) for name, dims in job.likelihood.parameters.items()}
-    if declared["parameters"] != stated:
+    dimensions = {name: len(dims) for name, dims in job.likelihood.parameters.items()}
+    if declared["parameters"] != dimensions:
         listed = ", ".join(f"{name} ({dims} dimensions)" for name, dims in declared["parameters"].items()) or "none"
         remedy = f"list under model.parameters just those of its parameters block: {listed}"
         raise ProgramError(model.program.name, "its parameters are not those of the job", remedy)
@@ -120,19 +120,19 @@ def facts(job: Job) -> dict[str, Any]:
     if job.mechanism.adds_noise:
         noise = f"OpenDP's {NOISE_LAWS['gaussian' if job.mechanism.gaussian else 'laplace']}, drawn once and stored"
         return {"name": None, "noise": noise, "noise_library": f"OpenDP {version('opendp')}", "total_variation": 0}
-    stated: dict[str, Any] = {"name": job.sampler.name, "draws": job.sampler.draws, "arithmetic": "float64"}
+    entries: dict[str, Any] = {"name": job.sampler.name, "draws": job.sampler.draws, "arithmetic": "float64"}
     if job.sampler.name == "exact":
-        return stated | {"total_variation": 0}
+        return entries | {"total_variation": 0}
     if job.sampler.name == "grid" and job.mechanism.clamps:
         by_rejection = (
             f"restricted to a public box of parameters; drawn by rejection; total variation at most {VARIATION:g} in tests"
         )
-        return stated | {"total_variation": None, "posterior": by_rejection}
+        return entries | {"total_variation": None, "posterior": by_rejection}
     if job.sampler.name == "grid":
-        return stated | {"total_variation": GRID_ERROR, "caveats": [GRID_CAVEAT]}
+        return entries | {"total_variation": GRID_ERROR, "caveats": [GRID_CAVEAT]}
     tools, policy = find_toolchain(job.sampler.toolchain), job.diagnostics
     failing = " or misses the job's diagnostics" if policy.policy == "fail" else ""
-    return stated | {
+    return entries | {
         "chains": job.sampler.chains,
         "warmup": job.sampler.warmup,
         "adapt_delta": job.sampler.adapt_delta,

@@ -294,8 +294,8 @@ class CmdStan:
 
     @property
     def version(self) -> str:
-        stated = re.search(r"^CMDSTAN_VERSION *:= *(\S+)", (self.folder / "makefile").read_text(), re.MULTILINE)
-        return stated[1] if stated else "unknown"
+        match = re.search(r"^CMDSTAN_VERSION *:= *(\S+)", (self.folder / "makefile").read_text(), re.MULTILINE)
+        return match[1] if match else "unknown"
 
     @property
     def stanc(self) -> Path:

@@ -191,13 +191,13 @@ class Bucket:
             return
         if not (self.objects.fetch(self._name(path), path) and sha256(path) == digest):
             path.unlink(missing_ok=True)
-            raise _Incomplete(self.url, f"{self._name(path)} is missing, or not what its mark tells of", _AGAIN)
+            raise _Incomplete(self.url, f"{self._name(path)} is missing, or its checksum is not that of its mark", _AGAIN)
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
 
-_AGAIN = "the `dpdist run` that made it makes it again; or restore the object's version that the mark tells of"
+_AGAIN = "repeat the `dpdist run` that wrote it; or restore the object's version with the checksum of the mark"
 
 
 class _Incomplete(WorkspaceError):

@@ -99,9 +99,9 @@ class Objects:
         self.url, self._afterwards = url.rstrip("/"), "" if reading else "; the same command resumes"
         options: dict[str, Any] = {"retry_config": _retries(soon)}
         if authority := os.environ.get("AWS_CA_BUNDLE"):
-            plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")
+            allow_http = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")
             bundle = self._read(authority, "AWS_CA_BUNDLE").encode()
-            options["client_options"] = {"root_certificate": bundle, "allow_http": plain}
+            options["client_options"] = {"root_certificate": bundle, "allow_http": allow_http}
         if self.url.startswith("s3:") and (file := os.environ.get("AWS_SHARED_CREDENTIALS_FILE")):
             self._credentials(file)
             options["credential_provider"] = lambda: self._credentials(file)

@@ -34,10 +34,10 @@ MAPPED = 16
 """Number of batches that are looked at in one memory map. The system maps up to half a megabyte around each."""
 
 
-def write_records(path: Path, records: Records, edges: Sequence[int], written: Callable[[], None] = lambda: None) -> None:
+def write_records(path: Path, records: Records, edges: Sequence[int], on_write: Callable[[], None] = lambda: None) -> None:
     """Writes sorted records in Arrow's memory layout (IPC). Rows edges[k]:edges[k+1] form a batch, which tasks read.
 
-    Further outcomes are columns outcome_2, …. `written` is called after every batch.
+    Further outcomes are columns outcome_2, …. `on_write` is called after every batch.
     """
     schema = RECORD_SCHEMA
     for number in range(2, records.outcomes.shape[1] + 1):
@@ -48,7 +48,7 @@ def write_records(path: Path, records: Records, edges: Sequence[int], written: C
             first, *further = part.outcomes.T
             columns = [part.record, part.row, first, part.weight, part.psu, *further]
             writer.write_batch(pa.RecordBatch.from_arrays(list(map(_array, columns)), schema=schema))
-            written()
+            on_write()
 
 
 def _array(values: NDArray[Any]) -> pa.Array:

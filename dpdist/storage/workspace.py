@@ -201,9 +201,9 @@ class Identity:
 
     def remedy(self, other: Identity, otherwise: str) -> str:
         """A remedy where only the version differs; else `otherwise`."""
-        same, stated = self.job == other.job and self.input == other.input, other.version[:1].isdigit()
+        same, has_version = self.job == other.job and self.input == other.input, other.version[:1].isdigit()
         install = f"install dpdist {other.version}, which drew the noise that is kept; or "
-        return (install if same and stated and self._recoded(other) else "") + otherwise
+        return (install if same and has_version and self._recoded(other) else "") + otherwise
 
     def _recoded(self, other: Identity) -> bool:
         return self.version != other.version and self.adds_noise

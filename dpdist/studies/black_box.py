@@ -147,14 +147,14 @@ def _score(attacker: tuple[Kind, int], first: Floats, second: Floats) -> Score:
     varies = np.flatnonzero((spread > 0.0) | (middles[0] != middles[1]))
     middle, spread = middle[varies], np.where(spread > 0.0, spread, 1.0)[varies]
     values = [_clipped(side[:, varies], middle, spread) for side in (first, second)]
-    chosen = _different(*values)[:number]
-    values = [side[:, chosen] for side in values]
-    figures, limits = varies[chosen].tolist(), (middle[chosen], spread[chosen])
+    features = _different(*values)[:number]
+    values = [side[:, features] for side in values]
+    figures, limits = varies[features].tolist(), (middle[features], spread[features])
     if kind == "ratios":
         return Score(figures, *limits, (np.median(values[0], 0), np.median(values[1], 0)), None)
     means = values[0].mean(0), values[1].mean(0)
     within = np.concatenate([side - mean for side, mean in zip(values, means, strict=True)])
-    covariance = np.atleast_2d(np.cov(within, rowvar=False)) if chosen else np.empty((0, 0))
+    covariance = np.atleast_2d(np.cov(within, rowvar=False)) if features else np.empty((0, 0))
     diagonal = np.diag(np.diag(covariance) + 1e-9)
     weights = np.linalg.solve((1.0 - SHRINKAGE) * covariance + SHRINKAGE * diagonal, means[1] - means[0])
     return Score(figures, *limits, means, weights)

@@ -129,9 +129,9 @@ def draw(figure: StudyFigure, material: StudyMaterial, number: int) -> str:
 
     with mpl.rc_context(STYLE | {"svg.hashsalt": f"dpdist-{number}"}):
         canvas = _KINDS[figure.kind](figure, material)
-        written = io.StringIO()
-        canvas.savefig(written, format="svg", metadata={"Date": None})
-    return inline(written.getvalue(), f"f{number}-", figure.title)
+        buffer = io.StringIO()
+        canvas.savefig(buffer, format="svg", metadata={"Date": None})
+    return inline(buffer.getvalue(), f"f{number}-", figure.title)
 
 
 def violins(figure: StudyFigure, material: StudyMaterial) -> Canvas:
@@ -329,10 +329,10 @@ def panel_title(case: str, epsilon: str) -> str:
     return ", ".join(part for part in (case, f"ε = {epsilon}" if epsilon else "") if part)
 
 
-def row_labels(axis: Axes, labels: Sequence[str], measured: str, log: bool) -> None:
+def row_labels(axis: Axes, labels: Sequence[str], label: str, log: bool) -> None:
     axis.set_yticks(range(len(labels)), labels)
     axis.set_ylim(len(labels) - 0.4, -0.6)
-    axis.set_xlabel(measured)
+    axis.set_xlabel(label)
     axis.grid(axis="y", visible=False)
     axis.tick_params(axis="y", length=0)
     if log:

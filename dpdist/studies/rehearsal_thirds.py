@@ -105,8 +105,8 @@ def covered_truth(
     keys = [*evaluation.columns[: evaluation.columns.get_loc("statistic")], "statistic", "variable"]
     merged = evaluation.astype(dict.fromkeys(keys, object))
     for name, rows in (("now", current), ("truth", truth)):
-        named = rows.rename(columns={column: f"{name}_{column}" for column in ESTIMATES})
-        merged = merged.merge(named.astype(dict.fromkeys(keys, object)), on=keys, how="left", validate="one_to_one")
+        renamed = rows.rename(columns={column: f"{name}_{column}" for column in ESTIMATES})
+        merged = merged.merge(renamed.astype(dict.fromkeys(keys, object)), on=keys, how="left", validate="one_to_one")
     figure = {
         name: merged[name].to_numpy(dtype=float) for name in merged.columns if name not in keys and _numeric(merged[name])
     }

@@ -74,11 +74,11 @@ def candidates(
     """
     runs, refused = list[Candidate](), list[RefusedCandidate]()
     for label, settings in _wanted(job, ground):
-        chosen = _fewest_changes(job, settings)
-        if isinstance(chosen, str):
-            refused.append(RefusedCandidate(label, chosen))
+        changes = _fewest_changes(job, settings)
+        if isinstance(changes, str):
+            refused.append(RefusedCandidate(label, changes))
             continue
-        terms, loaded = chosen
+        terms, loaded = changes
         promise = mechanism_of(loaded).promise(loaded)
         if isinstance(promise.total, NoGuarantee):
             refused.append(RefusedCandidate(label, "it promises nothing"))
@@ -183,9 +183,9 @@ def _fewest_changes(job: Job, terms: Terms) -> tuple[Terms, Job] | str:
     effective = [change for change in CHANGES if change(job, terms) != terms]
     causes = list[list[str]]()
     for number in range(min(len(effective), MOST_CHANGES) + 1):
-        for chosen in combinations(effective, number):
+        for subset in combinations(effective, number):
             tried = terms
-            for change in chosen:
+            for change in subset:
                 tried = change(job, tried)
             tried = {key: value for key, value in tried.items() if value is not None and value != []}
             try:
@@ -474,7 +474,7 @@ LARGER = (
     "These cells have records enough: raise the budget, state narrower public bounds, or put the skewed ones into strata "
     "of their own"
 )
-NOISY = "Most cells are too noisy: raise the budget (`dpdist plan --for-error 0.5` says to what), or publish fewer figures"
+NOISY = "Most cells are too noisy: raise the budget (`dpdist plan --for-error 0.5` computes it), or publish fewer figures"
 SHIFTED = "Figures are off to one side: clipping or borrowed shapes bias them. Raise the budget, or merge small cells"
 MISSED = (
     "Intervals miss the truth more often than direct ones do: quote them with care, merge small cells, or use another "
@@ -529,5 +529,5 @@ def _far_cells(trial: Trial, table: str, statistic: str) -> pd.DataFrame:
 
 
 def _listed(cells: pd.DataFrame) -> str:
-    named = [f"{name} ({int(row['records'])} records)" for name, row in cells.head(NAMED).iterrows()]
-    return ", ".join(named) + (f", and {len(cells) - NAMED} more" if len(cells) > NAMED else "")
+    lines = [f"{name} ({int(row['records'])} records)" for name, row in cells.head(NAMED).iterrows()]
+    return ", ".join(lines) + (f", and {len(cells) - NAMED} more" if len(cells) > NAMED else "")

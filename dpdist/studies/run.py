@@ -175,8 +175,8 @@ def page(material: StudyMaterial, versions: Mapping[str, str]) -> str:
     template = environment("dpdist.studies").get_template("page.html")
     from dpdist.studies.figures import draw_figures
 
-    measured = [name for name in study.all_measures if name in set(results.measure)]
-    captions = {name: material.caption(name) for name in measured}
+    shown_measures = [name for name in study.all_measures if name in set(results.measure)]
+    captions = {name: material.caption(name) for name in shown_measures}
     return template.render(
         study=study,
         facts=[*kind.facts(study), _versions(versions)],
@@ -205,8 +205,10 @@ def _summary(material: StudyMaterial, measure: str) -> dict[str, Any]:
     there = set(zip(rows.case, rows.epsilon, strict=True))
     places = [(case, e) for case in material.study.case_names for e in material.study.grid if (case, e) in there]
     labels = [label for label in material.study.labels if label in set(rows.mechanism)]
-    named = len(material.study.case_names) > 1
-    names = [" ".join(part for part in (case if named else "", f"ε = {e}" if e else "") if part) for case, e in places]
+    several_cases = len(material.study.case_names) > 1
+    names = [
+        " ".join(part for part in (case if several_cases else "", f"ε = {e}" if e else "") if part) for case, e in places
+    ]
     cells = [[_mean_sd(material.values(case, label, e, measure)) for case, e in places] for label in labels]
     if len(places) > max(WIDE, len(labels) - 1):
         return {"corner": "Case", "heads": labels, "rows": list(zip(names, zip(*cells, strict=True), strict=True))}

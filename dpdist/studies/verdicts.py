@@ -168,8 +168,8 @@ def _text(limit: Limit, results: list[LimitedResult]) -> str:
     if not (broken := of[ClaimVerdict.NO]):
         return text
     worst = sorted(broken, key=lambda outcome: limit.beyond(outcome.figure.mean), reverse=True)[:MOST_NAMED]
-    named = "; ".join(f"{outcome.name} {_figure(outcome.figure)}" for outcome in worst)
-    return f"{text} Not kept in{', among others' if len(broken) > len(worst) else ''}: {named}."
+    figures = "; ".join(f"{outcome.name} {_figure(outcome.figure)}" for outcome in worst)
+    return f"{text} Not kept in{', among others' if len(broken) > len(worst) else ''}: {figures}."
 
 
 def _figure(figure: ReplicateInterval) -> str:

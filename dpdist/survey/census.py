@@ -104,8 +104,8 @@ class UnitLimit:
 MISSING = ("missing values", "a unit for every record", "complete the column")
 AMBIGUOUS = (
     "names of units that differ in spelling alone",
-    "one spelling of every name: blanks, case, leading zeros and Unicode form tell no units apart",
-    "write a unit's name in one way; give units that are different names that differ in more",
+    "one spelling of every name: blanks, case, leading zeros and Unicode form do not distinguish units",
+    "spell each unit's name in one way, and give different units names that differ in more than spelling",
 )
 
 
@@ -365,21 +365,21 @@ def _populations(
     units: Mapping[tuple[int | str, ...], int],
 ) -> Populations:
     """Population sizes by design stratum and PSU. Raises `DataError` if records of one stratum or PSU state several."""
-    stated = pd.concat(sizes)
-    stated["stratum"] = crosstab.design_stratum[np.searchsorted(keys, stated["key"])]
+    populations = pd.concat(sizes)
+    populations["stratum"] = crosstab.design_stratum[np.searchsorted(keys, populations["key"])]
     problems = []
     remedy = "correct the column: it holds the size of the population that the record's stratum or PSU was sampled from"
     for column, name, by in zip(("first", "second"), job.survey.fpc, (["stratum"], ["stratum", "psu"]), strict=False):
-        several = int((stated.groupby(by)[column].nunique() > 1).sum())
+        several = int((populations.groupby(by)[column].nunique() > 1).sum())
         if several:
             which = "design stratum" if column == "first" else "PSU"
             problems.append(Problem(name, f"different sizes in one {which}", f"one size a {which}", remedy, several))
     if problems:
         raise DataError(source.name, problems)
-    strata = stated.groupby("stratum")["first"].first().to_numpy(dtype=float)
+    strata = populations.groupby("stratum")["first"].first().to_numpy(dtype=float)
     if len(job.survey.fpc) == 1:
         return Populations(strata, None)
-    psus = stated.groupby(["stratum", "psu"], as_index=False).agg(second=("second", "first"))
+    psus = populations.groupby(["stratum", "psu"], as_index=False).agg(second=("second", "first"))
     stratum = _stratum_of(crosstab)
     number_of = {(stratum[unit[:-1]], unit[-1]): number for unit, number in units.items() if unit[:-1] in stratum}
     records = [number_of[unit] for unit in zip(psus["stratum"].tolist(), psus["psu"].tolist(), strict=True)]

@@ -192,8 +192,8 @@ def recoded(batch: pa.RecordBatch, recode: Recode, text_only: bool) -> pa.Record
         if not (merges := recode.get(name)):
             continue
         values, sources = decode(batch.column(place)), list(merges)
-        plain = whole_as_levels(values, sources) if text_only else values
-        position = positions(plain, sources, exact=not text_only)
+        as_levels = whole_as_levels(values, sources) if text_only else values
+        position = positions(as_levels, sources, exact=not text_only)
         targets = pa.array([None if target is None else level_text(target) for target in merges.values()], pa.string())
         try:
             after = pc.cast(targets, values.type).take(pa.array(np.maximum(position, 0)))
@@ -532,8 +532,8 @@ def _weight(job: Job, b: Batch) -> tuple[Floats, Floats]:
     return values, values
 
 
-def _read(plain: pa.Array, levels: Sequence[Level], b: Batch) -> pa.Array:
-    return whole_as_levels(plain, levels) if b.text_only else plain
+def _read(values: pa.Array, levels: Sequence[Level], b: Batch) -> pa.Array:
+    return whole_as_levels(values, levels) if b.text_only else values
 
 
 def _category(name: str, column: Column, b: Batch, dropped: str = "", others_outside: bool = False) -> Codes:
@@ -567,7 +567,7 @@ def _category(name: str, column: Column, b: Batch, dropped: str = "", others_out
         b.drop(codes < 0, dropped)
         return codes
     counts = column.outside == "error" and len(column.whole_levels) == len(levels) - column.with_missing
-    clip = "; or state outside: clip there, if levels count something, as sizes do;" if counts else ","
+    clip = "; or state outside: clip there, if levels are sizes or other counts;" if counts else ","
     remedy = as_numbers or f"add the level to columns.{name}.levels{clip} {RECODE}, or correct the file"
     b.wrong(codes < 0, name, "values that are not declared levels", _shown(levels, str), remedy)
     return codes

@@ -62,11 +62,11 @@ class Utf8(io.RawIOBase):
     line feed. A mark of the file's end, as DOS wrote it, is left out.
     """
 
-    def __init__(self, path: Path, written: CsvFormat):
+    def __init__(self, path: Path, text_format: CsvFormat):
         super().__init__()
         self._file, self._ready, self._pending, self._ended = _opened(path), bytearray(), b"", False
-        utf8 = written.decoding == "utf-8-sig"
-        self._decoder = None if utf8 else codecs.getincrementaldecoder(written.encoding)()
+        utf8 = text_format.decoding == "utf-8-sig"
+        self._decoder = None if utf8 else codecs.getincrementaldecoder(text_format.encoding)()
         self.quotes = 0
         """Number of quotation marks that were read."""
 
@@ -112,35 +112,40 @@ def guess_format(path: Path) -> CsvFormat:
     return CsvFormat(encoding, separators[0] if separators else ",")
 
 
-def misread(path: Path, written: CsvFormat = UTF8) -> Problem | None:
+def misread(path: Path, text_format: CsvFormat = UTF8) -> Problem | None:
     """The problem of a file written in an encoding or with a separator other than stated; None if neither is found."""
-    encoding_name = codecs.lookup(written.encoding).name.upper()
+    encoding_name = codecs.lookup(text_format.encoding).name.upper()
     try:
-        if (fault := _undecoded(path, written.encoding)) is not None:
+        if (fault := _undecoded(path, text_format.encoding)) is not None:
             places, finding = (f"line {fault.line}",), f"bytes that are not {encoding_name}"
-            likely = fault.likely if written.encoding == "utf-8" else guess_format(path).encoding
+            likely = fault.likely if text_format.encoding == "utf-8" else guess_format(path).encoding
             return Problem("file", finding, f"text in {encoding_name}", _add(path, "encoding", likely), 1, places)
-        header = _header(path, written.encoding)
+        header = _header(path, text_format.encoding)
     except UNREAD:
         return None
     if (remark := no_header(header)) is not None:
         return Problem("file", f"its first line is {remark}", "names of columns", "delete this line", 1, ("line 1",))
-    if written.separator in header:
+    if text_format.separator in header:
         return None
     for mark, name in SEPARATORS.items():
         if mark in header:
             finding, remedy = f"its fields are separated by {name}", _add(path, "separator", mark)
-            return Problem("file", finding, SEPARATORS.get(written.separator, written.separator), remedy, 1, ("line 1",))
+            return Problem(
+                "file", finding, SEPARATORS.get(text_format.separator, text_format.separator), remedy, 1, ("line 1",)
+            )
     return None
 
 
-def wide_header(path: Path, written: CsvFormat, most: int) -> Problem | None:
+def wide_header(path: Path, text_format: CsvFormat, most: int) -> Problem | None:
     """The problem of a first line of more than `most` bytes; None if it is shorter."""
     separators, size = 0, 0
     try:
-        with _opened(path) as file, io.TextIOWrapper(file, encoding=written.decoding, errors="replace", newline="") as text:
+        with (
+            _opened(path) as file,
+            io.TextIOWrapper(file, encoding=text_format.decoding, errors="replace", newline="") as text,
+        ):
             while part := text.readline(HEADER_BYTES):
-                separators, size = separators + part.count(written.separator), size + len(part.encode(errors="replace"))
+                separators, size = separators + part.count(text_format.separator), size + len(part.encode(errors="replace"))
                 if part.endswith(("\n", "\r")):
                     break
     except UNREAD:
@@ -199,15 +204,15 @@ def _not_csv(cause: str, remedy: str) -> Problem:
     return Problem("file", f"not a readable CSV file: {cause}", "a file named .csv, or .csv.gz if compressed", remedy)
 
 
-def unclosed(path: Path, written: CsvFormat) -> Problem | None:
+def unclosed(path: Path, text_format: CsvFormat) -> Problem | None:
     """The problem of a quotation mark that opens a field and is never closed; None if every such field is closed."""
     after = "\0end"
     try:
-        with _opened(path) as file, io.TextIOWrapper(file, encoding=written.decoding, newline="") as text, _any_field():
-            reader, above = csv.reader(chain(text, ["\n", after]), delimiter=written.separator), 0
+        with _opened(path) as file, io.TextIOWrapper(file, encoding=text_format.decoding, newline="") as text, _any_field():
+            reader, above = csv.reader(chain(text, ["\n", after]), delimiter=text_format.separator), 0
             for fields in reader:
                 if fields and fields != [after] and fields[-1].endswith(after):
-                    remedy = "close it, or delete it: what follows would be one field"
+                    remedy = "close it, or delete it: all following text would be one field"
                     place = (f"line {above + 1}",)
                     return Problem("file", "a quotation mark that is not closed", "quotes in pairs", remedy, 1, place)
                 above = reader.line_num
@@ -226,15 +231,15 @@ def _any_field() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def lines_of(path: Path, rows: set[int], written: CsvFormat = UTF8) -> Mapping[int, int]:
+def lines_of(path: Path, rows: set[int], text_format: CsvFormat = UTF8) -> Mapping[int, int]:
     """The line (from 1) where each of these rows of data (from 0) begins; empty if the file cannot be read.
 
     Line breaks within quotes count as lines; empty lines are no rows.
     """
     line_of_row: dict[int, int] = {}
     try:
-        with _opened(path) as file, io.TextIOWrapper(file, encoding=written.decoding, newline="") as text, _any_field():
-            reader, row, above = csv.reader(text, delimiter=written.separator), -2, 0
+        with _opened(path) as file, io.TextIOWrapper(file, encoding=text_format.decoding, newline="") as text, _any_field():
+            reader, row, above = csv.reader(text, delimiter=text_format.separator), -2, 0
             for fields in reader:
                 row += bool(fields)
                 if fields and row in rows:

@@ -260,9 +260,9 @@ def column_labels(path: Path) -> dict[str, str]:
 def _lines(path: Path) -> list[dict[str, str]]:
     """Raises `DataError`."""
     try:
-        written = guess_format(path)
-        with path.open(encoding=written.decoding, newline="") as file:
-            reader = csv.DictReader(file, delimiter=written.separator)
+        text_format = guess_format(path)
+        with path.open(encoding=text_format.decoding, newline="") as file:
+            reader = csv.DictReader(file, delimiter=text_format.separator)
             rows = [(reader.line_num, row) for row in reader]
             columns = list(reader.fieldnames or ())
     except (OSError, csv.Error, UnicodeError) as error:
@@ -301,7 +301,7 @@ def _wrong_rows(rows: list[tuple[int, dict[str, str]]]) -> Iterator[Problem]:
             fault, remedy = "neither a level nor low and high of a column, or both", "write one of them"
         elif (low or high) and not _ordered(low, high):
             fault, remedy = (
-                f"low '{low:.20}' and high '{high:.20}' are no bounds",
+                f"low '{low:.20}' and high '{high:.20}' are not bounds",
                 "write two numbers, the smaller one first",
             )
         elif level in before or (before and ("" in before or not level)):

@@ -216,8 +216,8 @@ def records_of(job: Job, reference: ReferenceFile, scratch: Path, tick: Tick = l
 def copied_columns(job: Job, source: Source) -> Iterator[pa.Table]:
     """The columns that the job copies from its reference: all rows in the file's order, with categories as texts."""
     for batch in source.batches(job.microdata.columns):
-        plain = recoded(plain_batch(batch), job.recode, source.text_only)
-        yield pa.Table.from_batches([plain.select(list(job.microdata.columns))])
+        recoded_batch = recoded(plain_batch(batch), job.recode, source.text_only)
+        yield pa.Table.from_batches([recoded_batch.select(list(job.microdata.columns))])
 
 
 def _current(reference: Source) -> DataError:

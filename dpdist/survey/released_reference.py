@@ -288,7 +288,7 @@ def _refuse_unsigned(folder: Path, signer: str) -> None:
 
 def _read(folder: Path, files: frozenset[str]) -> EarlierRelease:
     if unnamed := [name for name in (STATEMENT, JOB, PROMISE, "released/frame.parquet") if name not in files]:
-        raise DamagedFile(MANIFEST, f"it does not tell of {unnamed[0]}", "the checksum of every file that is read")
+        raise DamagedFile(MANIFEST, f"it does not list {unnamed[0]}", "the checksum of every file that is read")
     # Packages of tables of dpdist 0.2 have their reference's records, and state no totals.
     totals, records_alone = f"released/{HISTORY}" in files, f"released/{DONORS}" in files
     if not totals and not records_alone and f"released/{REFERENCE_FILE}" not in files:
@@ -342,7 +342,7 @@ def _sample(folder: Path, job: Job, crosstab: Crosstab, history: History) -> Abs
         values = (np.concatenate([getattr(of_set, name) for of_set in parts]) for name in ("codes", "weight", "outcomes"))
         sample = AbsentRecords(columns, *values)
         if sample.weight.dtype != np.float64 or sample.outcomes.dtype != np.float64:
-            raise TypeError("values that are no numbers")
+            raise TypeError("values that are not numbers")
     except (pa.ArrowException, ValueError, KeyError, TypeError, IndexError, AttributeError):
         raise DamagedFile(
             name, "no records of the released cells", "records as a release of mechanism tables has them"
@@ -402,9 +402,9 @@ def _check_chain(claim: Spent, links: Sequence[Link]) -> None:
         return
     sums = composed(links)
     for name in COSTS:
-        stated, total = getattr(claim.reference, f"chain_{name}"), sums.get(name)
-        if stated != total:
-            fault = f"chain_{name} {stated}, where its releases add up to {total}"
+        claimed, total = getattr(claim.reference, f"chain_{name}"), sums.get(name)
+        if claimed != total:
+            fault = f"chain_{name} {claimed}, where its releases add up to {total}"
             raise DamagedFile(PROMISE, printable(fault, 200), "the sum over the chain's releases")
 
 
@@ -601,7 +601,7 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
         fault = f"its chain has a release of period {job.period}, the job's own"
         yield Problem(where, fault, "releases of earlier periods", "use the last release before this period")
     if _is_root(job, source, earlier):
-        fault = "its chain begins at the current file, as a file that was declared public"
+        fault = "its chain begins with the current file, which an earlier job declared public"
         yield Problem(
             where, fault, "another file: limits that are fixed on the current file protect nobody", "name another release"
         )

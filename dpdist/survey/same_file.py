@@ -290,5 +290,5 @@ def _in_common(a: Hashes, b: Hashes) -> int:
 
 
 def _numbers(columns: Mapping[str, NDArray[Any]]) -> Hashes:
-    named = pd.DataFrame({f"{number}": values for number, values in enumerate(columns.values())})
-    return np.asarray(pd.util.hash_pandas_object(named, index=False).to_numpy())
+    numbers = pd.DataFrame({f"{number}": values for number, values in enumerate(columns.values())})
+    return np.asarray(pd.util.hash_pandas_object(numbers, index=False).to_numpy())

@@ -122,7 +122,7 @@ def _wrong_type(job: Job, name: str, kind: pa.DataType, numeric: bool) -> list[P
     column, fault = job.columns.get(name), f"wrong type: {kind}"
     if column is not None and column.codes is not None:
         remedy = f"leave columns.{name}.codes out"
-        return [] if is_text(kind) else [Problem(name, fault, "text, as its codes say", remedy)]
+        return [] if is_text(kind) else [Problem(name, fault, "text, according to its codes", remedy)]
     if numeric:
         truth = name in job.outcomes and pa.types.is_boolean(kind)
         remedy = "store the column as integers or floats"
@@ -262,7 +262,7 @@ CAUSES = (
         lambda text: normalize("NFC", text),
     ),
     AS_NUMBERS,
-    Cause("invisible characters, as NUL or zero-width spaces", "delete them in the file", _visible),
+    Cause("invisible characters, such as NUL or zero-width spaces", "delete them in the file", _visible),
     Cause("quotation marks around them", 'delete them in the file, or quote fields by "', lambda text: text.strip(QUOTES)),
     Cause("other dashes or apostrophes", IN_LEVELS, lambda text: text.translate(MARKS)),
     Cause("full-width or other compatible characters", IN_LEVELS, lambda text: normalize("NFKC", text)),

@@ -51,11 +51,11 @@ def _fault(name: str, member: Any) -> str:
     if name in PLACES:
         return ""
     if not (isinstance(member, type) and issubclass(member, OneFile)):
-        return "is no class derived from OneFile of dpdist.survey.typed_file"
+        return "is not a class derived from OneFile of dpdist.survey.typed_file"
     if lacking := sorted(getattr(member, "__abstractmethods__", ())):
         return f"has no {', '.join(lacking)}: write what is missing in {member.__name__}"
     if name != name.lower() or "." in name:
-        return "is named by no suffix: take the file's suffix in small letters, without a dot"
+        return "has no suffix as its name: use the file's suffix in lower case, without a dot"
     return ""
 
 
@@ -345,11 +345,11 @@ class Source(Protocol):
     def truth(self) -> Truth | None: ...
 
 
-def open_source(job: Job, path: Input = None, written: TextFile | None = None) -> Source:
+def open_source(job: Job, path: Input = None, text_format: TextFile | None = None) -> Source:
     """The job's input, or the given file or table in its place.
 
-    `written` is how a CSV file is written, by default as the job's input. Raises `DataError` if a file cannot be read, and
-    `JobError` if there is no input or the wrong kind of input.
+    `text_format` is how a CSV file is written, by default as the job's input. Raises `DataError` if a file cannot be read,
+    and `JobError` if there is no input or the wrong kind of input.
     """
     declared = job.input
     if isinstance(path, pd.DataFrame):
@@ -360,19 +360,19 @@ def open_source(job: Job, path: Input = None, written: TextFile | None = None) -
         return TableSource(pa.table(path))
     if path is None and declared.simulate is not None:
         return simulated_source(declared.simulate)
-    chosen = path if path is not None else declared.path
-    if chosen is None:
+    file = path if path is not None else declared.path
+    if file is None:
         remedy = "give --input PATH, or input: {path: …} or {simulate: …} in the job"
         remedy += "; dpdist show JOB says where a shipped job's file comes from"
         allowed = f"{FORMATS}, with the columns {', '.join(needed_columns(job))}; or a simulated survey"
         raise JobError(job.dataset, [Problem("input", "no input", allowed, remedy)])
-    if not isinstance(chosen, str | os.PathLike):
-        fault, allowed = f"a {type(chosen).__name__}", "a path, a data frame of pandas or Polars, or an Arrow table"
+    if not isinstance(file, str | os.PathLike):
+        fault, allowed = f"a {type(file).__name__}", "a path, a data frame of pandas or Polars, or an Arrow table"
         raise JobError(job.dataset, [Problem("input", fault, allowed, "give one of these")])
-    return open_file(Path(chosen), written or declared)
+    return open_file(Path(file), text_format or declared)
 
 
-def open_file(file: Path, written: TextFile = TextFile()) -> Source:  # noqa: B008 - frozen
+def open_file(file: Path, text_format: TextFile = TextFile()) -> Source:  # noqa: B008 - frozen
     """Opens a file by the reader of its suffix. Raises `DataError` if it cannot be read."""
     try:
         there, folder = file.is_file(), file.is_dir()
@@ -382,7 +382,7 @@ def open_file(file: Path, written: TextFile = TextFile()) -> Source:  # noqa: B0
         return ParquetFolder(file, ParquetSource)
     if not there:
         raise unreadable(str(file), "no such file", "check the path")
-    source: Source = reader(file, written)
+    source: Source = reader(file, text_format)
     return source
 
 
@@ -459,10 +459,10 @@ class TableSource:
 
     def fingerprint(self) -> str:
         table = self.table.replace_schema_metadata(None).unify_dictionaries().combine_chunks()
-        written = pa.BufferOutputStream()
-        with pa.ipc.new_stream(written, table.schema) as stream:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as stream:
             stream.write_table(table)
-        return hashlib.sha256(written.getvalue()).hexdigest()
+        return hashlib.sha256(sink.getvalue()).hexdigest()
 
     @property
     def truth(self) -> None:
@@ -477,7 +477,7 @@ def arrow(frame: pd.DataFrame) -> pa.Table:
     """
     names = [str(name) for name in frame.columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        problem = Problem(twice[0], "two columns of this name", "a name of its own for every column", "rename one")
+        problem = Problem(twice[0], "two columns of this name", "a different name for every column", "rename one")
         raise DataError(IN_MEMORY, [problem])
     arrays, problems = list[pa.Array](), list[Problem]()
     for place, name in enumerate(names):

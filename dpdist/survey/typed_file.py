@@ -63,18 +63,18 @@ def plain_values(values: pa.Array) -> pa.Array:
         return plain_values(pc.run_end_decode(values))
     if pa.types.is_dictionary(kind):
         return _plain_dictionary(values)
-    plain = plain_type(kind)
+    target = plain_type(kind)
     if isinstance(kind, pa.BaseExtensionType):
-        return values if plain == kind else plain_values(values.storage)
-    if pa.types.is_decimal(kind) and pa.types.is_floating(plain):
+        return values if target == kind else plain_values(values.storage)
+    if pa.types.is_decimal(kind) and pa.types.is_floating(target):
         values = pc.cast(values, pa.string())  # Arrow's way from decimal to float may miss the nearest float
-    return _without_missing(values if values.type == plain else pc.cast(values, plain))
+    return _without_missing(values if values.type == target else pc.cast(values, target))
 
 
 def decode(values: pa.Array) -> pa.Array:
     """Plain values without a dictionary."""
-    plain = plain_values(values)
-    return plain.dictionary_decode() if pa.types.is_dictionary(plain.type) else plain
+    decoded = plain_values(values)
+    return decoded.dictionary_decode() if pa.types.is_dictionary(decoded.type) else decoded
 
 
 def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:

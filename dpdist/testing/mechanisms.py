@@ -120,7 +120,7 @@ def _of_exact_sums(name: str, case: CapturedStratum, base: AnsweredQueries, mech
         for number, parameter in _differing(base, other):
             yield (
                 f"{name}: under the same noisy answers '{parameter}' of set {number} differs between neighbouring files: "
-                "it takes exact sums. Release what the queries answer, and nothing else"
+                "it takes exact sums. Release answers of the queries, and nothing else"
             )
 
 
@@ -184,8 +184,8 @@ def _of_figures(name: str, figures: Figures, noise_by_value: dict[float, set[tup
                 had = " or ".join(
                     sorted(f"{LAWS[law]} of scale {scale_drawn}" for law, scale_drawn in noise_by_value[value])
                 )
-                stated = f"{figures.law} of scale {scale} on '{statistic}'"
-                yield f"{name}: measurements.parquet states {stated}, but the noise was {had}"
+                text = f"{figures.law} of scale {scale} on '{statistic}'"
+                yield f"{name}: measurements.parquet states {text}, but the noise was {had}"
 
 
 def _described(name: str, case: CapturedStratum, theta: Draws, scales: set[Fraction]) -> Iterator[str]:
@@ -199,11 +199,11 @@ def _assumed(
     name: str, case: CapturedStratum, assumptions: Sequence[str], units: set[float], scales: set[Fraction]
 ) -> Iterator[str]:
     for text in assumptions:
-        for stated in (match for pattern in _STATED for match in pattern.finditer(text)):
-            epsilon = case.job.epsilon_per_set * Fraction(stated.groupdict().get("part") or 1)
-            expected_scales = {Fraction(stated["d"]) * Fraction(unit) / epsilon for unit in units}
+        for found in (match for pattern in _STATED for match in pattern.finditer(text)):
+            epsilon = case.job.epsilon_per_set * Fraction(found.groupdict().get("part") or 1)
+            expected_scales = {Fraction(found["d"]) * Fraction(unit) / epsilon for unit in units}
             if not expected_scales & scales:
-                yield f"{name}: the statement says '{stated[0]}', but no noise of that scale was asked for"
+                yield f"{name}: the statement says '{found[0]}', but no noise of that scale was asked for"
 
 
 FIELDS, SEXES = ("arts", "law"), ("f", "m")
@@ -350,7 +350,7 @@ def _promised(name: str, mechanism: Any, job: Job) -> Iterator[str]:
     if len(kinds) > 1:
         yield f"{name}: a set has another class of guarantee than the release"
     if not isinstance(promise.total, (*STRICT, Asymptotic, NoGuarantee)):
-        yield f"{name}: its guarantee is {type(promise.total).__name__}, which is no class of guarantee"
+        yield f"{name}: its guarantee is {type(promise.total).__name__}, which is not a guarantee class"
     strict = isinstance(promise.total, STRICT)
     if strict != job.strict:
         what, other = ("strict", "is not") if strict else (type(promise.total).__name__, "is")
@@ -451,7 +451,7 @@ def _lines(
 ) -> Iterator[str]:
     yield from problems_of_halves(name, spec.package)
     if not jobs:
-        yield f"{name}: no small job is accepted: give in keys what it must state. A refusal: {min(refusals, key=len)}"
+        yield f"{name}: no small job is accepted: state its required settings in keys. A refusal: {min(refusals, key=len)}"
         return
     for under, job in jobs.items():
         try:

@@ -123,10 +123,10 @@ def _of_types(source: Source) -> Iterator[str]:
 
 
 def _values(column: pa.ChunkedArray, numeric: bool) -> list[object]:
-    plain = pc.cast(column, column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    values = pc.cast(column, column.type.value_type) if pa.types.is_dictionary(column.type) else column
     if not numeric:
-        return [None if value in CSV_NULLS else value for value in plain.to_pylist()]
-    return [None if value is None or value != value else float(value) for value in plain.to_pylist()]
+        return [None if value in CSV_NULLS else value for value in values.to_pylist()]
+    return [None if value is None or value != value else float(value) for value in values.to_pylist()]
 
 
 def _of_values(source: Source, table: pa.Table, which: str) -> Iterator[str]:

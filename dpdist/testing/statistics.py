@@ -64,13 +64,13 @@ def _lines(name: str, written: Any, parsed: Statistic) -> Iterator[str]:
             yield "a cell of many records has no value"
         elif (values < low - ROUNDING).any() or (values > high + ROUNDING).any():
             yield f"a value is outside of its limits, {low:g} to {high:g}"
-        stated = figures.shares(units).toarray()
+        shares = figures.shares(units).toarray()
         for record in range(0, RECORDS, 20):
             changed = weight.copy()
             changed[record] *= 1.0 + STEP
             effect = (figures.of(_units(changed, outcomes))[0] - values) / STEP
-            if np.abs(effect - stated[:, record]).max() > TOLERANCE * np.abs(stated).max():
-                yield "its value does not move with a record's weight as its sums do: return in sums what of cells gives"
+            if np.abs(effect - shares[:, record]).max() > TOLERANCE * np.abs(shares).max():
+                yield "its value does not move with a record's weight as its sums do: `sums` and `of` must agree"
                 break
 
 

@@ -55,13 +55,13 @@ class File(NamedTuple):
 def _files() -> dict[str, File]:
     rng = np.random.default_rng(1)
     normal = rng.standard_normal(RECORDS)
-    plain = File(np.exp(11.0 + 0.4 * normal), 0.5 + normal**2, 0.0)
+    usual = File(np.exp(11.0 + 0.4 * normal), 0.5 + normal**2, 0.0)
     return {
-        "a plain file": plain,
-        "a file whose bounds grow as weights shrink": plain._replace(widened=0.3),
-        "a file with an outlier": plain._replace(unweighted=np.append(plain.unweighted[:-1], 80.0)),
-        "a file of records with one bound": plain._replace(unweighted=np.full(RECORDS, 2.0)),
-        "a file without losses": plain._replace(unweighted=np.zeros(RECORDS)),
+        "a plain file": usual,
+        "a file whose bounds grow as weights shrink": usual._replace(widened=0.3),
+        "a file with an outlier": usual._replace(unweighted=np.append(usual.unweighted[:-1], 80.0)),
+        "a file of records with one bound": usual._replace(unweighted=np.full(RECORDS, 2.0)),
+        "a file without losses": usual._replace(unweighted=np.zeros(RECORDS)),
     }
 
 
@@ -202,7 +202,9 @@ def _of_step(step: Step, file: File, carry: Carry) -> Iterator[str]:
     backwards = all_rows[::-1]
     parts = np.concatenate([weighed(rows) for rows in (all_rows[:7], all_rows[7:60], all_rows[60:])])
     if not (np.array_equal(parts, new) and np.array_equal(weighed(backwards)[::-1], new)):
-        yield "a record's weight depends on the other records of its block: take what is common to all from the summary"
+        yield (
+            "a record's weight depends on the other records of its block: take facts common to all records from the summary"
+        )
     if _grows(step, file, carry):
         yield "a record with a larger bound has a larger weight: let weights fall as bounds grow"
     try:
@@ -256,4 +258,4 @@ def _of_figures(weights: Weights) -> Iterator[str]:
             except Endless:
                 return
     if len(texts) > 1:
-        yield f"the text of NotReached has figures of the file ({min(texts)!r}): leave them out, for the text is shown"
+        yield f"the text of NotReached has figures of the file ({min(texts)!r}): leave them out, because the text is shown"

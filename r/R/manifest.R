@@ -70,7 +70,7 @@ whole_manifest <- function(folder) {
     unlist(lapply(names(files), function(name) difference(folder, name, files[[name]]))),
     unlist(lapply(
       setdiff(list.files(folder, recursive = TRUE, all.files = TRUE), c(names(files), beside)),
-      function(name) sprintf("%s: manifest.json does not tell of it", name)
+      function(name) sprintf("%s: manifest.json does not list it", name)
     ))
   )
   if (length(differences) > 0L) {

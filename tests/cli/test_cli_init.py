@@ -489,7 +489,7 @@ def test_equal_weights_of_a_census_tell_no_bounds(weight: float, files: Path) ->
         assert code == 0, text
         written = Path(f"{public}.yaml").read_text(encoding="utf-8")
         assert len(to_do(written)) == left
-        assert ("one value, which tells no bounds" in written) == left
+        assert ("one value, so bounds are unknown" in written) == left
 
 
 @pytest.mark.parametrize("book", ["column,level\nvoted,0\nvoted,1\n", "column,level\nvoted,1\nvoted,0\n"])
@@ -541,8 +541,8 @@ BOOKS = {
     "empty": ("", "header: it names nothing"),
     "neither": ("column,level\nsex,\n", "neither a level nor low and high of a column, or both (line 2)"),
     "both": ("column,level,low,high\nsex,f,1,2\n", "or both (line 2)"),
-    "bounds upside down": ("column,low,high\nincome,5,1\n", "low '5' and high '1' are no bounds (line 2)"),
-    "bounds in words": ("column,low,high\nincome,5,many\n", "are no bounds (line 2)"),
+    "bounds upside down": ("column,low,high\nincome,5,1\n", "low '5' and high '1' are not bounds (line 2)"),
+    "bounds in words": ("column,low,high\nincome,5,many\n", "are not bounds (line 2)"),
     "a level twice": ("column,level\nsex,f\nsex,f\n", "twice, or bounds beside another line (line 3)"),
     "one field too many": ("column,level\nsex,f,m\n", "(line 2)"),
 }

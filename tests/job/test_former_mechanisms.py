@@ -155,7 +155,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "correct the value",
     ),
     "a file beside a release": ({"reference": {"path": "a", "release": "b"}}, "not path and release", "correct"),
-    "a release with a period": ({"reference": {"release": "a", "period": "2020"}}, "tells its own period", "leave it out"),
+    "a release with a period": ({"reference": {"release": "a", "period": "2020"}}, "states its own period", "leave it out"),
     "histograms with a period": (
         {"reference": {"histogram": {"epsilon": "1"}, "period": "2020"}},
         "histograms are of the current file",

@@ -91,7 +91,7 @@ def test_a_chain_of_five_is_read_and_one_of_six_refused(base: Path) -> None:
 def test_a_circle_is_refused(length: int, tmp_path: Path) -> None:
     for k in range(length):
         extended(tmp_path, "", f"{k}.yaml", f"{(k + 1) % length}.yaml")
-    assert "remove one extends from the circle" in refusal(tmp_path / "0.yaml")
+    assert "remove one `extends` from the cycle" in refusal(tmp_path / "0.yaml")
 
 
 def test_errors_keep_their_file_and_line(base: Path) -> None:

@@ -155,7 +155,7 @@ def test_delta_adds_up_over_strict_releases() -> None:
     ],
 )
 def test_a_delta_that_nobody_knows_fits_under_no_limit(before: tuple[Charge, ...], charge: Charge, whose: str) -> None:
-    with pytest.raises(BudgetRefused, match=f"{whose} δ is no known number"):
+    with pytest.raises(BudgetRefused, match=f"{whose} δ is not a known number"):
         refuse_excess(entries(*before), Limits(delta="1e-3"), charge)
     assert fits(entries(*before), charge, Limits(total="9")), "control"
 

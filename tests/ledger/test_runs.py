@@ -169,7 +169,7 @@ def test_every_class_has_limits_and_a_message_that_names_it(of: str, folder: Pat
     [
         (GAUSSIAN, 'delta: "1e-9"', "this run's zCDP ε is stated at δ = 0.000001"),
         (GAUSSIAN, 'limits: {strict: {total: "9"}}', "name other classes of releases than zCDP"),
-        (WEIGHTED, 'delta: "1e-6"', "this run's asymptotic δ is no known number"),
+        (WEIGHTED, 'delta: "1e-6"', "this run's asymptotic δ is not a known number"),
         (WEIGHTED, 'limits: {zCDP: {total: "9"}}', "name other classes of releases than asymptotic"),
     ],
 )

@@ -460,7 +460,7 @@ def test_counts_alone_need_half_the_noise_and_no_weight_column() -> None:
     ("edits", "told"),
     [
         ([("mechanism:", "model: {family: lognormal}\nmechanism:")], "'laplace' fits no likelihood"),
-        ([("mechanism:", "model: {family: cell_sums}\nmechanism:")], "'cell_sums' is no likelihood"),
+        ([("mechanism:", "model: {family: cell_sums}\nmechanism:")], "'cell_sums' is not a likelihood"),
         ([("{name: laplace}", "{name: laplace, sensitivity: public}")], "use laplace_composed or tables"),
         ([PUBLIC[0]], "state outside: clip"),
         ([PUBLIC[0], ("  weight: {bounds: [1, 60]}\n", "")], "needs public bounds of the weight"),

@@ -341,5 +341,5 @@ def test_levels_that_sums_cannot_tell_apart_are_refused(codes: str, found: str) 
 
 
 def test_a_reference_beside_sums_is_refused() -> None:
-    with pytest.raises(JobError, match="what sums have beyond the weights' bound is not estimated"):
+    with pytest.raises(JobError, match="the part of sums beyond the weights' bound is not estimated"):
         parse_job(job_text("marginals", SUMS, ("kids",)) + "reference: {path: a.parquet, provenance: a public file}\n")

@@ -142,7 +142,7 @@ def test_a_public_file_that_is_not_the_manifests_is_said_and_nothing_is_shown(
     change(workspace / "public" / name)
     told = CliRunner().invoke(app, ["report", str(workspace)])
     assert (told.exit_code, told.stdout) == (1, "")
-    found = "no such file" if change is Path.unlink else "it is not the file that manifest.json tells of"
+    found = "no such file" if change is Path.unlink else "it is not the file that manifest.json lists"
     assert f"{name}: {found}" in told.stderr
 
 
@@ -151,7 +151,7 @@ def test_a_table_that_the_manifest_does_not_name_is_said(workspace: Path) -> Non
     shutil.copy(tables / "counts.parquet", tables / "other.parquet")
     told = CliRunner().invoke(app, ["report", str(workspace)])
     assert (told.exit_code, told.stdout) == (1, "")
-    assert "tables/other.parquet: manifest.json does not tell of it" in told.stderr
+    assert "tables/other.parquet: manifest.json does not list it" in told.stderr
 
 
 def test_several_changes_are_counted_and_a_run_makes_them_good(job: Job, workspace: Path) -> None:

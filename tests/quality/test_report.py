@@ -208,7 +208,7 @@ def test_a_release_without_standard_errors_says_why(finished: Path, tmp_path: Pa
     dpdist.run(Job.model_validate(said), tmp_path / "ws", finished.parent / "survey.parquet")
     text = " ".join(dpdist.report(tmp_path / "ws", confidential=True).split())
     assert "not given: There are no standard errors. The scale of the noise follows" in text
-    assert "not judged, as standard errors" in text
+    assert "not judged, because standard errors" in text
     assert "nan" not in text.split()
 
 

@@ -213,7 +213,7 @@ def test_nothing_that_could_be_judged_is_not_called_free_of_fault() -> None:
     unknown = rows.assign(synthetic_se=np.nan, synthetic_lower=np.nan, synthetic_upper=np.nan)
     assert overall({"pay": unknown}).head == "nothing could be judged"
     assert overall({"pay": rows}).head == "no fault found in the intervals"
-    assert overall({"pay": rows, "more": unknown}).head == "no fault found in what could be judged"
+    assert overall({"pay": rows, "more": unknown}).head == "no fault found in the figures that could be judged"
 
 
 def test_fewer_held_than_stated_is_never_called_no_fault() -> None:
@@ -324,8 +324,8 @@ def test_a_statistic_with_few_figures_is_a_fault() -> None:
     found = overall({"pay": nothing, "homes": rows})
     assert found.stops
     assert found.head == (
-        "do not publish: most figures are withheld, as standard errors are larger than figures (pay, mean of salary: 21 of "
-        "21, whose intervals all reach 0, an end of the range: compare its unit with its bounds)"
+        "do not publish: most figures are withheld, because standard errors are larger than figures (pay, mean of salary: "
+        "21 of 21, whose intervals all reach 0, an end of the range: compare its unit with its bounds)"
     )
     upper = large(float(rows["synthetic_upper"].iloc[-1]))
     direct = large(float(rows["direct"].iloc[-1]))

@@ -177,10 +177,10 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "a name of Windows": (listed(said("0" * 64, "released\\..\\x")), "the file name"),
     "a name that drives a terminal": (listed(said("0" * 64, "released/\x1b[2J")), r"released/\\u001b\[2J"),
     "a hash that is no hash": (listed(said(7, "tables/salaries.csv")), "no SHA-256 of tables/salaries.csv"),
-    "a file that nobody vouches for": (listed(lambda files: files.pop(POINTS)), "carries no reference|does not tell of it"),
+    "a file that nobody vouches for": (listed(lambda files: files.pop(POINTS)), "carries no reference|does not list it"),
     "a statement that nobody vouches for": (
         listed(lambda files: files.pop(STATEMENT)),
-        "statement.json: manifest.json does not tell of it",
+        "statement.json: manifest.json does not list it",
     ),
     "one file more": (unvouched, "released/extra.json"),
     "one file less": (lambda p: (p / FRAME).unlink(), "released/frame.parquet: no such file"),

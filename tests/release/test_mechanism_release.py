@@ -179,7 +179,7 @@ WRONG = [
     ("weighted_e, weights: none", {}, "use one of cluster, inverse, linear"),
     ("weighted_e, weights: {rule: linear, reweight: 0.9}", {}, "before re-weighting"),
     ("perturbed_histogram", {"model": "{family: beta}"}, "'perturbed_histogram' fits no likelihood"),
-    ("censor_uw", {"model": "{family: histogram}"}, "'histogram' is no likelihood"),
+    ("censor_uw", {"model": "{family: histogram}"}, "'histogram' is not a likelihood"),
     ("censor_uw", {"model": "null"}, "'censor_uw' fits a likelihood, and none is stated"),
     ("censor_uw, bins: 8", {}, "has no bins"),
     ("perturbed_histogram, weights: linear", {}, "leaves every privacy weight at 1"),

@@ -158,7 +158,7 @@ def test_a_release_of_something_else_is_refused(what: str, chain: Path, tmp_path
 
 def test_the_file_with_which_the_chain_began_is_not_released_under_it(chain: Path, tmp_path: Path) -> None:
     path = job(tmp_path / "job", 0, {"release": str(chain / "ws3" / "public")}, period="2030")
-    with pytest.raises(DataError, match="its chain begins at the current file"):
+    with pytest.raises(DataError, match="its chain begins with the current file"):
         dpdist.validate(path)
 
 

@@ -427,7 +427,7 @@ def test_a_text_without_a_code_is_told_and_a_missing_one_follows_its_rule() -> N
 def test_a_coded_column_of_numbers_is_refused_by_its_type() -> None:
     job = coded()
     (problem,) = check_schema(job, batch().schema, False)
-    assert (problem.where, problem.allowed) == ("salary", "text, as its codes say")
+    assert (problem.where, problem.allowed) == ("salary", "text, according to its codes")
 
 
 @pytest.mark.parametrize(

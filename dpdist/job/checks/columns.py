@@ -119,9 +119,9 @@ def roles(job: Job) -> Iterator[Contradiction]:
         declared is not None and declared.outside == "clip" and not (job.mechanism.clips(job) or job.mechanism.by_cell)
     )
     if declared is not None and ((declared.missing, declared.zeros) != ("error", "error") or clipped):
-        stated = [f"{key}: {rule}" for key in ("missing", "zeros") if (rule := getattr(declared, key)) != "error"]
-        stated += [f"outside: clip, under mechanism {job.mechanism.name}"] if clipped else []
-        fault = f"a weight has no rules of this kind: {'; '.join(stated)}"
+        rules = [f"{key}: {rule}" for key in ("missing", "zeros") if (rule := getattr(declared, key)) != "error"]
+        rules += [f"outside: clip, under mechanism {job.mechanism.name}"] if clipped else []
+        fault = f"a weight has no rules of this kind: {'; '.join(rules)}"
         yield Contradiction(("columns", str(weight)), fault, WITHOUT_A_WEIGHT)
     yield from _further_design(job)
     for name in job.survey.design_strata:
@@ -260,7 +260,7 @@ def units(job: Job) -> Iterator[Contradiction]:
     roles = {*job.components, *job.categories, *job.survey.fpc, *(keep.column for keep in job.universe)}
     if unit.column in roles or (replicated is not None and replicated.has(unit.column)):
         fault = f"'{unit.column}' is used as outcome, weight, category, universe or design column as well"
-        yield Contradiction(("privacy_unit", "column"), fault, "name the column that tells units apart")
+        yield Contradiction(("privacy_unit", "column"), fault, "name the column that identifies units")
     if not job.strict:
         what = "promises nothing" if job.local else "bounds the loss of a record on the file at hand, and of no unit"
         fault = f"'{job.mechanism.name}' as stated {what}"
@@ -285,7 +285,7 @@ def predictors(job: Job) -> Iterator[Contradiction]:
     if job.noisy_crosstab:
         yield from _noisy_crosstab(job)
     elif not job.mechanism.sizes_by_sums:
-        fault = f"'{job.mechanism.name}' has no sums that tell numbers of records, and no ε is left to count them"
+        fault = f"'{job.mechanism.name}' has no sums that give numbers of records, and no ε is left to count them"
         remedy = f"state a part of budget.epsilon, or use {' or '.join(those(lambda spec: spec.sizes_by_sums))}"
         yield Contradiction((*PROTECTED, "epsilon"), fault, remedy)
     else:
@@ -354,7 +354,7 @@ def hierarchies(job: Job) -> Iterator[Contradiction]:
         yield from _maps(job, hierarchy, (*path, "within"))
         for fine, coarse in hierarchy.steps:
             if fine not in hierarchy.within and not _public(job, (fine, coarse)):
-                fault = f"no public record tells in which {coarse} a {fine} lies"
+                fault = f"no public record shows in which {coarse} a {fine} lies"
                 remedy = f"state within: {{{fine}: {{level: level of {coarse}, …}}}}, or name a public file as reference"
                 yield Contradiction(path, fault, remedy)
 

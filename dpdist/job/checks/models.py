@@ -101,7 +101,7 @@ def _within_support(job: Job) -> Iterator[Contradiction]:
 def _fixed_by_the_family(job: Job) -> Iterator[Contradiction]:
     family, model = job.family, job.likelihood
     if model.synthesis != "fbs" and family == "scores":
-        fault = "under 'scores' the population's law has no closed form: the weight is no power of its score"
+        fault = "under 'scores' the population's law has no closed form: the weight is not a power of its score"
         yield Contradiction(("model", "synthesis"), fault, "write fbs")
     elif model.synthesis != "fbs":
         yield Contradiction(("model", "synthesis"), f"only 'lognormal' has {model.synthesis}", "write fbs")
@@ -132,7 +132,9 @@ def _of_a_program(job: Job) -> Iterator[Contradiction]:
         if name in reserved | columns | {f"{column}_levels" for column in columns}:
             yield Contradiction(("model", "data", name), f"'{name}' is given by dpdist, record by record", "rename it")
     if not _finite(model.data):
-        yield Contradiction(("model", "data"), "a value is no number, list or mapping of finite numbers", "write numbers")
+        yield Contradiction(
+            ("model", "data"), ("a value is not a number, list or mapping of finite numbers"), "write numbers"
+        )
     yield from _parameters(job)
 
 
@@ -145,7 +147,7 @@ def _parameters(job: Job) -> Iterator[Contradiction]:
             )
         for dim in dims:
             if isinstance(dim, int) and dim < 1:
-                yield Contradiction(("model", "parameters", name), f"{dim} is no size", "give a size of at least 1")
+                yield Contradiction(("model", "parameters", name), f"{dim} is not a size", "give a size of at least 1")
             if isinstance(dim, str) and dim not in (*model.predictors, *job.strata):
                 yield Contradiction(
                     ("model", "parameters", name), f"'{dim}' is not a predictor", "name a predictor, or give a size"
@@ -293,7 +295,7 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(("reference", "histogram"), fault, "leave it out")
         return
     if form.release_folder is not None and form.period is not None:
-        yield Contradiction(("reference", "period"), "an earlier release tells its own period", "leave it out")
+        yield Contradiction(("reference", "period"), "an earlier release states its own period", "leave it out")
     if form.histograms is None:
         return
     if form.histograms.epsilon >= job.budget.epsilon:

@@ -31,7 +31,7 @@ def table_statistics(job: Job) -> Iterator[Contradiction]:
         if names.index(table.name) != i:
             yield Contradiction(("tables", i, "name"), f"table '{table.name}' is named twice", "rename one")
         elif (first := files.index(files[i])) != i:
-            fault = f"'{table.name}' and '{names[first]}' are one file where capitals do not count"
+            fault = f"'{table.name}' and '{names[first]}' are the same file on systems that ignore case"
             yield Contradiction(("tables", i, "name"), fault, "rename one")
         yield from _transposed(job.tables[:i], table, ("tables", i, "by"))
         for j, statistic in enumerate(table.statistics):
@@ -117,7 +117,7 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction
         remedy = f"write {{ratio: [{', '.join(pair)}]}}" if pair else "name two outcomes in `outcome`, or leave it out"
         able = those(lambda spec: spec.has_statistic("ratio") and several_outcomes(spec))
         allowed = "" if several_outcomes(type(job.mechanism)) else f"under {listed(able, len(able))}"
-        return Contradiction(path, "a ratio is of two modelled outcomes", remedy, allowed)
+        return Contradiction(path, "a ratio needs two modelled outcomes", remedy, allowed)
     constants = [("at", statistic.at), ("above", statistic.above)]
     constant = "".join(f", {key}: {number:.10g}" for key, number in constants if number)
     remedy = "write " + " or ".join(f"{{{statistic.name}: {outcome}{constant}}}" for outcome in outcomes)
@@ -328,8 +328,8 @@ COUNT = Statistic(name="count")
 
 def acceptance(job: Job) -> Iterator[Contradiction]:
     """Gates need a strict release under ε alone, without δ, and bounded weights and outcomes."""
-    chosen = job.accept
-    if chosen is None:
+    accept = job.accept
+    if accept is None:
         return
     if not job.gated:
         names = those(lambda spec: spec.gates)
@@ -340,7 +340,7 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
     if job.epsilon.tables <= 0:
         fault = "the gates leave nothing of the release's budget, which budget.epsilon states"
         yield Contradiction(("accept", "epsilon"), fault, "give them a part of it")
-    elif job.mechanism.adds_noise and chosen.epsilon / len(chosen.gates) / job.most_records < LEAST_BUDGET:
+    elif job.mechanism.adds_noise and accept.epsilon / len(accept.gates) / job.most_records < LEAST_BUDGET:
         yield Contradiction(("accept", "epsilon"), "less than 1e-6 for each gate", "give them more, or use fewer gates")
     weight = job.survey.weight
     if weight is not None and (weight not in job.columns or job.columns[weight].bounds is None):
@@ -350,21 +350,21 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
 
 
 def _gated_tables(job: Job) -> Iterator[Contradiction]:
-    chosen = job.accept
-    assert chosen is not None
+    accept = job.accept
+    assert accept is not None
     tables = {table.name: table for table in job.tables}
-    for i, name in enumerate(chosen.tables):
+    for i, name in enumerate(accept.tables):
         if name not in tables:
             yield Contradiction(("accept", "tables", i), f"no table '{name}'", f"name one of {', '.join(tables)}")
-    listed = [table for name, table in tables.items() if name in chosen.tables or not chosen.tables]
-    for i, gate in enumerate(chosen.gates):
+    listed = [table for name, table in tables.items() if name in accept.tables or not accept.tables]
+    for i, gate in enumerate(accept.gates):
         if gate.of.name not in ("count", "mean"):
             yield Contradiction(("accept", "gates", i, "of"), "gates are of counts and means", "name count or {mean: …}")
         elif any(gate.of not in table.statistics or COUNT not in table.statistics for table in listed):
             fault = f"a listed table does not publish {gate.of.text}, or no count beside it"
             yield Contradiction(("accept", "gates", i, "of"), fault, "add it to the table's statistics, or list others")
         if gate.measure == "coverage" and gate.limit > 1:
-            yield Contradiction(("accept", "gates", i, "limit"), "a share above 1", "state a share, as 0.8")
+            yield Contradiction(("accept", "gates", i, "limit"), "a share above 1", "state a share, such as 0.8")
 
 
 WIDE = ".wide"
@@ -461,7 +461,7 @@ def _quality(job: Job) -> Iterator[Contradiction]:
             fault = f"table '{table.name}' has no counts to compare with it"
             yield Contradiction((*path, "minimum"), fault, "add count to its statistics, or leave minimum out")
     if quality.hide_unreliable and not quality.flags:
-        fault = "no threshold says what is unreliable"
+        fault = "no threshold defines unreliable figures"
         yield Contradiction((*path, "hide_unreliable"), fault, "add cv or margin, or leave it out")
 
 
@@ -490,5 +490,5 @@ def publication(job: Job) -> Iterator[Contradiction]:
         fault = f"'{job.mechanism.name}' publishes no standard errors, so there is no verdict on them"
         yield Contradiction(("publish",), fault, f"{LEAVE_OUT}, or state `approval: required`")
     if job.accept is not None:
-        fault = "the gates of `accept` decide inside ε, and a verdict would decide once more, in no ε"
+        fault = "the gates of `accept` decide inside ε, and a verdict would decide once more, outside ε"
         yield Contradiction(("publish",), fault, f"{LEAVE_OUT}, or the gates")

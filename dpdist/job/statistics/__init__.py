@@ -24,7 +24,7 @@ def _places() -> dict[str, str]:
 
 def _fault(name: str, member: Any) -> str:
     if not (isinstance(member, type) and issubclass(member, Kind)):
-        return "is no class derived from Kind of dpdist.job.statistics.kind"
+        return "is not a class derived from Kind of dpdist.job.statistics.kind"
     if getattr(member, "name", None) != name or not isinstance(getattr(member, "written", None), str):
         return f"has another name in its class, or no text of how a job writes it: write name = '{name}' and written"
     if isabstract(member):

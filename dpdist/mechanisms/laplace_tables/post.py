@@ -45,7 +45,7 @@ RATIOS = (
 )
 NO_ERRORS = (
     "There are no standard errors. The scale of the noise follows from the file's own sensitivities, which are "
-    "confidential, and how records vary was not released."
+    "confidential, and the variation of records was not released."
 )
 SUMS_NOISED_AGAIN = (
     "Standard errors are simulated. They include how many sample records fall into each cell, and the noise, but neither "

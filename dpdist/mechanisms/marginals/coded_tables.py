@@ -430,34 +430,34 @@ def errors_of_counts(model: CodedTables, theta: Draws, key: Marginal, effect: fl
 
 def _sums(model: CodedTables, job: Job, theta: Draws, effect: DesignEffectOf) -> Iterator[dict[str, Any]]:
     """Rows of the cells, one sum after another."""
-    for measured in model.value_sums(theta):
-        name, levels = model.columns[measured.column], model.levels[measured.column]
-        by = () if measured.by is None else (measured.by,)
+    for value_sums in model.value_sums(theta):
+        name, levels = model.columns[value_sums.column], model.levels[value_sums.column]
+        by = () if value_sums.by is None else (value_sums.by,)
         cells = model.labelled(job, by) if by else [dict[str, str]()]
         crossed = frozenset(model.columns[column] for column in by)
-        means = means_of(model, theta, measured, effect(crossed, "mean", name))
+        means = means_of(model, theta, value_sums, effect(crossed, "mean", name))
         for cell, total, mean, error in zip(cells, *(column.tolist() for column in means), strict=True):
             ends = max(min(levels), mean - NORMAL_90 * error), min(max(levels), mean + NORMAL_90 * error)
             figures = (total, mean, error, *ends) if np.isfinite(mean) else (total, None, None, None, None)
             yield {"of": name, "cell": cell, **dict(zip(OF_SUMS, figures, strict=True))}
 
 
-def means_of(model: CodedTables, theta: Draws, measured: ValueSums, effect: float = 1.0) -> Means:
+def means_of(model: CodedTables, theta: Draws, value_sums: ValueSums, effect: float = 1.0) -> Means:
     """Weighted sums and means of the fitted tables, under a design effect on the sampling variance.
 
     A mean is NaN if the fitted count is 0.
     """
-    fitted, noise, levels = model.fitted(theta), model.noise_of(theta), model.levels[measured.column]
+    fitted, noise, levels = model.fitted(theta), model.noise_of(theta), model.levels[value_sums.column]
     middle, half = (min(levels) + max(levels)) / 2.0, (max(levels) - min(levels)) / 2.0
-    precision = measured.scale**-2
-    if (pair := pair_of(measured, fitted.tables)) is not None:
-        precision += float(noise[pair] ** -2 / (measured.u @ measured.u))
-    rows = rows_of(fitted, measured)
+    precision = value_sums.scale**-2
+    if (pair := pair_of(value_sums, fitted.tables)) is not None:
+        precision += float(noise[pair] ** -2 / (value_sums.u @ value_sums.u))
+    rows = rows_of(fitted, value_sums)
     count = rows.sum(axis=1)
-    holding = [key for key in noise if measured.by is None or measured.by in key]
+    holding = [key for key in noise if value_sums.by is None or value_sums.by in key]
     of_count = 1.0 / sum(len(count) / (np.prod(model.shape(key)) * noise[key] ** 2) for key in holding)
-    position = np.divide(sums_in(fitted, measured).values[0], count, out=np.full(len(count), np.nan), where=count > 0.0)
-    variance = np.maximum(rows @ measured.u**2 / np.maximum(count, 1e-300) - position**2, 0.0)
+    position = np.divide(sums_in(fitted, value_sums).values[0], count, out=np.full(len(count), np.nan), where=count > 0.0)
+    variance = np.maximum(rows @ value_sums.u**2 / np.maximum(count, 1e-300) - position**2, 0.0)
     noisy = 2.0 * (1.0 / precision + position**2 * of_count) / np.maximum(count, 1e-300) ** 2
     sampled = effect * model.weights[1] * variance / np.maximum(count, 1e-300)
     mean = middle + half * position

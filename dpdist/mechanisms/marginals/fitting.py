@@ -225,22 +225,22 @@ class Rows(NamedTuple):
         return float(np.abs(np.moveaxis(table, self.axis, -1) @ self.u - self.target).max())
 
 
-def pair_of(measured: ValueSums, keys: Iterable[Marginal]) -> Marginal | None:
+def pair_of(value_sums: ValueSums, keys: Iterable[Marginal]) -> Marginal | None:
     """The pair of a sum of values by level of another column; None for a sum over all records."""
-    return next((key for key in keys if set(key) == {measured.column, measured.by}), None)
+    return next((key for key in keys if set(key) == {value_sums.column, value_sums.by}), None)
 
 
-def rows_of(fitted: FittedTables, measured: ValueSums) -> Floats:
+def rows_of(fitted: FittedTables, value_sums: ValueSums) -> Floats:
     """Fitted counts (row, level) of the column that is summed: of all records, or by the level of the other column."""
-    key = pair_of(measured, fitted.tables)
+    key = pair_of(value_sums, fitted.tables)
     if key is None:
-        return fitted.margins[measured.column][None]
-    return np.moveaxis(fitted.tables[key], key.index(measured.column), -1)
+        return fitted.margins[value_sums.column][None]
+    return np.moveaxis(fitted.tables[key], key.index(value_sums.column), -1)
 
 
-def sums_in(fitted: FittedTables, measured: ValueSums) -> ValueSums:
+def sums_in(fitted: FittedTables, value_sums: ValueSums) -> ValueSums:
     """Sums as the fitted tables have them, with the fields of the measured sums."""
-    return measured._replace(values=(rows_of(fitted, measured) @ measured.u)[None])
+    return value_sums._replace(values=(rows_of(fitted, value_sums) @ value_sums.u)[None])
 
 
 def averaged_tables(

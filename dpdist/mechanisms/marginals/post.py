@@ -41,9 +41,9 @@ from dpdist.models.protocol import Draws, ReferenceRecords, ReleaseView
 
 SAMPLED = (
     "Estimator `parameters`: standard errors are simulated, with new noise on the fitted tables and new samples. A sample "
-    "has as many records as the sum of weights, in units of their public bound. How weights vary was not released, so "
-    "each is treated as either 0 or the bound. The bias from setting negative counts to 0 is estimated from noise on the "
-    "fitted tables."
+    "has as many records as the sum of weights divided by their public bound. The variation of weights was not released, "
+    "so each is treated as either 0 or the bound. The bias from setting negative counts to 0 is estimated from noise on "
+    "the fitted tables."
 )
 CLIPPED = (
     "Standard errors do not include the effects of clipping, or of relations between columns whose pairs were not measured."
@@ -54,9 +54,9 @@ UNCLIPPED = (
     "not include relations between columns whose pairs were not measured."
 )
 SAMPLED_AS_THE_REFERENCE = (
-    "Estimator `parameters`: standard errors are simulated, with new noise on the fitted tables and new samples. A sample "
-    "has as many records as the sum of weights, in units of their public bound U or of the reference's Σw²/Σw, whichever "
-    "is larger. The bias from setting negative counts to 0 is estimated from noise on the fitted tables."
+    "Estimator `parameters`: standard errors are simulated, with new noise on the fitted tables and new samples. The "
+    "number of records of a sample is the sum of weights divided by their public bound U, or by the reference's Σw²/Σw if "
+    "that is larger. The bias from setting negative counts to 0 is estimated from noise on the fitted tables."
 )
 EXTENDED = (
     "The reference's weights are multiplied by one factor, so that their mean below the bound equals the file's. Every "
@@ -236,11 +236,11 @@ class Marginals(CodedTables):
         if "units" in theta.values:
             described["units"] = [int(units) for units in theta["units"][0]]
         if "values" in theta.values:
-            named = [(self.columns[c], None if by is None else self.columns[by]) for c, by in self.values]
+            column_pairs = [(self.columns[c], None if by is None else self.columns[by]) for c, by in self.values]
             parts = np.split(theta["values"][0], np.cumsum(self.value_sizes)[:-1])
             described["values"] = [
                 {"of": of, "by": by, "scale": str(self.value_scale), "sums": part.tolist()}
-                for (of, by), part in zip(named, parts, strict=True)
+                for (of, by), part in zip(column_pairs, parts, strict=True)
             ]
         return described
 
@@ -272,8 +272,8 @@ class Marginals(CodedTables):
     @property
     def largest_score(self) -> Fraction:
         """The largest term b K of a pair's score, in units of 1/UNIT; 0 if nothing is chosen."""
-        chosen = self.candidates if self.listed is None and self.chooses else ()
-        return max((self.scale_of(key) * prod(self.shape(key)) for key in chosen), default=Fraction(0))
+        tables = self.candidates if self.listed is None and self.chooses else ()
+        return max((self.scale_of(key) * prod(self.shape(key)) for key in tables), default=Fraction(0))
 
     def filling(self, keys: tuple[Marginal, ...]) -> list[Filling]:
         return filling(len(self.columns), [key for key in keys if len(key) > 1])

@@ -243,11 +243,11 @@ def next_tables(sizes: Sequence[int], inside: Sequence[int], parents: int, cells
             continue
         maximal = list[frozenset[int]]()
         for number in range(min(parents, len(inside)), 0, -1):
-            for chosen in map(frozenset, combinations(sorted(inside), number)):
-                fits = sizes[column] * prod(sizes[parent] for parent in chosen) <= cells
-                if fits and not any(chosen < larger for larger in maximal):
-                    maximal.append(chosen)
-        tables += [(*sorted(chosen), column) for chosen in maximal] or [(column,)]
+            for subset in map(frozenset, combinations(sorted(inside), number)):
+                fits = sizes[column] * prod(sizes[parent] for parent in subset) <= cells
+                if fits and not any(subset < larger for larger in maximal):
+                    maximal.append(subset)
+        tables += [(*sorted(subset), column) for subset in maximal] or [(column,)]
     return tuple(tables)
 
 
@@ -340,8 +340,8 @@ def _words_on_sums(job: Job, settings: Settings) -> tuple[str, ...]:
     """The promise's text on sums of values; empty without such sums."""
     if not settings.sums:
         return ()
-    named = settings.marginals is not None or len(job.outcomes) == 1
-    part = Fraction(1) if named else SINGLES if settings.chooses(job) else WITHOUT_CHOICE
+    is_given = settings.marginals is not None or len(job.outcomes) == 1
+    part = Fraction(1) if is_given else SINGLES if settings.chooses(job) else WITHOUT_CHOICE
     tables = len(settings.marginals or job.outcomes) + len(settings.sums)
     scale = table_scale(record_epsilon(job, job.epsilon_per_set) * part, tables, job.budget.adjacency) / UNIT
     sums = "; ".join(f"{value.of} by {value.by}" if value.by else f"{value.of} over all records" for value in settings.sums)

@@ -197,19 +197,19 @@ class CodedMarginals(Noisy):
                 remedy = f"add [{total.by}, {total.of}] to marginals, or leave by out"
                 yield Contradiction(("mechanism", "sums", i, "by"), fault, remedy)
         if self.sums and job.reference is not None:
-            fault = "what sums have beyond the weights' bound is not estimated, and counts would have it"
+            fault = "the part of sums beyond the weights' bound is not estimated, and counts would include it"
             yield Contradiction(("mechanism", "sums"), fault, "leave the reference or the sums out")
 
-    def _of_marginals(self, job: JobView, named: tuple[tuple[str, ...], ...]) -> Iterator[Contradiction]:
+    def _of_marginals(self, job: JobView, marginals: tuple[tuple[str, ...], ...]) -> Iterator[Contradiction]:
         """Tables must use columns of the job, contain all of them together, and form no loop."""
         together = {name: name for name in job.outcomes}
-        for i, columns in enumerate(named):
+        for i, columns in enumerate(marginals):
             where = ("mechanism", "marginals", i)
             if unknown := [name for name in columns if name not in job.outcomes]:
                 fault = f"'{unknown[0]}' is not among the columns that are released"
                 yield Contradiction(where, fault, "name it under outcome, or leave it out", listed(job.outcomes))
                 return
-            if set(columns) in map(set, named[:i]):
+            if set(columns) in map(set, marginals[:i]):
                 yield Contradiction(where, f"'{' x '.join(columns)}' is there already", "name it once")
                 return
             if len(columns) not in (1, 2) or len(set(columns)) < len(columns):
@@ -224,7 +224,7 @@ class CodedMarginals(Noisy):
                     fault = f"'{columns[0]}' and '{columns[1]}' are joined by other marginals already"
                     yield Contradiction(where, fault, "leave one pair of the loop out")
                 together[first] = second
-        if unmeasured := [name for name in job.outcomes if not any(name in columns for columns in named)]:
+        if unmeasured := [name for name in job.outcomes if not any(name in columns for columns in marginals)]:
             fault = f"no marginal has column '{unmeasured[0]}'"
             yield Contradiction(("mechanism", "marginals"), fault, f"add [{unmeasured[0]}], or a pair with it")
 
@@ -304,8 +304,8 @@ def levels_of(column: Column) -> tuple[float, ...]:
 def texts_of(column: Column, levels: tuple[float, ...]) -> tuple[str, ...]:
     """Levels as they are printed: the file's texts; texts with the same code are joined."""
     texts = column.codes or {}
-    named = [" or ".join(text for text, code in texts.items() if code == level) for level in levels]
-    return tuple(text or f"{level:.10g}" for text, level in zip(named, levels, strict=True))
+    texts_by_level = [" or ".join(text for text, code in texts.items() if code == level) for level in levels]
+    return tuple(text or f"{level:.10g}" for text, level in zip(texts_by_level, levels, strict=True))
 
 
 def _of_levels(name: str, column: Column) -> Iterator[Contradiction]:
@@ -320,4 +320,6 @@ def _of_levels(name: str, column: Column) -> Iterator[Contradiction]:
         fault = f"{several:,} levels, each with a noisy count"
         yield Contradiction(("columns", name, "bounds"), fault, f"use at most {MOST_LEVELS:,}: group the values")
     elif several < 2:
-        yield Contradiction(("columns", name, "bounds"), f"{several} levels tell nothing", "leave the column out")
+        yield Contradiction(
+            ("columns", name, "bounds"), (f"a column with {several} levels carries no information"), "leave the column out"
+        )

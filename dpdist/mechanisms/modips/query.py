@@ -215,11 +215,11 @@ def _sanitize(model: Sanitized, sums: Floats, defined: Defined, numbers: count[i
             noisy = yield defined.sums(sums[part], query, next(numbers))
             answers[part] = clamp_sums(noisy, low, high)
             continue
-        answers[part], stated = np.nan, query.once
+        answers[part], single = np.nan, query.once
         while np.isnan(answers[part]).any():
             noise = defined.noise(sums[part], query.scale, next(numbers), (stop - start) * CANDIDATES)
-            candidate = yield TruncatedNoise(sums[part], noise, low, high, stated)
-            stated = query.further()  # candidates that follow refused ones belong to the same draw
+            candidate = yield TruncatedNoise(sums[part], noise, low, high, single)
+            single = query.further()  # candidates that follow refused ones belong to the same draw
             answers[part] = np.where(np.isnan(answers[part]), candidate, answers[part])
     return answers
 

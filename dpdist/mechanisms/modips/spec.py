@@ -85,7 +85,7 @@ class Modips(Noisy):
                 ("mechanism", "truncation"), self._cost(job), ("use clamped, or bounded, whose larger scale pays for it")
             )
         if job.synthetic_sets % self.nested:
-            fault = f"{job.synthetic_sets} sets are no multiple of {self.nested}"
+            fault = f"{job.synthetic_sets} sets are not a multiple of {self.nested}"
             yield Contradiction(("mechanism", "nested"), fault, "use a divisor of synthetic_sets")
         if self.variance is not None and self.law != "normal":
             fault = f"only the normal law's variance can be public, not that of '{self.law}'"
@@ -119,5 +119,5 @@ class Modips(Noisy):
         """A text on the loss of noise of scale Δ/ε that is truncated to a wide domain, with the sensitivity Δ."""
         epsilon = float(self.epsilon(job))
         cost, epsilon_text = epsilon + log(2.0 - exp(-epsilon)), budget_text(self.epsilon(job))
-        stated = "noise renormalised to a domain at the scale Δ/ε costs"
-        return f"{stated} up to {cost:.4g} a sanitization, and not ε = {epsilon_text}"
+        fault = "noise renormalised to a domain at the scale Δ/ε costs"
+        return f"{fault} up to {cost:.4g} a sanitization, and not ε = {epsilon_text}"

@@ -179,9 +179,9 @@ class Attribute:
 
 AGAIN = (
     "Estimator `parameters`: standard errors include the composition of the sample over x and, simulated from the first "
-    "set's counts, new samples of Σv records and new noise. How weights vary was not released, so their sum is assumed to "
-    "vary as if each were either 0 or at its bound. The bias from keeping counts non-negative is estimated from noise on "
-    "the released counts."
+    "set's counts, new samples of Σv records and new noise. The variation of weights was not released, so their sum is "
+    "assumed to vary as if each were either 0 or at its bound. The bias from keeping counts non-negative is estimated "
+    "from noise on the released counts."
 )
 WORDS = Words(
     density="noisy counts of the combinations of {outcome}",

@@ -92,14 +92,14 @@ class Partitions(NoisySums[Partitioned, PartitionCounts]):
 
     def queries(self, job: Job, settings: Partitioned) -> tuple[NoisyQuery, ...]:
         (counts, scores), sets = scales_of(job, settings), job.synthetic_sets
-        chosen = () if scores is None else (selection(scores, sets * settings.selections(job)),)
-        return (layer_counts(counts, settings.layers_of(job), sets), *chosen)
+        selection_queries = () if scores is None else (selection(scores, sets * settings.selections(job)),)
+        return (layer_counts(counts, settings.layers_of(job), sets), *selection_queries)
 
     def promised(self, job: Job, settings: Partitioned, total: Strict | Concentrated) -> Promise:
         layers, selections = settings.layers_of(job), settings.selections(job)
         shared = (LAYERS.format(layers=layers, share=1 - settings.selecting),) if layers > 1 else ()
-        chosen = (SELECTED.format(selections=selections, share=settings.selecting),) if selections else ()
-        return promise_of(job, per_set(total, job), COUNTED, *shared, *chosen, MOVES)
+        selection_texts = (SELECTED.format(selections=selections, share=settings.selecting),) if selections else ()
+        return promise_of(job, per_set(total, job), COUNTED, *shared, *selection_texts, MOVES)
 
     def rounds(
         self, job: Job, settings: Partitioned, model: PartitionCounts, recorder: StratumRecorder, learned: None
@@ -114,8 +114,8 @@ def partition_counts(model: PartitionCounts, epsilon: float, sets: int, recorder
     for _ in range(sets):
         selected = yield from _select(model, sums, numbers)
         tree = model.tree(selected)
-        stated = layer_counts(model.scale, len(tree.sizes))
-        noisy = yield Defined.by_content((model, selected)).sums(model.layered(tree, sums), stated, next(numbers))
+        layer_query = layer_counts(model.scale, len(tree.sizes))
+        noisy = yield Defined.by_content((model, selected)).sums(model.layered(tree, sums), layer_query, next(numbers))
         draws.append(model.released(selected, noisy))
     return released_sets(recorder, draws, epsilon, cells=float(model.cells))
 

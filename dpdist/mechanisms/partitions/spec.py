@@ -178,12 +178,12 @@ class Steps(Layered):
         if self.selection is not None and self.order is not None:
             yield Contradiction(("mechanism", "selection"), "a named order selects nothing", "leave it out")
 
-    def _of_order(self, job: JobView, named: list[str]) -> Iterator[Contradiction]:
-        for i, name in enumerate(named):
+    def _of_order(self, job: JobView, order: list[str]) -> Iterator[Contradiction]:
+        for i, name in enumerate(order):
             if name not in job.outcomes:
                 yield Contradiction(("mechanism", "order"), f"'{name}' is not an outcome", "name outcomes alone")
-            if name in named[:i]:
+            if name in order[:i]:
                 yield Contradiction(("mechanism", "order"), f"'{name}' is named twice", "delete one")
-        if len(self.order or ()) == 1 and len(set(named)) == len(job.outcomes):
+        if len(self.order or ()) == 1 and len(set(order)) == len(job.outcomes):
             fault = "the first layer has all outcomes, which is the flat Laplace"
             yield Contradiction(("mechanism", "order"), fault, "use flat_laplace, or put some outcomes behind others")

@@ -19,9 +19,8 @@ REFUSAL_SHOWS = (
 )
 FALLBACK_SHOWS = "Whether the declared fallback was used depends on the records and can be seen in the release."
 CLAMPED = (
-    "The logarithm of each record's factor in a set's posterior is clamped to ±ε/2, with ε that of one set, and to "
-    "±ε/4 under substitution, whatever the data are. [G] states ±ε/2 for substitution, too, but that guarantees "
-    "only 2ε."
+    "The log factor of each record in the posterior of a set is clamped to ±ε/2, where ε is that of one set, and to ±ε/4 "
+    "under substitution, whatever the data are. [G] states ±ε/2 for substitution, too, but that guarantees only 2ε."
 )
 WEIGHTS_MOVE = (
     "With fixed privacy weights the clamp would give a strict guarantee. Here they are computed from the "

@@ -117,17 +117,23 @@ class SanitizedLognormal(PublicModel):
             " / ".join(str(crosstab.levels[c][crosstab.codes[c][row]]) for c in columns) or "all" for row in first
         )
         count = cell_counts(crosstab, rows, cells)
-        plain = Lognormal.build(job, crosstab, rows)
+        lognormal = Lognormal.build(job, crosstab, rows)
         of_cells = Design(labels, tuple(range(len(labels))), np.empty((len(labels), 0)), cells.pattern, cells.first)
         law = CellLognormal(
             of_cells,
-            conjugate_prior(job, plain.design, True),
-            *(plain.components, plain.synthesis, plain.fixed_weight, plain.outcome_bounds, plain.expected),
+            conjugate_prior(job, lognormal.design, True),
+            *(
+                lognormal.components,
+                lognormal.synthesis,
+                lognormal.fixed_weight,
+                lognormal.outcome_bounds,
+                lognormal.expected,
+            ),
         )
         settings = SanitizedStatistics.of(job)
         noise, shrinkage, noisy = settings.noise, settings.shrinkage, job.noisy_crosstab
         scale = scale_of(job, noise)
-        return cls(cells, plain.outcome_bounds, labels, count, scale, shrinkage, law, noise, noisy_counts=noisy)
+        return cls(cells, lognormal.outcome_bounds, labels, count, scale, shrinkage, law, noise, noisy_counts=noisy)
 
     @property
     def identified(self) -> int:

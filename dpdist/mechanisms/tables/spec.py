@@ -21,7 +21,7 @@ class Tables(Noisy):
     """Noisy sums of residuals from a public prediction, by cell of every table."""
 
     name: Literal["tables"] = Field(
-        description="one table or many from one budget: noisy sums of what a prediction leaves of weights and outcomes"
+        description="one table or many from one budget: noisy sums of residuals from a public prediction"
     )
     noise: NoiseName = Field(
         default="laplace", description="discrete Laplace, for ε alone, or Gaussian, for zCDP and a delta"
@@ -29,14 +29,14 @@ class Tables(Noisy):
     objective: Literal["mean_square", "largest"] = Field(
         default=MEAN_SQUARE,
         exclude_if=lambda objective: objective == MEAN_SQUARE,
-        description="what the shares of the budget minimise, in direct standard errors: the tables' mean "
-        "squared error by priority, or the largest error of any cell",
+        description="quantity that the split of the budget minimises, in direct standard errors: the tables' mean squared "
+        "error by priority, or the largest error of any cell",
     )
     prediction: PredictionName = Field(
         default=EFFECTS,
         exclude_if=lambda prediction: prediction == EFFECTS,
-        description="what predicts weights and outcomes from the reference: effects of levels and cells, boosted trees "
-        "on top of them, or for each of both what has the least cross-fitted deviance",
+        description="predictor of weights and outcomes, fitted to the reference: effects of levels and cells, boosted "
+        "trees on top of them, or for each of both the one with the least cross-fitted deviance",
     )
     statistics: ClassVar[str | None] = "residuals"
     by_cell: ClassVar[bool] = True

@@ -65,14 +65,14 @@ class Scores:
     def summarise(self, records: Records, key: Key) -> Facts:
         """The facts of a reference's records, with the records' own fit as the prior."""
         cell, part = self.cells.cell(records.row), part_of(records.outcome, self.kind)
-        plain = tell(self.cells, cell, part, records.weight, records.outcome, self.kind == "binary", key)
-        model = self.within(plain)
+        summary = tell(self.cells, cell, part, records.weight, records.outcome, self.kind == "binary", key)
+        model = self.within(summary)
         if self.kind != "binary":
             scored, ones = model.scored(records), part == 1
             tie = weight_outcome_ties(
                 cell[ones].astype(np.int64), scored.weight[ones], scored.outcome[ones], model.units[0]
             )
-            model = self.within(replace(plain, tie=tie))
+            model = self.within(replace(summary, tie=tie))
         return model.fitted_to(records)
 
     def fitted_to(self, records: Records) -> Facts:
@@ -109,8 +109,8 @@ class Scores:
         centred = (
             self.centre(self.statistics(records, weights)[None]) for weights in (effective_sizes, effective_sizes * alpha)
         )
-        plain, weighted = (self._law(draws).free() for draws in centred)
-        return self.reference_facts.with_weights_corrected(plain.less(weighted))
+        unweighted, weighted = (self._law(draws).free() for draws in centred)
+        return self.reference_facts.with_weights_corrected(unweighted.less(weighted))
 
     def _effective_sizes(self, records: Records) -> Floats:
         """Number of the current file's records per reference record, from the public sizes of the cells, (record,)."""

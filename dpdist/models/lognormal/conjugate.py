@@ -58,11 +58,11 @@ def conjugate_prior(job: Job, matrix: Design, proper: bool) -> ConjugatePrior:
     location, precision, prior = np.zeros((p, d)), np.zeros((p, p)), job.likelihood.prior
     if not proper:
         return ConjugatePrior(0.0, np.zeros((d, d)), location, precision)
-    stated = [c in prior.location for c in job.components]
+    has_location = [c in prior.location for c in job.components]
     for component, column in enumerate(job.components):
         location[0, component] = np.log(prior.location.get(column, 1.0))
     np.fill_diagonal(precision, 1.0)
-    precision[0, 0] = prior.records if all(stated) else 1e-4
+    precision[0, 0] = prior.records if all(has_location) else 1e-4
     return ConjugatePrior(prior.records, prior.records * prior.log_sd**2 * np.eye(d), location, precision)
 
 

@@ -44,14 +44,14 @@ FURTHER = {
 
 def write_codebook(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Table]]) -> None:
     text = job.presentation
-    written = [described for table, printed in tables for described in (_long(job, table, printed), _wide(table))]
+    entries = [described for table, printed in tables for described in (_long(job, table, printed), _wide(table))]
     if "csv" in text.formats:
-        written += [_records(job, path.parent, number) for number in range(1, _sets(job) + 1)]
+        entries += [_records(job, path.parent, number) for number in range(1, _sets(job) + 1)]
     facts = {"dc:title": text.title or f"{job.dataset}, {job.period}", "dc:source": text.source}
     facts |= {"dc:rights": text.licence, "dc:publisher": text.responsible}
-    stated = {name: value for name, value in facts.items() if value is not None}
+    known_facts = {name: value for name, value in facts.items() if value is not None}
     context = ["http://www.w3.org/ns/csvw", {"@language": text.language}]
-    write_json(path, {"@context": context, **stated, "tables": written, "notes": [*_columns(job)]})
+    write_json(path, {"@context": context, **known_facts, "tables": entries, "notes": [*_columns(job)]})
 
 
 def _sets(job: Job) -> int:
@@ -208,9 +208,9 @@ def _files(job: Job, letter: str, ends: Sequence[str]) -> dict[str, str]:
 def _study(job: Job, title: str, statement: Mapping[str, Any]) -> Element:
     text, study = job.presentation, Element("stdyDscr")
     cited = SubElement(study, "citation")
-    named = SubElement(cited, "titlStmt")
-    _text(named, "titl", title)
-    _text(named, "IDNo", f"{job.dataset} {job.period}")
+    title_statement = SubElement(cited, "titlStmt")
+    _text(title_statement, "titl", title)
+    _text(title_statement, "IDNo", f"{job.dataset} {job.period}")
     if text.responsible or text.licence:
         producer = SubElement(cited, "prodStmt")
         _text(producer, "producer", text.responsible)

@@ -127,5 +127,5 @@ def _legend(groups: Sequence[str]) -> str:
     dots = [
         f'<svg width="10" height="10"><circle class="{_look(j)}" cx="5" cy="5" r="4"/></svg>' for j in range(len(groups))
     ]
-    named = (f"<span>{dot}<bdi>{escape(group)}</bdi></span>" for dot, group in zip(dots, groups, strict=True))
-    return f'<div class="legend">{"".join(named)}</div>'
+    items = (f"<span>{dot}<bdi>{escape(group)}</bdi></span>" for dot, group in zip(dots, groups, strict=True))
+    return f'<div class="legend">{"".join(items)}</div>'

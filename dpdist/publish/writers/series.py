@@ -52,7 +52,7 @@ OF_CHANGES = (
     "treated as independent."
 )
 FILES = {
-    "series.parquet": "every printed figure of every period, one a row",
+    "series.parquet": "every printed figure of every period, one in each row",
     "series.csv": "the same as CSV",
     "changes.parquet": "changes between consecutive periods, with their standard errors",
     "changes.csv": "the same as CSV",

@@ -160,9 +160,9 @@ def _drawn(curves: Sequence[ErrorCurve]) -> Iterator[ReportFigure]:
     epsilons = np.array(curves[0].epsilons)
     x = Axis("ε", float(epsilons[0]), float(max(epsilons[-1], 2.0 * epsilons[0])), True, tuple(curves[0].epsilons))
     for fixed in (False, True):
-        chosen = [curve for curve in curves if curve.fixed == fixed]
-        for start in range(0, len(chosen), IN_ONE_FIGURE):
-            group = chosen[start : start + IN_ONE_FIGURE]
+        shown_curves = [curve for curve in curves if curve.fixed == fixed]
+        for start in range(0, len(shown_curves), IN_ONE_FIGURE):
+            group = shown_curves[start : start + IN_ONE_FIGURE]
             scale, unit = (100.0, "% of the figure") if fixed else (1.0, "direct standard errors")
             points = {curve.here.statistic: (epsilons, scale * np.array(curve.medians)) for curve in group}
             levels = {} if fixed else {curve.here.statistic: curve.here.reference_alone for curve in group}

@@ -341,16 +341,16 @@ def _seen(job: Job, crosstab: Crosstab, key: Key) -> Crosstab:
     if not job.noisy_crosstab:
         return crosstab
     rng, law = key.generator("sample counts"), noise_name(job)
-    measured = [
+    rows = [
         exact + (np.zeros(1) if level.scale is None else simulated_noise(law, level.scale, len(exact), rng))
         for level, exact in zip(layers_of(job), counts(job, crosstab), strict=True)
     ]
-    return noisy_crosstab(job, crosstab, measured)
+    return noisy_crosstab(job, crosstab, rows)
 
 
 def tables_of(released: ReleasedObject) -> dict[str, pd.DataFrame]:
     """The tables of a release, by name, as they are published."""
-    plain = all(statistic.plain for spec in released.job.tables for statistic in spec.statistics)
+    all_plain = all(statistic.plain for spec in released.job.tables for statistic in spec.statistics)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        grounds, material = grounds_of(released, Path(folder), records=not plain)
+        grounds, material = grounds_of(released, Path(folder), records=not all_plain)
         return {spec.name: table(released, spec, grounds, material).to_pandas() for spec in released.job.tables}

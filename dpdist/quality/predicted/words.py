@@ -80,10 +80,9 @@ def _two_digits(epsilon: Fraction) -> Fraction:
 MANY = 8
 """Number of statistics of tables from which on a plan has a line for each kind alone."""
 UNIT = (
-    "errors are |published − direct estimate| in direct standard errors, as in a run's verdict, predicted from "
-    "public records "
-    "only. Drift since the reference would add to them. All except medians are for cells of "
-    f"{FAR_RECORDS} records or more"
+    "errors are |published − direct estimate| in direct standard errors, as in a run's verdict, predicted from public "
+    f"records only. Drift since the reference would add to them. All figures but medians are for cells of {FAR_RECORDS} "
+    "records or more"
 )
 
 

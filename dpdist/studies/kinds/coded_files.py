@@ -36,7 +36,7 @@ from dpdist.studies.settings import StudyOfArms, StudyOfFiles
 LEVELS = {"consistency_1": 0.01, "consistency_5": 0.05, "consistency_10": 0.1}
 MEASURES = ("specks", *LEVELS, "overlap", "one_way", "two_way")
 OF_FILES = (
-    "from public files, under seeded NumPy noise. What is compared tells of these files' records, and may be shown because "
+    "from public files, under seeded NumPy noise. The results depend on these files' records, and may be shown because "
     "they are public."
 )
 
@@ -95,9 +95,11 @@ class CodedFiles(StudyKind):
         }
 
     def replicate(self, study: CodedStudy, case: int, number: int) -> Replicate:
-        chosen = study.cases[case]
-        file, key = coded(study, chosen), study.key_of(chosen.name, number)
-        return Replicate([result for arm in study.mechanisms for result in _measured(study, chosen, arm, file, key)], [])
+        case_settings = study.cases[case]
+        file, key = coded(study, case_settings), study.key_of(case_settings.name, number)
+        return Replicate(
+            [result for arm in study.mechanisms for result in _measured(study, case_settings, arm, file, key)], []
+        )
 
     def facts(self, study: CodedStudy) -> list[Fact]:
         lines = [f"{case.name}: {case.file}{_kept(case)}; columns {_sized(case)}" for case in study.cases]

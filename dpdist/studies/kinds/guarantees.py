@@ -52,9 +52,9 @@ def databases(values: int, n: int, neighbours: Neighbours) -> Databases:
     """Lists all databases and neighbours."""
     sizes = range(n + 1) if neighbours == "zero_out" else range(n, n + 1)
     counts = [
-        tuple(np.bincount(chosen, minlength=values)) if chosen else (0,) * values
+        tuple(np.bincount(indices, minlength=values)) if indices else (0,) * values
         for size in sizes
-        for chosen in combinations_with_replacement(range(values), size)
+        for indices in combinations_with_replacement(range(values), size)
     ]
     number = {count: place for place, count in enumerate(counts)}
     pairs = []
@@ -75,8 +75,8 @@ def worst_loss(space: Space, utility: Utility, n: int, neighbours: Neighbours) -
     log_posterior = np.empty((len(files.counts), len(space.log_prior)))
     patterns, pattern = np.unique(files.counts > 0, axis=0, return_inverse=True)
     for number, present in enumerate(patterns):
-        chosen = pattern.reshape(-1) == number
-        log_posterior[chosen] = space.log_prior + files.counts[chosen] @ utility(present)
+        in_pattern = pattern.reshape(-1) == number
+        log_posterior[in_pattern] = space.log_prior + files.counts[in_pattern] @ utility(present)
     log_posterior -= scipy.special.logsumexp(log_posterior, axis=1, keepdims=True)
     return float(np.abs(log_posterior[files.pairs[:, 0]] - log_posterior[files.pairs[:, 1]]).max(initial=0.0))
 
@@ -149,7 +149,7 @@ class FiniteArm(Frozen):
     neighbours: Literal["zero_out", "substitution"] = "zero_out"
     centred: bool = Field(default=False, description="clamp log p(z | θ) − log p(z | first θ) in place of log p(z | θ)")
     weights: Literal["none", "reference", "current"] = Field(
-        default="none", description="min-max weights: fixed in advance, or learned on the file at hand"
+        default="none", description="min-max weights: fixed in advance, or computed from the file itself"
     )
 
 

@@ -88,14 +88,14 @@ class ModipsKind(StudyKind):
         }
 
     def replicate(self, study: ModipsStudy, case: int, number: int) -> Replicate:
-        chosen = study.cases[case]
-        key = study.key_of(chosen.name, number)
-        files = [simulated_file(chosen, key.child(str(k))) for k in range(study.files)]
+        case_settings = study.cases[case]
+        key = study.key_of(case_settings.name, number)
+        files = [simulated_file(case_settings, key.child(str(k))) for k in range(study.files)]
         variances = {arm.variance: arm for arm in study.mechanisms}
-        releases = {name: release_of(study.adjacency, chosen, arm, study.grid[0]) for name, arm in variances.items()}
+        releases = {name: release_of(study.adjacency, case_settings, arm, study.grid[0]) for name, arm in variances.items()}
         sums = {name: exact_sums(model, files) for name, (_, model) in releases.items()}
         arms = ((arm, sums[arm.variance]) for arm in study.mechanisms)
-        return Replicate([result for arm, exact in arms for result in _measured(study, chosen, arm, exact, key)], [])
+        return Replicate([result for arm, exact in arms for result in _measured(study, case_settings, arm, exact, key)], [])
 
     def facts(self, study: ModipsStudy) -> list[Fact]:
         texts = [(c.name, f"{c.n:,} records of N({c.mean:g}, 1)", c.bounds) for c in study.cases]

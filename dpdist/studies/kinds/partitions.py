@@ -95,12 +95,12 @@ class PartitionsKind(StudyKind):
         }
 
     def replicate(self, study: PartitionStudy, case: int, number: int) -> Replicate:
-        chosen = study.cases[case]
-        key = study.key_of(chosen.name, number)
-        means = _means(chosen, key)
-        file = _file(chosen, means, key)
+        case_settings = study.cases[case]
+        key = study.key_of(case_settings.name, number)
+        means = _means(case_settings, key)
+        file = _file(case_settings, means, key)
         return Replicate(
-            [result for arm in study.mechanisms for result in _measured(study, chosen, arm, means, file, key)], []
+            [result for arm in study.mechanisms for result in _measured(study, case_settings, arm, means, file, key)], []
         )
 
     def facts(self, study: PartitionStudy) -> list[Fact]:

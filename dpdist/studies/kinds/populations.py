@@ -130,7 +130,7 @@ def informative_size(y: Floats, rng: np.random.Generator) -> Floats:
 def inclusion(size: Floats, n: int) -> Floats:
     """min(1, c·size), (unit,), with c so that they sum to n. Raises `ValueError` unless n < units."""
     if n >= len(size):
-        raise ValueError(f"a sample of {n:,} from {len(size):,} units leaves none out: take a smaller one")
+        raise ValueError(f"a sample of {n:,} from {len(size):,} units leaves none out: use a smaller one")
     certain = np.zeros(len(size), dtype=bool)
     while True:
         chance = np.where(certain, 1.0, (n - certain.sum()) * size / size[~certain].sum())

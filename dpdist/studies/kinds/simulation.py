@@ -408,8 +408,8 @@ def replicate(study: Simulation, case: Case, number: int, records: bool = False)
             run = run_arm(study, case, arm, epsilon, file, key, reached)
             stands_for = [epsilon] if several else epsilons
             runs |= {(arm.key, e): run for e in stands_for}
-            measured = list(measures(study, file.outcome, run, unit))
-            results += [Result(arm.key, e, *figure) for e in stands_for for figure in measured]
+            values = list(measures(study, file.outcome, run, unit))
+            results += [Result(arm.key, e, *figure) for e in stands_for for figure in values]
             if records and run is not None:
                 rows.append(RecordRows(arm.key, epsilon, record_columns(run, unit)))
     return Replicate(results, rows)

@@ -117,7 +117,7 @@ class Synthetic(Frozen):
         if self.synthesis == "fbs" and self.population_weights == "proportional":
             raise ValueError("population_weights are of synthesis: fbp")
         if self.synthesis == "fbp" and self.estimator == "expected_weights":
-            raise ValueError("fbp has no synthetic weights to replace: take estimator: records")
+            raise ValueError("fbp has no synthetic weights to replace: use estimator: records")
         return self
 
 

@@ -35,7 +35,7 @@ test_that("a changed, a missing and an added file are named", {
   refused(dp_open(folder), "synthetic/set-2.csv: it is missing")
   folder <- spoilt()
   writeLines("more", file.path(folder, "tables", "more.csv"))
-  refused(dp_open(folder), "tables/more.csv: manifest.json does not tell of it")
+  refused(dp_open(folder), "tables/more.csv: manifest.json does not list it")
 })
 
 test_that("a manifest that was edited is refused, and one that leads out of the folder", {
