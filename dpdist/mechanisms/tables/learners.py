@@ -31,6 +31,8 @@ LEAF_PRECISION = 4.0
 """Prior precision of a leaf's log effect."""
 MOST_CATEGORIES = 255
 """Largest number of levels whose order means nothing to a tree; columns of more are split in order of their levels."""
+MOST_LEFT = 0.1
+"""Part of the deviance of main effects that means of a cross leave if they decide values."""
 LEAST_VARIANCE = 1e-6
 """Smallest variance of a total relative to its mean."""
 
@@ -44,6 +46,8 @@ class Fitted(NamedTuple):
     means: Floats
     of_others: Floats
     crossed: bool
+    error: Floats | None = None
+    """Standard deviations of a record's value where means are not those of a deciding cross, otherwise 0, (cell,)."""
 
 
 class Learner(Protocol):
@@ -57,13 +61,43 @@ class Learner(Protocol):
 
 @dataclass(frozen=True)
 class MainEffects:
-    """Penalised log-linear effects of levels."""
+    """Penalised log-linear effects of levels; or means by the cross of columns that decides values, where one does.
+
+    Weights of a stratified sample are those of its strata, which no sum of effects of columns can say. A cross decides if
+    its means by other folds leave little of what effects leave.
+    """
 
     folds: int = 2
 
     def fit(self, cells: ReferenceCells, counts: Floats, totals: Floats, fold: Ints) -> Fitted:
-        cross_fits = [cells.fitted((fold != k) * counts, (fold != k) * totals) for k in range(self.folds)]
-        return Fitted(cells.fitted(counts, totals), np.array(cross_fits), False)
+        sides = [((fold != k) * counts, (fold != k) * totals) for k in range(self.folds)]
+        means, of_others = cells.fitted(counts, totals), np.array([cells.fitted(*side) for side in sides])
+
+        def remaining(predictions: Floats) -> float:
+            return deviance(counts, totals, np.maximum(predictions[fold, cells.place], 1e-300))
+
+        def by(cross: Ints) -> Floats:
+            pairs = zip(sides, of_others, strict=True)
+            return np.array([_by_cross(cross, cells, *side, otherwise) for side, otherwise in pairs])
+
+        losses = [remaining(by(cross)) for cross in cells.interactions]
+        before = remaining(of_others)
+        if min(losses, default=before) >= MOST_LEFT * before:
+            return Fitted(means, of_others, False)
+        # Cells of the cross without a record have main effects, and their errors.
+        cross = cells.interactions[int(np.argmin(losses))]
+        with_records = np.bincount(cross[cells.place], minlength=int(cross.max()) + 1) > 0
+        ratio = totals / (counts * np.maximum(of_others[fold, cells.place], 1e-300)) - 1.0
+        error = np.where(with_records[cross], 0.0, means * float(np.sqrt((ratio**2).mean())))
+        means = _by_cross(cross, cells, counts, totals, means)
+        return Fitted(means, np.array([_by_cross(cross, cells, *side, means) for side in sides]), False, error)
+
+
+def _by_cross(cross: Ints, cells: ReferenceCells, counts: Floats, totals: Floats, otherwise: Floats) -> Floats:
+    """Means by cells of a cross, (cell,), and others where it has no record."""
+    of_records, number = cross[cells.place], int(cross.max()) + 1
+    count, total = (np.bincount(of_records, weights=values, minlength=number) for values in (counts, totals))
+    return np.where(count > 0.0, total / np.where(count > 0.0, count, 1.0), 0.0)[cross] + (count <= 0.0)[cross] * otherwise
 
 
 @dataclass(frozen=True)

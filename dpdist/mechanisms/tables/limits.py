@@ -53,6 +53,8 @@ MOST_HIDDEN = 0.9
 """Largest part of a count that is expected beyond limits."""
 PLANNED_DRIFT = 0.05
 """Relative drift of a cell's weights and outcomes that limits have room for."""
+FAR_DRIFTS = {0.12: 0.018, 0.3: 1.8e-3, 0.9: 2e-4, 2.7: 2e-5}
+"""Relative sizes of drift far beyond that, and their probabilities: three times as far is a tenth as likely."""
 
 
 @dataclass(frozen=True)
@@ -224,12 +226,14 @@ def residual_samples(
     size: Floats,
     mean: Floats,
     prediction: Prediction,
-    drift: float,
+    drift: Floats | float,
     bounds: tuple[Floats, Floats] | None = None,
     about: Prediction | None = None,
-) -> Iterator[tuple[slice, Floats, Floats, Floats]]:
-    """Residuals (r, ρ) that stand for a cell's records, (cell, place, 1 + outcome), their shares (cell, place), and the
-    number of reference records, (cell,), for some cells at a time.
+    together: bool = False,
+) -> Iterator[tuple[slice, Floats, Floats, Floats, Floats]]:
+    """Residuals (r, ρ) that stand for a cell's records, (cell, place, 1 + outcome), their shares (cell, place), the number
+    of reference records, (cell,), and squares of moves by drift in relative ones, times what a relative drift of 1 adds,
+    (cell, place, 1 + outcome), for some cells at a time.
 
     `of_reference` is the cell of every reference record, -1 for those in none. Values beyond public `bounds` of weight and
     outcomes, if these are given, are moved to them: residuals of a law of all cells may be far from a cell's. Residuals are
@@ -255,6 +259,9 @@ def residual_samples(
     number = OWN + POOLED
     steps = (np.arange(number) * 0.6180339887498949) % 1.0
     sign = np.where(np.arange(number) % 2 == 0, 1.0, -1.0)[None, :, None]
+    if together:
+        # Nodes of a normal law (Gauss-Hermite): 0, and ±√3 standard deviations in a sixth of the places each.
+        sign = sign * (np.sqrt(3.0) * (np.arange(number) % 3 == 0))[:, None]
     errors = np.sqrt(np.column_stack([load.variance for load in prediction.loadings]) + prediction.alone**2)
     # Errors of the prediction and planned drift move residuals of all records of a base cell.
     moves = np.hypot(errors * prediction.spread, drift * prediction.drifting)
@@ -286,7 +293,24 @@ def residual_samples(
             np.concatenate([r[..., None], rho], axis=-1),
             shares,
             np.asarray(count[block] + POOL_WORTH, dtype=np.float64),
+            sign**2 * prediction.drifting[base],
         )
+
+
+def common_drifts(drift: Floats | float, prediction: Prediction, together: bool) -> Iterator[Floats]:
+    """Sizes of drift that residuals of a base cell's records have in common, (cell, 1 + outcome), planned drift first, then
+    those of `FAR_DRIFTS`: all of planned drift if records drift `together`, otherwise what is above their own spread.
+    """
+    reach, spread = prediction.drifting, prediction.spread * (not together)
+    for size in (0.0, *FAR_DRIFTS):
+        yield np.sqrt(np.maximum((drift * reach) ** 2 + (size * reach) ** 2 - spread**2, 0.0))
+
+
+def probabilities(sizes: int) -> Floats:
+    """Those of the first of `common_drifts`, (size,)."""
+    far = np.array([0.0, *FAR_DRIFTS.values()])[:sizes]
+    far[0] = 1.0 - far.sum()
+    return far
 
 
 def choose(
@@ -297,18 +321,20 @@ def choose(
     noise: Floats | float,
     highest: Floats,
     lowest: Floats,
-    drift: float = PLANNED_DRIFT,
+    drift: Floats | float = PLANNED_DRIFT,
     fixed: TableLimits | None = None,
     unknown: Floats | None = None,
     narrow: bool = False,
     about: Prediction | None = None,
+    together: bool = False,
 ) -> TableLimits:
     """Limits of a table's cells. `noise` is the variance of noise on sums of contributions; `highest` and `lowest` are
     public bounds of weight and outcomes, (1 + outcome,). `fixed` are limits of which only the clipped part is wanted.
     `unknown` (cell, 1 + outcome) are variances of the prediction's errors in sums, if no reference tells cells apart. A
     weight is then larger in proportion to its cell's mean, and `hidden` is the part of such a change that is clipped. If
     `narrow`, limits are those that counts of records beyond them will widen: nothing is clipped. `about` is the prediction
-    about which `fixed` limits clip residuals, where the law is another; `slope` is then that of a change of this law.
+    about which `fixed` limits clip residuals, where the law is another; `slope` is then that of a change of this law. What
+    limits clip of drift of records `together` adds up (`common_drifts`).
     """
     cells = int(cell.max()) + 1
     # A cell that is expected to have less than a record matters only if it has one.
@@ -333,10 +359,19 @@ def choose(
         base_weight = np.bincount(cell, weights=size * mean_weight, minlength=cells) / number
         unknown_mean = np.column_stack([np.maximum(base_weight, 1e-300), np.where(lowest[1:] >= 0.0, mean, 0.0)])
     bounds = None if unknown is None else (lowest, highest)
-    for block, sample, share, records in residual_samples(cell, of_reference, size, mean, prediction, drift, bounds, about):
+    # Where a cell's records hardly differ, sums have drift alone to show.
+    drifts = np.array(
+        [
+            np.column_stack([np.bincount(cell, weights=size * part, minlength=cells) for part in drift_of.T])
+            for drift_of in common_drifts(drift, prediction, together)
+        ]
+    ).T
+    samples = residual_samples(cell, of_reference, size, mean, prediction, drift, bounds, about, together)
+    for block, sample, share, records, moves in samples:
         share = share / share.sum(axis=1, keepdims=True)
         sample, share = _with_tails(sample, share, len(prediction.residuals), ends[block])
-        law = number[block], records, prediction.adds_weight, None if unknown_mean is None else unknown_mean[block]
+        unknown_means = None if unknown_mean is None else unknown_mean[block]
+        law = number[block], records, prediction.adds_weight, unknown_means, drifts[:, block], moves
         if fixed is None:
             centres = () if prediction.adds_weight else CENTRES
             start = [np.zeros(len(share)), *(_quantile(sample[..., 0], share, level, ends[block, 0]) for level in centres)]
@@ -350,7 +385,7 @@ def choose(
             centre[block], scale[block] = fixed.centre[block], fixed.scale[block]
         clipping = ClippedResiduals.of(sample, share, centre[block], *law)
         ratios = clipping.ratios(scale[block])
-        loss[block] = clipping.variances(clipping.norm(ratios))[0]
+        loss[block] = clipping.variances(scale[block], clipping.norm(ratios))[0]
         slope[block] = clipping.slope(ratios, clipping.norm(ratios))
         of_pool = slice(OWN, OWN + POOLED)
         pooled, worth = _lost(sample[:, of_pool], centre[block], scale[block], prediction.adds_weight), share[:, of_pool]
@@ -505,6 +540,10 @@ class ClippedResiduals(NamedTuple):
     records: Floats
     relative: Floats
     """Shares times weights and totals over means that are not known, otherwise 0, (1 + outcome, cell, place)."""
+    moving: Floats
+    """Parts of places in a drift of all records, (1 + outcome, cell, place)."""
+    drifts: Floats
+    """What drift of all records adds to the cell's sums, (1 + outcome, cell, size), by size (`common_drifts`)."""
 
     @classmethod
     def of(
@@ -516,6 +555,8 @@ class ClippedResiduals(NamedTuple):
         records: Floats,
         adds_weight: bool,
         unknown_mean: Floats | None = None,
+        drifts: Floats | None = None,
+        moves: Floats | None = None,
     ) -> ClippedResiduals:
         """`unknown_mean` (cell, 1 + outcome) are predicted means that may be far from the right ones; 0 for known ones."""
         deviation = np.moveaxis(sample, 2, 0).copy()
@@ -527,7 +568,14 @@ class ClippedResiduals(NamedTuple):
         second = first * deviation
         sums = first.sum(axis=2), second.sum(axis=2)
         relative = np.zeros_like(first) if unknown_mean is None else _relative(sample, share, unknown_mean)
-        return cls(np.abs(deviation), first, second, across, weight, *sums, centre, number, records, relative)
+        drifts = np.zeros((len(first), len(share), 0)) if drifts is None else drifts
+        moving = np.zeros((len(first), *products.shape))
+        if moves is not None:
+            moving = share[:, : OWN + POOLED] * np.moveaxis(moves, 2, 0)
+            moving = moving / np.maximum(moving.sum(axis=2, keepdims=True), 1e-300)
+        return cls(
+            np.abs(deviation), first, second, across, weight, *sums, centre, number, records, relative, moving, drifts
+        )
 
     @classmethod
     def chosen(cls, several: Sequence[ClippedResiduals], which: Ints) -> ClippedResiduals:
@@ -537,7 +585,7 @@ class ClippedResiduals(NamedTuple):
             place = np.expand_dims(which, [k for k in range(parts[0].ndim + 1) if k != 1 + axis])
             return np.asarray(np.take_along_axis(np.stack(parts), place, axis=0)[0])
 
-        axes = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 1)
+        axes = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 1, 1, 1)
         return cls(*(by_cell(parts, axis) for *parts, axis in zip(*several, axes, strict=True)))
 
     def ratios(self, scale: Floats) -> list[Floats]:
@@ -558,13 +606,12 @@ class ClippedResiduals(NamedTuple):
         """The part of a change of a cell's mean weight, and mean outcomes, that is clipped, (cell, 1 + outcome): values
         change in proportion.
         """
-        beyond, columns = np.maximum(norm, 1.0), list[Floats]()
+        columns = list[Floats]()
         for ratio, relative in zip(ratios, self.relative, strict=True):
-            changed = np.where(norm > 1.0, 1.0 - 1.0 / beyond + ratio / beyond**2, 0.0)
-            columns.append(np.minimum(_dot(relative, changed), MOST_HIDDEN))
+            columns.append(np.minimum(_dot(relative, _changed(ratio, norm)), MOST_HIDDEN))
         return np.stack(columns, axis=-1)
 
-    def variances(self, norm: Floats) -> tuple[Floats, Floats]:
+    def variances(self, scale: Floats, norm: Floats) -> tuple[Floats, Floats]:
         """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each."""
         clipped_share, columns = 1.0 - 1.0 / np.maximum(norm, 1.0), list[tuple[Floats, Floats]]()
         body, ahead = OWN + POOLED, self.number + self.number**2 / self.records
@@ -587,18 +634,33 @@ class ClippedResiduals(NamedTuple):
             if k == 0:
                 of_centre = self.centre + 2.0 * (self.mean[0] - mean - _dot(first[:, body:], clipped_share[..., body:]))
                 variance = variance + self.centre * of_centre
-            columns.append((loss, np.maximum(variance, 0.0) * self.number))
+            variance = np.maximum(variance, 0.0) * self.number
+            if self.drifts[k].any():
+                # Drift adds to all records at once: what limits leave of it, and what they clip.
+                part = _dot(self.moving[k], _changed(self.size[k] / scale[..., k, None], norm)[..., :body])
+                most = (self.number * scale[..., k])[..., None]
+                left = np.minimum((1.0 - part)[..., None] * self.drifts[k], most)
+                of_sizes = probabilities(self.drifts.shape[2])
+                loss, variance = loss + (self.drifts[k] - left) ** 2 @ of_sizes, variance + left**2 @ of_sizes
+            columns.append((loss, variance))
         clipped, kept_of = (np.stack(part, axis=-1) for part in zip(*columns, strict=True))
         return clipped, kept_of
 
     def risk(self, norm: Floats, scale: Floats, noise: Floats | float, direct: Floats, unknown: Floats) -> Floats:
         """Predicted squared errors of a cell's count and means, summed, in direct variances, (cell,)."""
-        loss, variance = self.variances(norm)
+        ratios = self.ratios(scale)
+        loss, variance = self.variances(scale, norm)
         variance, added = variance + unknown, noise * scale**2
         if self.relative.any():
-            response = (1.0 - self.slope(self.ratios(scale), norm)) ** 2
+            response = (1.0 - self.slope(ratios, norm)) ** 2
             loss, added = loss / response, added / response
         return np.asarray(((variance * added / np.maximum(variance + added, 1e-300) + loss) / direct).sum(axis=-1))
+
+
+def _changed(ratio: Floats, norm: Floats) -> Floats:
+    """The part of a change of residuals with this ratio to their limit that is clipped."""
+    beyond = np.maximum(norm, 1.0)
+    return np.asarray(np.where(norm > 1.0, 1.0 - 1.0 / beyond + ratio / beyond**2, 0.0))
 
 
 def _relative(sample: Floats, share: Floats, means: Floats) -> Floats:

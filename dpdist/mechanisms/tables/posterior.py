@@ -36,8 +36,12 @@ DRIFTS = {0.0005: 0.3, 0.002: 0.25, 0.006: 0.2, 0.02: 0.15, 0.05: 0.08, 0.12: 0.
 """Relative sizes of drift of levels and cells, with their probabilities before the measurement."""
 COMMON_DRIFTS = {0.001: 0.4, 0.003: 0.2, 0.01: 0.2, 0.03: 0.15, 0.1: 0.045, 0.3: 0.0048, 0.9: 0.0002}
 """Relative sizes of drift that all cells have in common, with their probabilities."""
-GROWTH = 0.01
-"""Probability that a file of a secret number of records has grown by what its first sums show, and not drifted alone."""
+USUAL_DRIFT = 0.05
+"""Size of drift above which sizes are likelier for errors, as between years of public files, than for estimates, which
+lose by a drift that is not there: in proportion."""
+GROWTH, STABLE = 0.01, 0.1
+"""Probability that a file of a secret number of records has grown by what its first sums show, and not drifted alone; and
+that weights have changed by as much as a public number of records, because the population has not."""
 NOMINAL = 1.645
 """Half the width of a 90 % interval in standard deviations of a normal law."""
 SWEEPS = 2
@@ -97,6 +101,10 @@ class ResidualPrior:
     """The file's count over the reference's, as the first sums show it, where numbers of records are secret."""
     drift: tuple[Drift, ...] = ()
     """Drift of every period, if it is known: since the totals before it."""
+    changed: Loadings | None = None
+    """What changes of public numbers of records let expect of the file's weights, in sums, (cell, change)."""
+    resized: float = 0.0
+    """Relative change of weights if a public number of records has changed, and its population has not."""
     earlier: PeriodCells | None = None
 
     @classmethod
@@ -171,7 +179,8 @@ class ResidualPrior:
         of_residuals = [load.scaled(spread[:, j]) for j, load in enumerate(self.prediction.loadings)]
         of_numbers = self.sizes.shared.scaled(self.prediction.means[:, 0] / self.sizes.count)
         by_record = (of_residuals[0].plus(of_numbers), *of_residuals[1:])
-        return tuple(load.of_cells(cross).scaled(self.size) for load in by_record)
+        of_weights, *of_outcomes = (load.of_cells(cross).scaled(self.size) for load in by_record)
+        return of_weights if self.changed is None else of_weights.plus(self.changed), *of_outcomes
 
     @cached_property
     def alone(self) -> tuple[scipy.sparse.csr_array, ...]:
@@ -601,7 +610,7 @@ def learned(
         for j in reversed(range(len(sizes))):
             sizes[j] = _typical(*likelihoods.weights(j, sizes))
     laws = [likelihoods.weights(j, sizes) for j in range(len(sizes))]
-    errors = [_covering(grid, weight) for grid, weight in laws]
+    errors = [_covering(grid, weight * np.hypot(1.0, grid / USUAL_DRIFT)) for grid, weight in laws]
     shrinking, erring = (
         Drift(tuple(values[: prior.coordinates]), tuple(values[prior.coordinates :])) for values in (sizes, errors)
     )
@@ -662,6 +671,8 @@ class _Likelihoods(NamedTuple):
         laws = [DRIFTS] * prior.coordinates + [COMMON_DRIFTS] * prior.coordinates
         if prior.sizes.secret:
             laws[prior.coordinates] = COMMON_DRIFTS | {max(abs(1.0 - 1.0 / prior.growth), min(COMMON_DRIFTS)): GROWTH}
+        elif prior.resized:
+            laws[prior.coordinates] = COMMON_DRIFTS | {abs(prior.resized): STABLE}
         parts = levels + [squared(part) for part in common]
         deviation = np.sqrt(np.maximum(laplace * (noise - squares_of(clipped))[selection], 0.0))
         far = _far_rows(plain, [plain + sum(parts)] if deviation.any() else [], values, deviation)
@@ -705,7 +716,7 @@ def _typical(sizes: Sequence[float] | Floats, weight: Sequence[float] | Floats) 
 
 def _covering(sizes: Floats, weight: Floats) -> float:
     """The size of a drift that is normal and within 1.645 sizes of 0 as often as one whose size has this law: in 90 %."""
-    ends = np.geomspace(sizes[0], 2.0 * sizes[-1], 200)
+    ends = np.geomspace(sizes.min(), 2.0 * sizes.max(), 200)
     inside = scipy.special.erf(ends[:, None] / sizes / np.sqrt(2.0)) @ (weight / weight.sum())
     return float(np.interp(0.9, inside, ends)) / NOMINAL
 

@@ -35,6 +35,8 @@ LEAST_SHARE = 0.1
 """Smallest predicted weight, relative to that of main effects."""
 FEWEST_OF_CHOICE = 4
 """Smallest number of reference records of which each half has two, and predicts the other."""
+NOTHING_LEFT = 0.1
+"""Residuals in spreads, on average, of a value that columns decide."""
 SMALLEST = 1e-6
 """Smallest relative spread of residuals."""
 
@@ -295,13 +297,16 @@ def _coordinate(
     without = np.clip(at_records + step[place] * (effects.shift[place] - own_influence), least_mean[place], high)
     deviation = np.sqrt(variances)
     remaining = weight - without if outcome is None else weight * (outcome - without)
-    unit = unit * deviation
+    shared, alone, unit = effects.loading.scaled(1.0 / deviation), effects.alone / deviation, unit * deviation
+    if fitted.error is not None:
+        # What no record of a cross shows is known as well as one record of this error would show it.
+        unit = np.maximum(unit, fitted.error / (means if outcome is None else 1.0))
+        alone = np.where(fitted.error > 0.0, 1.0, alone)
     spread, spreads = (
         (unit * means, unit[place] * without)
         if of_weight is None
         else (unit * of_weight.means, unit[place] * of_weight.without)
     )
-    shared, alone = effects.loading.scaled(1.0 / deviation), effects.alone / deviation
     return _Coordinate(
         means, spread, shared, alone, without, spreads, remaining / spreads, fitted.of_others if fitted.crossed else None
     )
@@ -346,7 +351,8 @@ def predict(
     z = np.column_stack([coordinate.residuals for coordinate in coordinates])
     # The spread is that of residuals about the final prediction.
     scale = np.sqrt((z**2).mean(axis=0))
-    scale[scale <= 0.0] = 1.0
+    # Where nothing is left, it stays the smallest one.
+    scale[scale < NOTHING_LEFT] = 1.0
     z = z / scale
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = np.nan_to_num(np.corrcoef(z, rowvar=False).reshape(z.shape[1], z.shape[1]))

@@ -1,10 +1,13 @@
-"""Numbers of records of base cells, public or predicted. No other module of `tables` knows which.
+"""Numbers of records of base cells, public or predicted, and their changes. No other module of `tables` knows which.
 
 Where they are secret, every cross of levels is a base cell. A reference of N records has n of them in a cell, which is
 Poisson with mean N p (1 + e). p is the product of the columns' shares. e has random effects of columns, tables' cells,
 pairs of columns and base cells, as the prediction of weights has (`effects_of`), here with the information N p of Poisson
 counts. So cells that the reference lacks are expected to have few records, and not none. The file is expected
 to have the reference's numbers times one factor, which its own noisy sums show.
+
+Public numbers that have changed since the reference by more than chance show that sampling fractions have changed, and
+weights with them, or that the population has, and weights have not (`changes_of`).
 """
 
 from __future__ import annotations
@@ -13,12 +16,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 
 from dpdist.core.records import Codes, Floats, Ints
-from dpdist.mechanisms.tables.random_effects import Loadings, components, effects_of, families
+from dpdist.mechanisms.tables.random_effects import Loadings, cell_index, components, effects_of, families
 
 LEAST_NUMBER = 0.1
 """Smallest predicted number of records, relative to that of independent columns, and in records of the reference."""
+
+BEYOND_CHANCE = 3.0
+"""Standard deviations of a sample of single records beyond which a number has changed; a sample of groups varies more."""
 
 
 @dataclass(frozen=True)
@@ -79,3 +86,39 @@ class Sizes:
             shared=self.shared.scaled(np.full(len(self.count), factor)),
             alone=self.alone * factor,
         )
+
+
+def change_of(now: float, then: float) -> float:
+    """The relative change of weights by which a population stays the same with another number of records, or 0 where the
+    number is within chance.
+    """
+    log_ratio = float(np.log(then / now))
+    return float(np.expm1(log_ratio)) if abs(log_ratio) > BEYOND_CHANCE * np.sqrt(1.0 / now + 1.0 / then) else 0.0
+
+
+def changes_of(
+    codes: Ints, count: Floats, tables: Sequence[Sequence[int]], before: Ints | Codes, number: Floats
+) -> scipy.sparse.csr_array:
+    """Logarithms of numbers' ratios, relative to all records', of changed levels and cells of tables, (cell, change).
+
+    `codes` (cell, column) and `count` are the file's, `before` and `number` the reference's or an earlier period's. A
+    table's cell is compared with its levels. Ratios within chance are left out.
+    """
+    both, cells, of_all = np.concatenate([codes, before]), len(codes), float(np.log(count.sum() / number.sum()))
+    of_levels, changes = np.zeros(codes.shape), [scipy.sparse.csr_array((cells, 0))]
+    for by in [*((k,) for k in range(codes.shape[1])), *(tuple(by) for by in tables if len(by) > 1)]:
+        now_in, then_in = np.split(cell_index(both[:, list(by)]), [cells])
+        most = 1 + int(max(now_in.max(), then_in.max(initial=0)))
+        now, then = np.bincount(now_in, count, most), np.bincount(then_in, number, most)
+        ratio = np.log(np.maximum(now, 1.0) / np.maximum(then, 1.0)) - of_all
+        if len(by) > 1:
+            ratio[now_in] -= of_levels[:, list(by)].sum(axis=1)
+        chance = BEYOND_CHANCE * np.sqrt(1.0 / np.maximum(now, 1.0) + 1.0 / np.maximum(then, 1.0))
+        changed = (now > 0.0) & (then > 0.0) & (np.abs(ratio) > chance)
+        rows = np.flatnonzero(changed[now_in])
+        place = np.cumsum(changed) - 1
+        entries = ratio[now_in[rows]], (rows, place[now_in[rows]])
+        changes.append(scipy.sparse.csr_array(entries, shape=(cells, int(changed.sum()))))
+        if len(by) == 1:
+            of_levels[rows, by[0]] = ratio[now_in[rows]]
+    return scipy.sparse.hstack(changes).tocsr()

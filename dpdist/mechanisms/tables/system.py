@@ -42,7 +42,7 @@ from dpdist.mechanisms.tables.prediction import Prediction, learners_of, of_one_
 from dpdist.mechanisms.tables.random_effects import Loadings
 from dpdist.mechanisms.tables.rows import FigureRows, Rows, placed_in, rows_about, rows_of, stacked
 from dpdist.mechanisms.tables.shares import PublishedTable, Target, best_parts, equal_parts, in_turn, part_beyond
-from dpdist.mechanisms.tables.sizes import Sizes
+from dpdist.mechanisms.tables.sizes import Sizes, change_of, changes_of
 from dpdist.mechanisms.tables.spec import EFFECTS, PredictionName
 from dpdist.mechanisms.tables.workload import AddedCells
 from dpdist.privacy.guarantees import NoisyQuery
@@ -68,6 +68,8 @@ MOST_CALIBRATIONS = 3
 STEPS, SETTLED, UNSETTLED = 3, 0.05, 0.001
 """Largest number of times that what limits clip follows the law that sums show, before drift is learned again and after;
 the change in standard errors below which a sum has settled; and the part of all sums that need not settle."""
+NOT_EXACT = 3e-5
+"""Least relative error of sums: covariances of sums without any are singular."""
 PLANNED = (0.005, 0.015)
 """Relative drift in predicted errors, of levels and cells, and of all cells together: what the posterior allows for where
 the file has not drifted, because noise hides it."""
@@ -381,6 +383,36 @@ class TableSystem:
         return Sizes.predicted(self.codes, self.sizes, [by for by, _ in self.tables], of_reference)
 
     @cached_property
+    def _before(self) -> tuple[Ints | Codes, Floats] | None:
+        """Crosses of the last period or of the reference and their numbers of records, where weights may depend on them."""
+        if self.secret or self.first_year or self.weight is not None:
+            return None
+        if self.history:
+            return self.history[-1].codes, self.history[-1].count
+        crosses = len(self.reference.codes)
+        number = np.bincount(self.reference.of_records(np.arange(crosses)), minlength=crosses).astype(np.float64)
+        return self.reference.codes, number
+
+    @cached_property
+    def changes(self) -> scipy.sparse.csr_array:
+        """Relative drift of weights that changes of public numbers of records let expect, (cell, change)."""
+        if self._before is None:
+            return scipy.sparse.csr_array((len(self.codes), 0))
+        return changes_of(self.codes, self.count, [by for by, _ in self.tables], *self._before)
+
+    @property
+    def _resized(self) -> float:
+        """Relative change of weights if numbers of records have changed beyond chance, and their population has not."""
+        return 0.0 if self._before is None else change_of(float(self.count.sum()), float(self._before[1].sum()))
+
+    def _room(self, drift: float, together: bool) -> Floats:
+        """Relative drift of cells' weights and outcomes that limits have room for, (cell, 1 + outcome)."""
+        room = np.full((len(self.codes), len(self.lowest)), drift)
+        of_cells = np.asarray(self.changes.power(2).sum(axis=1)).ravel()
+        room[:, 0] = np.sqrt(drift**2 + of_cells + together * self._resized**2)
+        return room
+
+    @cached_property
     def first(self) -> TableLimits:
         """Limits of all records as one cell."""
         return self.first_limits(1.0)
@@ -392,7 +424,7 @@ class TableSystem:
     def _first(self, prediction: Prediction, growth: float, fixed: TableLimits | None = None) -> TableLimits:
         one_cell = np.zeros(len(self.codes), dtype=np.int64)
         placed = np.zeros(len(self.reference.weight), dtype=np.int32)
-        return self._limits(one_cell, placed, prediction, self.parts[0], self.wide, growth, fixed)
+        return self._limits(one_cell, placed, prediction, self.parts[0], self.wide, growth, fixed, together=True)
 
     def _limits(
         self,
@@ -404,6 +436,7 @@ class TableSystem:
         growth: float,
         fixed: TableLimits | None = None,
         narrow: bool = False,
+        together: bool = False,
     ) -> TableLimits:
         """Limits for `growth` times the numbers of records; their own `size` is that of the reference's numbers."""
         noise, count = self.noise(part), self.numbers.count
@@ -411,7 +444,8 @@ class TableSystem:
             # A noisy law is not known as well as by its many values, which are in no cell.
             placed = np.full(len(prediction.residuals), -1)
         ends, unknown = (self.highest, self.lowest), self._unknown(cell, prediction) if self.alike else None
-        chosen = choose(cell, placed, growth * count, prediction, noise, *ends, drift, fixed, unknown, narrow)
+        of_law = cell, placed, growth * count, prediction, noise, *ends, self._room(drift, together), fixed, unknown, narrow
+        chosen = choose(*of_law, together=together and not (self.secret or self.alike))
         if not self.secret:
             return chosen
         # Residual sums are about the reference's prediction, and so is what is clipped of them.
@@ -492,7 +526,7 @@ class TableSystem:
         """This system without tables, with the prediction and numbers of records alone: for limits of given tables."""
         copy = replace(self, tables=(), placed=(), published=(), laws=(), history=())
         copy.__dict__["numbers"] = replace(self.numbers, shared=Loadings.none(len(self.count)))
-        copy.__dict__["prediction"] = self.prediction.without_factors
+        copy.__dict__.update(prediction=self.prediction.without_factors, changes=self.changes)
         return copy
 
     @cached_property
@@ -525,7 +559,8 @@ class TableSystem:
     def _prior(self) -> ResidualPrior:
         """The law of z before the measurement, with spreads that the reference shows, and without drift."""
         if not self.later:
-            return self._prior_about(self.prediction)
+            changed = self._changed(len(self.codes))
+            return replace(self._prior_about(self.prediction), changed=changed, resized=self._resized)
         codes, places = self.combinations
         cells = [np.unique(codes[:, list(by)], axis=0, return_inverse=True)[1].reshape(-1) for by, _ in self.tables if by]
         cross = np.concatenate([np.arange(len(self.codes)), *places])
@@ -545,11 +580,22 @@ class TableSystem:
         )
         if not self.secret:
             sizes = Sizes.public(np.bincount(cross, weights=earlier.size).astype(np.float64))
-            return replace(ResidualPrior.of(self.at_crosses, sizes, list(codes.T), cells), earlier=earlier)
+            law = ResidualPrior.of(self.at_crosses, sizes, list(codes.T), cells)
+            return replace(law, earlier=earlier, changed=self._changed(len(cross)), resized=self._resized)
         growth = float(self.later[-1].count.sum() / self.numbers.count.sum())
         weight = np.concatenate([np.ones(len(self.codes)), *factors])
         law = ResidualPrior.of(self.at_crosses, self.numbers, list(codes.T), cells)
         return replace(law, earlier=earlier, weight=weight, growth=growth)
+
+    def _changed(self, cells: int) -> Loadings | None:
+        """`changes` in sums, with no more in the cells of earlier periods, which follow."""
+        number = self.changes.shape[1]
+        if not number:
+            return None
+        sums = scipy.sparse.diags_array(self.count * self.prediction.means[:, 0]) @ self.changes
+        design = scipy.sparse.vstack([sums, scipy.sparse.csr_array((cells - len(self.codes), number))]).tocsr()
+        variance = np.asarray(design.power(2).sum(axis=1)).ravel()
+        return Loadings(design, np.ones(number), np.zeros((number, 0)), variance)
 
     def _prior_about(self, prediction: Prediction) -> ResidualPrior:
         return ResidualPrior.of(prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
@@ -590,7 +636,10 @@ class TableSystem:
         """`residuals` of one measurement from the prediction `origin`, `about` another one."""
         response = 1.0 - limits.slope
         value = self._residual_sums(limits, origin, noisy, about) - limits.expected
-        return limits, limits.expected + value / response, (self.noise(part) * limits.scale**2 + limits.loss) / response**2
+        least = (NOT_EXACT * np.bincount(limits.cell, weights=self.numbers.count * about.means[:, 0])[:, None]) ** 2
+        least = least * np.column_stack([np.ones(len(limits.size)), limits.mean**2])
+        errors = (self.noise(part) * limits.scale**2 + limits.loss) / response**2
+        return limits, limits.expected + value / response, np.maximum(errors, least)
 
     def read(
         self, calibrated: Prediction, limits: Sequence[TableLimits], sums: Sequence[Floats], calibration: CommonFactors

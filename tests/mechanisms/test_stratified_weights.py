@@ -1,0 +1,183 @@
+"""Laws of `tables` for a stratified sample: weights are those of strata, which are crosses of public columns.
+
+NumPy noise stands for the released one. Seeds are fixed: a law fails only if the code changes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from table_populations import Files, Public, Sample, release
+from test_tables_laws import alone
+
+from dpdist.core.records import Floats, Ints
+from dpdist.mechanisms.tables import learners, sizes
+from dpdist.mechanisms.tables.main_effects import ReferenceSample
+from dpdist.mechanisms.tables.prediction import Prediction, predict
+from dpdist.mechanisms.tables.sizes import changes_of
+
+AREAS, KINDS = 24, 4
+PUBLIC = Public((AREAS, KINDS, 3), ((0, 1), (0, 2), (1, 2), (0,), (1,)), (0.1, 1e5), ((0.0, 1e6),))
+NOMINAL = 1.645
+RELEASES = 4
+
+
+def stratum_weights(seed: int) -> Floats:
+    """Weights by area and kind that no sum of their effects can say, from about 1 to 10,000."""
+    return np.round(np.exp(np.random.default_rng(seed).normal(4.0, 1.6, (AREAS, KINDS))), 2)
+
+
+def sample(weights: Floats, records: int, seed: int, areas: Floats | None = None) -> Sample:
+    rng = np.random.default_rng(seed)
+    area = rng.choice(AREAS, records, p=None if areas is None else areas / areas.sum())
+    codes = np.column_stack([area, rng.integers(KINDS, size=records), rng.integers(3, size=records)])
+    outcome = np.exp(rng.normal(9.0 + 0.2 * codes[:, 1], 0.8))
+    return Sample(codes, weights[codes[:, 0], codes[:, 1]], outcome[:, None])
+
+
+def predicted(weights: Floats, records: int = 3_000) -> tuple[Floats, Prediction]:
+    """Weights of all crosses, and their prediction from a sample of reference records."""
+    reference = sample(weights, records, 1)
+    codes = np.array(list(np.ndindex(PUBLIC.sizes)))
+    ends = np.array([PUBLIC.weights, *PUBLIC.bounds]).T
+    records_of = ReferenceSample(reference.codes.astype(np.int32), reference.weight, reference.outcomes)
+    return weights[codes[:, 0], codes[:, 1]], predict(records_of, codes, PUBLIC.sizes, PUBLIC.tables, *ends)
+
+
+def test_weights_of_strata_are_predicted_exactly() -> None:
+    weight, prediction = predicted(stratum_weights(0))
+    assert np.abs(prediction.means[:, 0] / weight - 1.0).max() < 1e-12
+    assert (prediction.spread[:, 0] / weight).max() < 1e-3
+
+
+def test_effects_of_columns_do_not_predict_weights_of_strata(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control."""
+    monkeypatch.setattr(learners, "MOST_LEFT", 0.0)
+    weight, prediction = predicted(stratum_weights(0))
+    assert np.abs(prediction.means[:, 0] / weight - 1.0).max() > 0.05
+
+
+def test_a_stratum_without_reference_records_keeps_the_error_of_effects() -> None:
+    weights = stratum_weights(0)
+    reference, codes = sample(weights, 3_000, 1), np.array(list(np.ndindex(PUBLIC.sizes)))
+    empty = (reference.codes[:, 0] == 5) & (reference.codes[:, 1] == 2)
+    records = ReferenceSample(
+        reference.codes[~empty].astype(np.int32), reference.weight[~empty], reference.outcomes[~empty]
+    )
+    prediction = predict(records, codes, PUBLIC.sizes, PUBLIC.tables, *np.array([PUBLIC.weights, *PUBLIC.bounds]).T)
+    relative = prediction.spread[:, 0] / prediction.means[:, 0]
+    lacking = (codes[:, 0] == 5) & (codes[:, 1] == 2)
+    assert relative[lacking].min() > 0.3
+    assert relative[~lacking].max() < 1e-3
+
+
+def test_other_weights_are_predicted_by_effects() -> None:
+    """A cross decides values or it does not: weights that vary within strata by a factor of 1.6 keep main effects."""
+    reference = sample(stratum_weights(0), 3_000, 1)
+    weight = reference.weight * np.exp(np.random.default_rng(2).normal(0.0, 0.5, 3_000))
+    ends = np.array([PUBLIC.weights, *PUBLIC.bounds]).T
+    codes = np.array(list(np.ndindex(PUBLIC.sizes)))
+    records = ReferenceSample(reference.codes.astype(np.int32), weight, reference.outcomes)
+    relative = predict(records, codes, PUBLIC.sizes, PUBLIC.tables, *ends)
+    assert np.median(relative.spread[:, 0] / relative.means[:, 0]) > 0.3
+
+
+def errors_after(drift: Floats, epsilon: float) -> tuple[float, float, float]:
+    """Over releases: the share of 90 % intervals that contain direct counts, and median relative errors of counts, and of
+    the reference's weights, after strata's weights have drifted by these factors."""
+    errors, before, covered = list[Floats](), list[Floats](), list[Floats]()
+    for seed in range(RELEASES):
+        weights = stratum_weights(seed)
+        files = Files(sample(weights, 3_000, 10 + seed), sample(np.round(weights * drift, 2), 3_000, 20 + seed))
+        release_of = release(PUBLIC, files, epsilon, seed)
+        comparison = release_of.comparison((0, 1))
+        published, large = comparison.published, comparison.large
+        error = (published.values - comparison.direct)[large, 0]
+        relative = np.abs(error) / comparison.direct[large, 0]
+        errors.append(relative)
+        covered.append(np.abs(error) <= NOMINAL * published.errors[large, 0])
+        before.append(np.abs(comparison.reference.values[large, 0] / comparison.direct[large, 0] - 1.0))
+    return tuple(float(f(np.concatenate(v))) for f, v in ((np.mean, covered), (np.median, errors), (np.median, before)))  # type: ignore[return-value]
+
+
+DRIFTS = {
+    "every stratum": np.exp(np.random.default_rng(3).normal(0.0, 0.15, (AREAS, KINDS))),
+    "a fifth of the areas": np.where(np.arange(AREAS)[:, None] % 5 == 0, 1.3, 1.0) * np.ones((1, KINDS)),
+}
+
+
+@pytest.mark.parametrize("drift", list(DRIFTS))
+@pytest.mark.parametrize("epsilon", [4.0, 16.0])
+def test_new_weights_of_strata_are_covered_and_learned(drift: str, epsilon: float) -> None:
+    coverage, error, _ = errors_after(DRIFTS[drift], epsilon)
+    assert coverage >= 0.86
+    assert error < 0.05
+
+
+def test_without_drift_counts_stay_those_of_the_reference() -> None:
+    for epsilon in (1.0, 4.0):
+        coverage, error, _ = errors_after(np.ones((AREAS, KINDS)), epsilon)
+        assert coverage >= 0.86
+        assert error < 0.005
+
+
+def test_limits_as_if_every_record_drifted_alone_hide_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control."""
+    alone(monkeypatch)
+    coverage, error, _ = errors_after(DRIFTS["every stratum"], 4.0)
+    assert coverage < 0.8
+    assert error > 0.05
+
+
+@pytest.mark.parametrize("epsilon", [1e3, 1e4])
+def test_under_a_large_budget_counts_are_the_direct_ones(epsilon: float) -> None:
+    for drift in (np.ones((AREAS, KINDS)), *DRIFTS.values()):
+        assert errors_after(drift, epsilon)[1] < 1e-3
+
+
+def areas_of(doubled: int) -> Floats:
+    """Sampling fractions by area, of which one area's has doubled."""
+    return np.where(np.arange(AREAS) == doubled, 2.0, 1.0)
+
+
+def reallocated(seed: int, epsilon: float) -> tuple[float, float]:
+    """An area's count over the direct one, and its error in published ones, where twice as many records have half the
+    weight."""
+    weights = stratum_weights(seed)
+    later = weights / areas_of(3)[:, None]
+    files = Files(sample(weights, 6_000, 10 + seed), sample(later, 6_000, 20 + seed, areas_of(3)))
+    comparison = release(PUBLIC, files, epsilon, seed).comparison((0,))
+    count, direct = comparison.published.values[3, 0], comparison.direct[3, 0]
+    return float(count / direct), float(abs(count - direct) / comparison.published.errors[3, 0])
+
+
+def test_an_area_whose_sampling_fraction_has_doubled_is_not_doubled() -> None:
+    """Public numbers of records show it; its weights then drift by as much for all that is known, and sums decide."""
+    ratios, errors = np.array([reallocated(seed, 1.0) for seed in range(6)]).T
+    assert np.median(np.abs(ratios - 1.0)) < 0.2
+    assert (errors <= 2.0 * NOMINAL).all()
+
+
+def test_an_area_is_doubled_where_numbers_tell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control."""
+    monkeypatch.setattr(sizes, "BEYOND_CHANCE", np.inf)
+    ratios, errors = np.array([reallocated(seed, 1.0) for seed in range(6)]).T
+    assert np.median(np.abs(ratios - 1.0)) > 0.2 or (errors > 2.0 * NOMINAL).any()
+
+
+def test_changes_are_ratios_beyond_chance() -> None:
+    codes: Ints = np.array([[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1]])
+    before, now = np.array([200.0, 200.0, 200.0, 200.0, 200.0, 200.0]), np.array([400.0, 400.0, 210.0, 190.0, 200.0, 200.0])
+    changes = changes_of(codes, now, [(0, 1)], codes, before)
+    of_all = np.log(now.sum() / before.sum())
+    expected = [np.log(2.0) - of_all] * 2 + [-of_all] * 4
+    assert changes.shape == (6, 3), "three levels of the first column, no level of the other, no cell beyond its levels"
+    assert changes.sum(axis=1) == pytest.approx(expected, abs=0.03)
+
+
+def test_numbers_within_chance_are_no_changes() -> None:
+    """False alarms: 3 of 1,000 levels by normal tails; of 2,000 levels at most 20 with a probability of 1e-5."""
+    rng = np.random.default_rng(0)
+    codes: Ints = np.arange(2_000)[:, None]
+    now, before = rng.poisson(100.0, 2_000), rng.poisson(100.0, 2_000)
+    assert changes_of(codes, now.astype(float), [], codes, before.astype(float)).shape[1] <= 20
