@@ -233,7 +233,7 @@ class ManifestPlace:
             yield Problem(missing, "not given", "addresses and region of the store", "a bucket needs both")
         for address in self.store:
             if not _network(address):
-                yield Problem("--store", f"'{address}'", "addresses as 192.0.2.0/24, no wider than /8", "correct it")
+                yield Problem("--store", f"'{address}'", "addresses such as 192.0.2.0/24, no wider than /8", "correct it")
         if self.endpoint is not None and not _url(self.endpoint):
             yield Problem("--endpoint", f"'{self.endpoint}'", "a URL as https://store.example:9000", "correct it")
         if self.ledger is not None and not _ledger_of(self.ledger):

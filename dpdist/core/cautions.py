@@ -66,9 +66,9 @@ KINDS: Mapping[str, CautionKind] = {
         "Errors of counts and means are then one and a half to four times as large as with an earlier public file.",
         "Name a public file of this or a similar survey under reference, or state the histograms if there is none.",
         explanation="Without a reference, dpdist spends part of ε on noisy histograms of the current file, to choose its "
-        "limits. Errors are larger, and quantiles are refused. A null in a job removes the reference of the job that it "
-        "extends. Name a public file of this or a similar survey under reference. If there is none, state "
-        "reference.histogram.epsilon, and this caution does not come again.",
+        "limits. Errors are larger, and quantiles are refused. A null in a job removes the reference of the "
+        "job that it extends. Name a public file of this or a similar survey under reference. If there is "
+        "none, state reference.histogram.epsilon, and this caution does not appear again.",
     ),
     "periods": CautionKind(
         "plan",
@@ -249,7 +249,7 @@ KINDS: Mapping[str, CautionKind] = {
         "Use coarser cells; a larger ε helps only where noise is the larger part of the error.",
         explanation="The job withholds figures whose standard error is larger than they are, because such figures say "
         "nothing. Their limits are published. With coarser cells, fewer are withheld; a larger ε helps only "
-        "where noise, not the small sample, makes the error.",
+        "where noise, and not the small sample, causes the error.",
     ),
     "all_withheld": CautionKind(
         "release",

@@ -370,7 +370,7 @@ class ReplicateWeights(Frozen):
         if self.kind in ("brr", "fay") and self.number % 4:
             raise ValueError("balanced repeated replication has a multiple of 4 replicates")
         if self.factors is not None and len(self.factors) != self.number:
-            raise ValueError("factors must be as many as replicates")
+            raise ValueError("one factor is needed for each replicate")
         return self
 
     @property

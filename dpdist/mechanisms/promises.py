@@ -34,7 +34,7 @@ WEIGHTS_ARE_ATTRIBUTES = (
 )
 WEIGHTS_ARE_PUBLIC = (
     "The job declares that weights by {} are public. Only the check before a run reads the weights of records. The "
-    "guarantee does not cover what weights reveal."
+    "guarantee does not cover information in the weights."
 )
 MISFIT = (
     "The model assumes a {} distribution within cells. Where a file departs from it, tables and synthetic records can be "

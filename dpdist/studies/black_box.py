@@ -356,7 +356,7 @@ def _difference(job: Job, first: str, second: str) -> str:
             raise DataError(what, [Problem(name, fault, "", "change its outcome and weight alone") for name in columns])
         return EXCHANGED
     if only_one and only_other:
-        fault = f"{len(only_one):,} records stand in the first file alone, and {len(only_other):,} in the second"
+        fault = f"{len(only_one):,} records are only in the first file, and {len(only_other):,} in the second"
         raise DataError(what, [Problem("records", fault, "as many in both, or some in one file alone", remedy)])
     if not job.sizes_secret:
         fault = "one file has a record more, and the job's guarantee takes numbers of records as public"

@@ -367,7 +367,7 @@ def _maps(job: Job, hierarchy: Hierarchy, path: Where) -> Iterator[Contradiction
     steps = dict(hierarchy.steps)
     for fine, levels in hierarchy.within.items():
         if fine not in steps:
-            fault = f"'{fine}' lies in no column of the hierarchy"
+            fault = f"'{fine}' is not nested in another column of the hierarchy"
             yield Contradiction((*path, fine), fault, "name a column, but not the first", listed(tuple(steps)))
             continue
         declared = [_texts(job, column) for column in (fine, steps[fine])]
