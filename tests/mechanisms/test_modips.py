@@ -538,7 +538,7 @@ CODED = {"bounds": "[0, 3], codes: {a: 0, b: 1.4, c: 3}", "column": ""}
         (", law: lognormal", {"bounds": "[1, 1e300]"}, "no number can hold"),
         (", law: multinomial, location: main_effects", LEVELS, "probabilities for every cell"),
         (", law: multinomial, variance: 1", LEVELS, "only the normal law's variance"),
-        (", law: normal, nested: 2", {"sets": 3}, "no multiple of 2"),
+        (", law: normal, nested: 2", {"sets": 3}, "not a multiple of 2"),
         (", law: normal", {"adjacency": "add_remove"}, "add_remove"),
         (", law: normal", {"sets": 2, "epsilon": "1e-6"}, "less than 1e-6"),
     ],

@@ -289,3 +289,41 @@ def test_quantiles_without_a_reference_are_refused_before_the_budget_is_spent(tm
     tables = [{"name": "t", "by": ["c0"], "statistics": ["count", {"median": "y0"}]}]
     with pytest.raises(JobError, match="reference"):
         dpdist.load_job(_without(tmp_path, "1", tables=tables))
+
+
+@pytest.mark.parametrize("with_reference", [False, True])
+def test_without_noise_two_yes_or_no_outcomes_are_released_as_they_are(with_reference: bool, tmp_path: Path) -> None:
+    """Limits of each outcome ended at its own range, so that both together were clipped at any ε: means of .505 were .39
+    without a reference, and a cell's .76 with one, whose moved records left the bounds. Control: one outcome alone.
+    """
+
+    def people(seed: int) -> pd.DataFrame:
+        own = np.random.default_rng(seed)
+        rows = pd.DataFrame({"field": own.choice(["arts", "law"], 5000), "asked": own.integers(0, 2, 5000)})
+        return rows.assign(agreed=rows["asked"] * own.integers(0, 2, 5000))
+
+    people(2).to_parquet(tmp_path / "earlier.parquet")
+    reference = f"reference: {{path: {tmp_path}/earlier.parquet, period: '2020', provenance: public}}\n"
+    now = people(1)
+    for outcomes in (["asked", "agreed"], ["asked"]):
+        text = f"""
+dataset: yes
+period: "2021"
+columns:
+  field: {{levels: [arts, law]}}
+  asked: {{bounds: [0, 1], whole: true, outside: clip}}
+  agreed: {{bounds: [0, 1], whole: true, outside: clip}}
+outcome: [{", ".join(outcomes)}]
+mechanism: {{name: tables}}
+budget: {{epsilon: "100"}}
+publish: always
+tables: [{{name: t, by: [field], statistics: [{", ".join(f"{{mean: {name}}}" for name in outcomes)}]}}]
+runtime: {{executor: serial}}
+"""
+        release = dpdist.run(dpdist.parse_job(text + reference * with_reference), tmp_path / "-".join(outcomes), now)
+        rows = release.tables["t"].query("estimator == 'parameters'")
+        right = [
+            (now if field == "Total" else now[now["field"] == field])[name].mean()
+            for field, name in zip(rows["field"], rows["variable"], strict=True)
+        ]
+        assert rows["estimate"].to_numpy() == pytest.approx(right, abs=0.002)

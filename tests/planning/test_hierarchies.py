@@ -110,7 +110,7 @@ def test_protected_counts_take_the_map_that_is_stated_and_never_look_at_the_file
     edits = (("substitution}", "add_remove}\npredictors: {protect: {epsilon: '1/4'}}"),)
     stated = (*edits, ("hierarchies: {place: [region, state]}", MAP))
     assert validate(parse_job(text(folder, *stated))).nestings[0].parents[0].tolist() == [0, 0, 0]
-    assert refused(folder, *edits) == "no public record tells in which region a state lies"
+    assert refused(folder, *edits) == "no public record shows in which region a state lies"
 
 
 def test_a_reference_that_does_not_nest_is_refused(folder: Path) -> None:

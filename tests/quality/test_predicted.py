@@ -80,7 +80,7 @@ def command(*words: str) -> tuple[int, str]:
 
 def test_a_run_errs_as_its_plan_predicts(folder: Path) -> None:
     """Medians of 5 cells over 4 draws of noise and one draw of files: a factor of 2.5 either way. Control: at an ε of a
-    twentieth errors are predicted, and measured, at least 2.5 times as large."""
+    twentieth errors are predicted, and measured, at least twice as large."""
     medians = dict[str, tuple[float, float]]()
     for epsilon in ("1", "0.05"):
         job = parse_job(JOB.replace('"1"', f'"{epsilon}"'))
@@ -95,7 +95,7 @@ def test_a_run_errs_as_its_plan_predicts(folder: Path) -> None:
         for one in (of_counts, of_means):
             assert 1 / 2.5 < one.median / measured[one.name] < 2.5, (epsilon, one, measured)
         medians[epsilon] = of_counts.median, float(measured["count"])
-    assert all(low > 2.5 * high for low, high in zip(medians["0.05"], medians["1"], strict=True))
+    assert all(low > 2.0 * high for low, high in zip(medians["0.05"], medians["1"], strict=True))
 
 
 def test_a_prediction_is_computed_once_and_follows_from_what_is_public(folder: Path) -> None:
@@ -320,7 +320,8 @@ def test_public_totals_are_proposed_where_the_design_fixes_counts(monkeypatch: p
     fixed = JOB.replace("{weight: weight}", "{weight: weight, design_strata: [region]}")
     Path("job.yaml").write_text(fixed, encoding="utf-8")
     line = (
-        "the design fixes 5 of 5 cells, so their direct estimates have no error. If these totals are public, state rake: [{"
+        "the design fixes the counts of 5 of 5 cells, so their direct estimates have no error. If these totals are public, "
+        "state rake: [{"
     )
     html, made = opened_page(monkeypatch)
     assert any(line in caution for caution in made["cautions"])

@@ -227,7 +227,7 @@ def residual_samples(
     mean: Floats,
     prediction: Prediction,
     drift: Floats | float,
-    bounds: tuple[Floats, Floats] | None = None,
+    bounds: tuple[Floats, Floats],
     about: Prediction | None = None,
     together: bool = False,
 ) -> Iterator[tuple[slice, Floats, Floats, Floats, Floats]]:
@@ -236,8 +236,8 @@ def residual_samples(
     (cell, place, 1 + outcome), for some cells at a time.
 
     `of_reference` is the cell of every reference record, -1 for those in none. Values beyond public `bounds` of weight and
-    outcomes, if these are given, are moved to them: residuals of a law of all cells may be far from a cell's. Residuals are
-    taken `about` another prediction, if it is given.
+    outcomes are moved to them: residuals of a law of all cells may be far from a cell's, and a law may have moved. They
+    are taken `about` another prediction, if it is given.
     """
     about = about or prediction
     cells, z = int(cell.max()) + 1, prediction.residuals
@@ -280,12 +280,11 @@ def residual_samples(
         residual = sample * prediction.spread[base] + sign * moves[base]
         weight, centre = np.maximum(means[..., 0] + residual[..., 0], 0.0), mean[block, None, :]
         total = residual[..., 1:] + (means[..., 1:] - centre) * weight[..., None]
-        if bounds is not None:
-            low, high = bounds
-            most = np.maximum(high[0], means[..., 0])
-            lighter = np.minimum(weight, most) / np.maximum(weight, 1e-300)
-            weight, total = np.minimum(weight, most), total * lighter[..., None]
-            total = np.clip(total, weight[..., None] * (low[1:] - centre), weight[..., None] * (high[1:] - centre))
+        low, high = bounds
+        most = np.maximum(high[0], means[..., 0])
+        lighter = np.minimum(weight, most) / np.maximum(weight, 1e-300)
+        weight, total = np.minimum(weight, most), total * lighter[..., None]
+        total = np.clip(total, weight[..., None] * (low[1:] - centre), weight[..., None] * (high[1:] - centre))
         offset = about.subtracted[base]
         r, rho = weight - offset, total - offset[..., None] * (about.means[base, 1:] - centre)
         yield (
@@ -341,6 +340,7 @@ def choose(
     number = np.maximum(np.bincount(cell, weights=size, minlength=cells), prediction.adds_weight)
     mean = predicted_means(cell, size, prediction) if fixed is None else fixed.mean
     ends = _ranges(cell, about or prediction, mean, highest, lowest)
+    widest = ends * _even(prediction)
     adding = scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), shape=(cells, len(cell)))
     direct = np.maximum(
         direct_variances(adding, size, mean, prediction), 1e-12 * (number * prediction.means[:, 0].max())[:, None] ** 2
@@ -349,7 +349,7 @@ def choose(
         none = np.zeros_like(ends)
         scale = np.minimum(ends, NARROW * np.sqrt(direct / noise))
         parts = scale[:, 0], scale[:, 1:], none, none, none, none
-        return TableLimits(cell, number, mean, np.zeros(cells), *parts, widest=ends * _even(prediction))
+        return TableLimits(cell, number, mean, np.zeros(cells), *parts, widest=widest)
     # Errors of counts are judged in direct ones that have those of numbers of records.
     unit = np.column_stack([np.maximum(sampled_variances(adding, size, prediction), direct[:, 0]), direct[:, 1:]])
     centre, scale, loss, pool = np.zeros(cells), np.zeros_like(ends), np.zeros_like(ends), np.zeros_like(ends)
@@ -358,7 +358,7 @@ def choose(
         mean_weight = (about or prediction).means[:, 0]
         base_weight = np.bincount(cell, weights=size * mean_weight, minlength=cells) / number
         unknown_mean = np.column_stack([np.maximum(base_weight, 1e-300), np.where(lowest[1:] >= 0.0, mean, 0.0)])
-    bounds = None if unknown is None else (lowest, highest)
+    bounds = lowest, highest
     # Where a cell's records hardly differ, sums have drift alone to show.
     drifts = np.array(
         [
@@ -377,9 +377,9 @@ def choose(
             start = [np.zeros(len(share)), *(_quantile(sample[..., 0], share, level, ends[block, 0]) for level in centres)]
             candidates = [ClippedResiduals.of(sample, share, centre, *law) for centre in start]
             open_ = np.zeros_like(unit[block]) if unknown is None else unknown[block]
-            best = _best(candidates, noise, unit[block], ends[block], cells > MOST_WITH_ALL_CENTRES, open_)
+            best = _best(candidates, noise, unit[block], widest[block], cells > MOST_WITH_ALL_CENTRES, open_)
             # A limit whose noise is far below the direct error costs nothing, and hides less.
-            least = np.minimum(ends[block], NEGLIGIBLE * np.sqrt(direct[block] / noise))
+            least = np.minimum(widest[block], NEGLIGIBLE * np.sqrt(direct[block] / noise))
             centre[block], scale[block] = best[0], np.maximum(best[1], least)
         else:
             centre[block], scale[block] = fixed.centre[block], fixed.scale[block]
@@ -390,7 +390,7 @@ def choose(
         of_pool = slice(OWN, OWN + POOLED)
         pooled, worth = _lost(sample[:, of_pool], centre[block], scale[block], prediction.adds_weight), share[:, of_pool]
         pool[block] = np.einsum("cs,csk->ck", worth, pooled) / worth.sum(axis=1, keepdims=True)
-    beyond = _beyond(of_reference, prediction, mean, centre, scale, pool, about or prediction)
+    beyond = _beyond(of_reference, prediction, mean, centre, scale, pool, about or prediction, bounds)
     if fixed is not None and about is not None:
         return replace(fixed, beyond=beyond, loss=loss, slope=slope)
     hidden = np.zeros_like(beyond)
@@ -433,14 +433,17 @@ def _beyond(
     scale: Floats,
     pool: Floats,
     about: Prediction,
+    bounds: tuple[Floats, Floats],
 ) -> Floats:
     """Expected clipped part of a record: of the cell's reference records, and of the pool's, (cell, 1 + outcome)."""
     inside = np.flatnonzero(of_reference >= 0)
     cell, (means, spread) = of_reference[inside], prediction.at_reference[inside].transpose(1, 0, 2)
     residual = prediction.residuals[inside] * spread
-    of_about, weight = about.at_reference[inside, 0], means[:, 0] + residual[:, 0]
+    (lowest, highest), of_about = bounds, about.at_reference[inside, 0]
+    weight = np.clip(means[:, 0] + residual[:, 0], lowest[0], highest[0])
     offset = (1.0 - about.adds_weight) * of_about[:, 0]
     r, total = weight - offset, residual[:, 1:] + (means[:, 1:] - mean[cell]) * weight[:, None]
+    total = np.clip(total, weight[:, None] * (lowest[1:] - mean[cell]), weight[:, None] * (highest[1:] - mean[cell]))
     rho = total - offset[:, None] * (of_about[:, 1:] - mean[cell])
     clipped_part = _lost(np.column_stack([r, rho])[:, None], centre[cell], scale[cell], prediction.adds_weight)[:, 0]
     number = np.bincount(cell, minlength=len(mean))
