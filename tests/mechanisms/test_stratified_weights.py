@@ -170,8 +170,10 @@ def test_changes_are_ratios_beyond_chance() -> None:
     before, now = np.array([200.0, 200.0, 200.0, 200.0, 200.0, 200.0]), np.array([400.0, 400.0, 210.0, 190.0, 200.0, 200.0])
     changes = changes_of(codes, now, [(0, 1)], codes, before)
     of_all = np.log(now.sum() / before.sum())
-    expected = [np.log(2.0) - of_all] * 2 + [-of_all] * 4
-    assert changes.shape == (6, 3), "three levels of the first column, no level of the other, no cell beyond its levels"
+    expected = [np.log(2.0) - of_all] * 2 + [0.0] * 4
+    assert changes.shape == (6, 1), (
+        "a level of the first column that has more, none of the other, no cell beyond its levels"
+    )
     assert changes.sum(axis=1) == pytest.approx(expected, abs=0.03)
 
 

@@ -104,7 +104,10 @@ def test_files_that_differ_in_more_than_a_unit_are_refused(pair: tuple[Any, Path
     uneven.loc[[1, 2], "weight"] = 5.0
     people = rows.copy()
     people.loc[[1, 2], "weight"], people.loc[2, "person"] = 5.0, 2
-    for name, frame, message in (("uneven", uneven, "3 records stand in"), ("people", people, "2 privacy units")):
+    for name, frame, message in (
+        ("uneven", uneven, "3 records are only in the first file"),
+        ("people", people, "2 privacy units"),
+    ):
         frame.to_csv(tmp_path / f"{name}.csv", index=False)
         with pytest.raises(DataError, match=message):
             loss_between(job, tmp_path / "all.csv", tmp_path / f"{name}.csv", 300)

@@ -95,5 +95,5 @@ def test_a_reader_of_dpdist_passes_the_check(suffix: str) -> None:
 @pytest.mark.long
 def test_a_mechanism_that_no_small_job_fits_is_told_what_to_state() -> None:
     """Control: with its law stated, it passes."""
-    with pytest.raises(AssertionError, match=r"give in keys what it must state(.|\n)*mechanism\.law: missing key"):
+    with pytest.raises(AssertionError, match=r"state its required settings in keys(.|\n)*mechanism\.law: missing key"):
         check_mechanism(SPECS["modips"])

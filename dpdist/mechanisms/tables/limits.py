@@ -340,7 +340,8 @@ def choose(
     number = np.maximum(np.bincount(cell, weights=size, minlength=cells), prediction.adds_weight)
     mean = predicted_means(cell, size, prediction) if fixed is None else fixed.mean
     ends = _ranges(cell, about or prediction, mean, highest, lowest)
-    widest = ends * _even(prediction)
+    # With one outcome, limits beyond a coordinate's range cost more noise than a record at both ends loses.
+    widest = ends * (_even(prediction) if ends.shape[1] > 2 or narrow else 1.0)
     adding = scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), shape=(cells, len(cell)))
     direct = np.maximum(
         direct_variances(adding, size, mean, prediction), 1e-12 * (number * prediction.means[:, 0].max())[:, None] ** 2
