@@ -211,22 +211,27 @@ def test_intervals_hold_the_population(near: Runs) -> None:
     assert all(share_covered(near, epsilon, 0.7) < 0.86 for epsilon in shares)
 
 
+def covered_after_growth(seed: int, weights: str, kind: str, records: int, factor: float, epsilon: float) -> Floats:
+    """Shares of intervals by published standard errors that hold counts and means, (figure, 2), where all weights and
+    outcomes are `factor` times the reference's.
+    """
+    case: dict[str, Any] = {"weights": weights, "kinds": [kind], "records": (records, records), "drift": "none"}
+    usual = Population.of(seed, **case, sizes=(6, 5, 4), number=3)
+    population = replace(usual, factors=(np.full(6, factor), np.full(6, factor)))
+    files = population.files(seed % 1_000)
+    codes, base = base_cells(files.current.codes)
+    truth = population.expected(codes) * np.bincount(base)[:, None]
+    found = release(population.public, files, epsilon, seed % 1_000)
+    return np.concatenate([found.comparison(by, truth).covered() for by in tables_of(population.public)])
+
+
 def share_covered_after_growth(seeds: int) -> Floats:
-    """Coverage of counts and means by published standard errors at ε = .3, after growth of 2.5 % of both, (2,)."""
-    inside = list[Any]()
-    for seed in range(seeds):
-        weights, kind = [("narrow", "income"), ("wide", "income"), ("narrow", "yes or no"), ("constant", "income")][
-            seed % 4
-        ]
-        records = 1_000 if seed % 2 else 2_000
-        case: dict[str, Any] = {"weights": weights, "kinds": [kind], "records": (records, records), "drift": "none"}
-        population = Population.of(1_000 + seed, **case, sizes=(6, 5, 4), number=3)
-        population = replace(population, factors=(np.full(6, 1.025), np.full(6, 1.025)))
-        files = population.files(seed)
-        codes, base = base_cells(files.current.codes)
-        truth = population.expected(codes) * np.bincount(base)[:, None]
-        found = release(population.public, files, 0.3, seed)
-        inside += [found.comparison(by, truth).covered() for by in tables_of(population.public)]
+    """Coverage of counts and means at ε = .3, after growth of 2.5 % of both, (2,)."""
+    kinds = [("narrow", "income"), ("wide", "income"), ("narrow", "yes or no"), ("constant", "income")]
+    inside = [
+        covered_after_growth(1_000 + seed, *kinds[seed % 4], 1_000 if seed % 2 else 2_000, 1.025, 0.3)
+        for seed in range(seeds)
+    ]
     return np.asarray(np.concatenate(inside).mean(axis=0))
 
 
@@ -343,24 +348,10 @@ def test_intervals_hold_where_all_weights_and_outcomes_have_grown(monkeypatch: p
     kinds += [("constant", "income"), ("two sizes", "rounded"), ("by columns", "balance")]
 
     def coverage(factor: float) -> Floats:
-        inside = list[Any]()
-        for seed in range(18):
-            (weights, kind), records = kinds[seed % 6], (1_000, 3_000)[seed // 6 % 2]
-            usual = Population.of(
-                5_000 + seed,
-                weights=weights,
-                kinds=[kind],
-                drift="none",
-                records=(records, records),
-                sizes=(6, 5, 4),
-                number=3,
-            )
-            population = replace(usual, factors=(np.full(6, factor), np.full(6, factor)))
-            files = population.files(seed)
-            codes, base = base_cells(files.current.codes)
-            truth = population.expected(codes) * np.bincount(base)[:, None]
-            found = release(population.public, files, 1.0, seed)
-            inside += [found.comparison(by, truth).covered() for by in tables_of(population.public)]
+        inside = [
+            covered_after_growth(5_000 + seed, *kinds[seed % 6], (1_000, 3_000)[seed // 6 % 2], factor, 1.0)
+            for seed in range(18)
+        ]
         return np.asarray(np.concatenate(inside).mean(axis=0))
 
     assert (coverage(1.1) >= 0.86).all()
@@ -371,8 +362,8 @@ def test_intervals_hold_where_all_weights_and_outcomes_have_grown(monkeypatch: p
 
 def test_far_laplace_noise_is_not_taken_for_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise of one cell of 18 is 5 standard deviations, as in 1 of 1,200 sums, at ε = .1. In at most 6 of 12 populations
-    without drift its figure moves from the prediction by more than 5 direct standard
-    errors, and in most of those by 50 to 115, as under the normal law of the control, with which 8 do.
+    without drift its figure moves from the prediction by more than 5 direct standard errors, and in most of those by 50 to
+    115. Under the normal law of the control it does in 8.
     """
 
     def moved(seed: int) -> float:

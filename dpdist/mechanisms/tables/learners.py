@@ -87,7 +87,8 @@ class MainEffects:
         # Cells of the cross without a record have main effects, and their errors.
         cross = cells.interactions[int(np.argmin(losses))]
         with_records = np.bincount(cross[cells.place], minlength=int(cross.max()) + 1) > 0
-        ratio = totals / (counts * np.maximum(of_others[fold, cells.place], 1e-300)) - 1.0
+        expected = counts * np.maximum(of_others[fold, cells.place], 1e-300)
+        ratio = totals[counts > 0.0] / expected[counts > 0.0] - 1.0
         error = np.where(with_records[cross], 0.0, means * float(np.sqrt((ratio**2).mean())))
         means = _by_cross(cross, cells, counts, totals, means)
         return Fitted(means, np.array([_by_cross(cross, cells, *side, means) for side in sides]), False, error)

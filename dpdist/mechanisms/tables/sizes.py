@@ -102,8 +102,8 @@ def changes_of(
     """Logarithms of numbers' ratios, relative to all records', of levels and tables' cells that have more, (cell, change).
 
     `codes` (cell, column) and `count` are the file's, `before` and `number` the reference's or an earlier period's. A
-    table's cell is compared with its levels. Ratios within chance are left out, and those of
-    fewer records: weights that grow by as much as these let expect are beyond limits, which then show nothing.
+    table's cell is compared with its levels. Ratios within chance are left out, and those of fewer records: weights that
+    grow by as much would lie beyond limits, which would show nothing of them.
     """
     both, cells, of_all = np.concatenate([codes, before]), len(codes), float(np.log(count.sum() / number.sum()))
     of_levels, changes = np.zeros(codes.shape), [scipy.sparse.csr_array((cells, 0))]
