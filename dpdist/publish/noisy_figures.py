@@ -35,7 +35,7 @@ from dpdist.publish.standard_errors import (
     cells_key,
     noise_variances,
     normal_variance,
-    spreads,
+    simulate_errors,
 )
 
 # `measurements.parquet` has one row for each cell and statistic. Values and noise scales have one unit, in which an
@@ -245,8 +245,8 @@ def _composition(released: ReleasedObject, cells: Cells, weight: Floats, outcome
 
 
 def keyed(released: ReleasedObject) -> Keyed[ReleasedObject]:
-    """The release with a key. A verdict, and the custodian's page that follows it, read it anew."""
-    return Keyed(released, digest((released.seed.hex(), released.job.model_dump_json())))
+    """The release with a key. A verdict, and the custodian's page that follows it, read it anew, without paths."""
+    return Keyed(released, digest((released.seed.hex(), json.dumps(released.job.public))))
 
 
 NoiseParts = Mapping[tuple[str, CellsKey], Sequence[Floats]]
@@ -256,22 +256,19 @@ _published: dict[str, NoiseParts] = {}
 
 
 def remember_noise(released: ReleasedObject, by_outcome: Mapping[str, Spreads | None]) -> None:
-    """Keeps variances by noise of all published tables, so that the verdict on a run does not simulate noise again.
-
-    Those of sums over batches are not kept: they have other last digits than those that are simulated again.
-    """
+    """Keeps variances by noise of all published tables, so that the verdict on a run does not simulate noise again."""
     _published.clear()
     _published[keyed(released).key] = {
         (name, key): [part.noise for part in parts]
         for name, spread in by_outcome.items()
-        if spread is not None and spread.by_cells is None
+        if spread is not None
         for key, (_, parts) in spread.parts.items()
     }
 
 
 @lru_cache(maxsize=1)
 def _simulated(release: Keyed[ReleasedObject]) -> list[Spreads] | None:
-    return spreads(release.value, lambda _: None, noise_alone=True)
+    return simulate_errors(release.value, lambda _: None, noise_alone=True).spreads
 
 
 @dataclass(frozen=True)

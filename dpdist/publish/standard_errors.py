@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -112,8 +113,12 @@ class ErrorSources(NamedTuple):
     laws: list[Laws | None] | None
 
 
-def simulate_errors(released: ReleasedObject, tick: Callable[[int], None], by_batch: ByBatch = run_here) -> ErrorSources:
+def simulate_errors(
+    released: ReleasedObject, tick: Callable[[int], None], by_batch: ByBatch = run_here, noise_alone: bool = False
+) -> ErrorSources:
     """Laws and spreads of a release. `by_batch` does the work of the batches.
+
+    Other samples are not drawn if `noise_alone` and if the model simulates its parameters directly.
 
     Where tables have counts, means and totals alone, batches return sums over cells, and no rows stay in memory. Public
     totals, noisy counts and further statistics need all rows at once.
@@ -123,13 +128,16 @@ def simulate_errors(released: ReleasedObject, tick: Callable[[int], None], by_ba
     batches, by_row = batches_of(released.crosstab), _needs_rows(released)
     if by_row:
         by_stratum, parts = list[Laws | None](), list[list[list[LawSpread]]]()
-        for batch, (laws_of_batch, part) in zip(batches, by_batch(laws_and_spreads, released, batches), strict=True):
+        work = partial(laws_and_spreads, noise_alone=noise_alone)
+        for batch, (laws_of_batch, part) in zip(batches, by_batch(work, released, batches), strict=True):
             by_stratum += laws_of_batch
             parts.append(part)
             tick(len(batch))
         return ErrorSources(_join(released, by_stratum, batches, parts), by_stratum if _beyond_plain(released) else None)
     sums = dict[tuple[CellsKey, int], _BatchSums]()
-    for batch, of_tables in zip(batches, by_batch(sums_over_cells, released, batches), strict=True):
+    for batch, of_tables in zip(
+        batches, by_batch(partial(sums_over_cells, noise_alone=noise_alone), released, batches), strict=True
+    ):
         for key, result in of_tables.items():
             sums.setdefault(key, _BatchSums(result.cells)).add(result)
         tick(len(batch))
@@ -162,16 +170,13 @@ def _beyond_plain(released: ReleasedObject) -> bool:
     return bool(further or job.rake or job.noisy_crosstab)
 
 
-def laws(released: ReleasedObject, tick: Callable[[int], None], noise_alone: bool = False) -> list[Laws | None] | None:
-    """Laws (`refit.Laws`) of every stratum; None if there are none (`has_laws`).
-
-    Other samples are not drawn if `noise_alone` and if the model simulates its parameters directly.
-    """
+def laws(released: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | None] | None:
+    """Laws (`refit.Laws`) of every stratum; None if there are none (`has_laws`)."""
     if not has_laws(released):
         return None
     by_stratum = list[Laws | None]()
     for batch in batches_of(released.crosstab):
-        by_stratum += laws_of(released, batch, noise_alone)
+        by_stratum += laws_of(released, batch)
         tick(len(batch))
     return by_stratum
 
@@ -183,9 +188,11 @@ def laws_of(released: ReleasedObject, strata: range, noise_alone: bool = False) 
         return [_simulate(released, stratum, counts, noise_alone) or refitted(released, stratum) for stratum in strata]
 
 
-def laws_and_spreads(released: ReleasedObject, batch: range) -> tuple[list[Laws | None], list[list[LawSpread]]]:
+def laws_and_spreads(
+    released: ReleasedObject, batch: range, noise_alone: bool = False
+) -> tuple[list[Laws | None], list[list[LawSpread]]]:
     """Work of a batch: laws without synthetic samples, and spreads over its rows by outcome and law."""
-    laws_of_batch = laws_of(released, batch)
+    laws_of_batch = laws_of(released, batch, noise_alone)
     spread = _spreads_of(released, batch, laws_of_batch)
     return [law if law is None else law._replace(records=None) for law in laws_of_batch], spread
 
@@ -201,9 +208,11 @@ class TouchedSums(NamedTuple):
     laws: Sequence[CellSums]
 
 
-def sums_over_cells(released: ReleasedObject, batch: range) -> dict[tuple[CellsKey, int], TouchedSums]:
+def sums_over_cells(
+    released: ReleasedObject, batch: range, noise_alone: bool = False
+) -> dict[tuple[CellsKey, int], TouchedSums]:
     """Work of a batch: sums over its rows, by table and outcome."""
-    spread = _spreads_of(released, batch, laws_of(released, batch))
+    spread = _spreads_of(released, batch, laws_of(released, batch, noise_alone))
     rows, sums = rows_of_batch(released.crosstab, batch), dict[tuple[CellsKey, int], TouchedSums]()
     n = released.crosstab.count[rows].astype(float)
     for table in released.job.tables:
@@ -245,12 +254,9 @@ def recounts(released: ReleasedObject) -> Floats | None:
     return counted_again(released.job, released.crosstab, RECOUNTS, released.seed.generator("precision counts"))
 
 
-def spreads(released: ReleasedObject, tick: Callable[[int], None], noise_alone: bool = False) -> list[Spreads] | None:
-    """Draws of every outcome's expectations in every crosstab row; None if the model has no laws.
-
-    `noise_alone` is that of `laws`.
-    """
-    return spreads_under(released, laws(released, tick, noise_alone))
+def spreads(released: ReleasedObject, tick: Callable[[int], None]) -> list[Spreads] | None:
+    """Draws of every outcome's expectations in every crosstab row; None if the model has no laws."""
+    return spreads_under(released, laws(released, tick))
 
 
 def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | None) -> list[Spreads] | None:

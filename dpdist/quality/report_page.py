@@ -12,14 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from dpdist.core.digests import Keyed, digest
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, sha256, write_text
 from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
-from dpdist.core.records import Cells, Crosstab, Floats
+from dpdist.core.records import Cells, Crosstab, Floats, Ints
 from dpdist.job import StatisticName, Table
 from dpdist.opening.results import NO_EVALUATION, Evaluations
 from dpdist.publish.accuracy import design_in_words
@@ -395,7 +394,7 @@ class EvaluatedTables(Mapping[str, pd.DataFrame]):
     def __getitem__(self, name: str) -> pd.DataFrame:
         noise, rows = self.noise[name], self.evaluations[name]
         table = next(table for table in self.release.job.tables if table.name == name)
-        published = rows[_published(table, self.release.cells(table), rows).shown].reset_index(drop=True)
+        published = rows[_published(table, self.release.cells(table), rows).cell >= 0].reset_index(drop=True)
         return published.assign(synthetic_noise_se=noise)
 
     def __iter__(self) -> Iterator[str]:
@@ -428,45 +427,42 @@ def _judged(evaluated: Keyed[tuple[Evaluations, ReleasedObject]]) -> JudgedTable
         cells = release.cells(table)
         published = _published(table, cells, rows)
         unjudged += [f"{table.name}, {text}" for text in published.missing]
-        noise[table.name] = _errors(of_noise, table, cells, rows[published.shown])
+        shown = published.cell >= 0
+        noise[table.name] = _errors(of_noise, table, cells, rows[shown], published.cell[shown])
     judged = verdicts(EvaluatedTables(evaluations, release, noise), release.job.survey.clustered)
     return JudgedTables(noise, unjudged, judged)
 
 
 class _Published(NamedTuple):
-    """Rows of an evaluation whose figures are published, true for each; and published parts without an evaluation."""
+    """Each row's cell among the published ones, (row,), −1 for rows whose figures are not published; and published parts
+    without an evaluation.
+    """
 
-    shown: NDArray[np.bool_]
+    cell: Ints
     missing: list[str]
 
 
 def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> _Published:
-    labels, present = set(cells.labels), _labels(table, rows)
-    about = [variable if isinstance(variable, str) else None for variable in rows["variable"]]
-    have = list(zip(rows["statistic"], about, strict=True))
-    text_by_statistic = {(statistic.label, statistic.about): statistic.text for statistic in table.statistics}
-    missing = [text for statistic, text in text_by_statistic.items() if statistic not in have]
-    if len(labels.intersection(present)) < len(labels):
+    labels = pd.MultiIndex.from_tuples(cells.labels) if table.by else None
+    cell = np.zeros(len(rows), dtype=np.int64)
+    if labels is not None:
+        cell = np.asarray(labels.get_indexer(pd.MultiIndex.from_frame(rows[list(table.by)].astype(str))), dtype=np.int64)
+    rows_of = {statistic.text: rows_with(rows, statistic) for statistic in table.statistics}
+    missing = [text for text, selection in rows_of.items() if not selection.any()]
+    if len(np.unique(cell[cell >= 0])) < len(cells):
         missing.append("margins")
-    selection = [label in labels and statistic in text_by_statistic for label, statistic in zip(present, have, strict=True)]
-    return _Published(np.array(selection, dtype=np.bool_), missing)
+    return _Published(np.where(np.logical_or.reduce([*rows_of.values()]), cell, -1), missing)
 
 
-def _labels(table: Table, rows: pd.DataFrame) -> list[tuple[str, ...]]:
-    columns = [rows[name].astype(str).tolist() for name in table.by]
-    return list(zip(*columns, strict=True)) if columns else [()] * len(rows)
-
-
-def _errors(noise: NoiseErrors, table: Table, cells: Cells, rows: pd.DataFrame) -> Floats:
+def _errors(noise: NoiseErrors, table: Table, cells: Cells, rows: pd.DataFrame, cell: Ints) -> Floats:
+    """Standard errors by noise alone of published rows, (row,), which have these cells."""
     values, by_outcome = np.full(len(rows), np.nan), dict[str, dict[StatisticName, Floats]]()
-    place = {label: number for number, label in enumerate(cells.labels)}
-    positions = np.array([place[label] for label in _labels(table, rows)])
     for statistic in table.statistics:
         if statistic.plain:
             outcome, mine = statistic.variable or noise.released.job.outcomes[0], rows_with(rows, statistic)
             if outcome not in by_outcome:
                 by_outcome[outcome] = noise.errors(table, cells, outcome)
-            values[mine] = by_outcome[outcome][statistic.name][positions[mine]]
+            values[mine] = by_outcome[outcome][statistic.name][cell[mine]]
     return values
 
 

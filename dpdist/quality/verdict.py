@@ -66,10 +66,18 @@ class SimulatedTables(NamedTuple):
 
 
 class _Margins(NamedTuple):
-    """Margins that keep some columns: each base cell's group, and each row's group, or −1 for rows of other sets."""
+    """Margins that keep some columns: each base cell's group, each group's first cell, and each row's group, or −1 for rows
+    of other sets.
+    """
 
     group: Ints
+    first: Ints
     row: Ints
+
+    def squares_within(self, other: _Margins, v: Floats) -> Floats:
+        """Sums of squared sums of v over the parts of each group that `other` divides it into, (group,)."""
+        squares = np.asarray(np.bincount(other.group, v), dtype=np.float64) ** 2
+        return np.asarray(np.bincount(self.group[other.first], squares), dtype=np.float64)
 
 
 def shared_errors(rows: pd.DataFrame, deviation: Floats, by: Sequence[str]) -> SimulatedTables:
@@ -83,23 +91,27 @@ def shared_errors(rows: pd.DataFrame, deviation: Floats, by: Sequence[str]) -> S
     records = np.ones(n) if additive else rows["records"].to_numpy(dtype=float)[base]
     v = records * deviation[base]
     columns = range(len(by))
-    sets = (
-        [_margins(list(names), codes, at_level, base) for k in columns for names in combinations(columns, k)] if n else []
-    )
-    margin_sets = [margins for margins in sets if (margins.row >= 0).any()]
-    gamma = _common(margin_sets, v, None if additive else records, deviation)
+    sets = {
+        frozenset(names): _margins(list(names), codes, at_level, base)
+        for k in (range(len(by) + 1) if n else ())
+        for names in combinations(columns, k)
+    }
+    shared = [names for names, margins in sets.items() if len(names) < len(by) and (margins.row >= 0).any()]
+    margin_sets = [sets[names] for names in shared]
+    joined = [[sets[one | other] for other in shared] for one in shared]
+    gamma = _common(margin_sets, joined, v, None if additive else records, deviation)
     rng = PUBLIC.generator(f"{n} cells, {len(rows)} rows")
-    scaled = [_scaled(margins, v, gamma, margin_sets) for margins in margin_sets]
+    scaled = [_scaled(margins, v, gamma, unions) for margins, unions in zip(margin_sets, joined, strict=True)]
     pairs_held, above, held_margins = list[Ints](), list[Ints](), list[Ints]()
     for draws in _parts(len(rows)):
-        z = np.sqrt(_unshared(gamma)) * rng.standard_normal((draws, n))
+        z = np.sqrt(_unshared(gamma)) * rng.standard_normal((n, draws))
         for common, margins in zip(gamma, margin_sets, strict=True):
             if common > 0.0:
-                z += np.sqrt(common) * rng.standard_normal((draws, int(margins.group.max()) + 1))[:, margins.group]
-        within = [np.count_nonzero(np.abs(sums @ z.T) <= NORMAL_90, axis=0) for sums in scaled]
+                z += np.sqrt(common) * rng.standard_normal((int(margins.group.max()) + 1, draws))[margins.group]
+        within = [np.count_nonzero(np.abs(sums @ z) <= NORMAL_90, axis=0) for sums in scaled]
         held_margins.append(np.sum(within, axis=0) if within else np.zeros(draws, dtype=np.int64))
-        pairs_held.append(np.count_nonzero(np.abs(z) <= NORMAL_90, axis=1))
-        above.append(np.count_nonzero(z > 0.0, axis=1))
+        pairs_held.append(np.count_nonzero(np.abs(z) <= NORMAL_90, axis=0))
+        above.append(np.count_nonzero(z > 0.0, axis=0))
     margin = np.logical_or.reduce([np.zeros(len(rows), dtype=bool), *(margins.row >= 0 for margins in margin_sets)])
     simulated = [np.concatenate(numbers).astype(float) for numbers in (pairs_held, held_margins, above)]
     return SimulatedTables(
@@ -119,11 +131,17 @@ def _parts(rows: int) -> list[int]:
     return [min(most, draws - start) for start in range(0, draws, most)]
 
 
-def _scaled(margins: _Margins, v: Floats, gamma: Floats, margin_sets: Sequence[_Margins]) -> scipy.sparse.csr_array:
-    """Errors of margins, in their standard deviations, from those of base cells, (margin, cell)."""
+def _scaled(margins: _Margins, v: Floats, gamma: Floats, unions: Sequence[_Margins]) -> scipy.sparse.csr_array:
+    """Errors of margins, in their standard deviations, from those of base cells, (margin, cell).
+
+    `unions` keep the columns of `margins` and of each set in turn.
+    """
+    variance = _unshared(gamma) * np.bincount(margins.group, v**2)
+    for common, union in zip(gamma, unions, strict=True):
+        variance = variance + common * margins.squares_within(union, v)
     inside = scipy.sparse.csr_array((v, (margins.group, np.arange(len(v)))))
     places = margins.row[margins.row >= 0]
-    deviations = np.sqrt(_variances(inside, gamma, margin_sets)[places])
+    deviations = np.sqrt(np.maximum(variance[places], np.finfo(float).tiny))
     return scipy.sparse.csr_array(scipy.sparse.diags_array(1.0 / deviations) @ inside[places])
 
 
@@ -157,44 +175,36 @@ def _margins(
     key = np.zeros(len(codes), dtype=np.int64)
     for name in names:
         key = np.unique(key * (int(codes[:, name].max()) + 1) + codes[:, name], return_inverse=True)[1]
-    keys, group = np.unique(key[base], return_inverse=True)
+    keys, first, group = np.unique(key[base], return_index=True, return_inverse=True)
     place = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
     of_set = (at_level.sum(axis=1) == len(names)) & at_level[:, list(names)].all(axis=1) & (keys[place] == key)
-    return _Margins(group, np.where(of_set, place, -1))
+    return _Margins(group, first, np.where(of_set, place, -1))
 
 
-def _common(margin_sets: Sequence[_Margins], v: Floats, records: Floats | None, deviation: Floats) -> Floats:
-    """The γ of every set of columns: variances of errors that cells which agree in these columns share."""
+def _common(
+    margin_sets: Sequence[_Margins],
+    joined: Sequence[Sequence[_Margins]],
+    v: Floats,
+    records: Floats | None,
+    deviation: Floats,
+) -> Floats:
+    """The γ of every set of columns: variances of errors that cells which agree in these columns share.
+
+    `joined` has the margins that keep the columns of two sets.
+    """
     if not margin_sets:
         return np.zeros(0)
     pairs, excess = np.zeros((len(margin_sets), len(margin_sets))), np.zeros(len(margin_sets))
     for i, margins in enumerate(margin_sets):
         rows = np.flatnonzero(margins.row >= 0)
         places = margins.row[rows]
-        present = np.isin(margins.group, places)
         size = 1.0 if records is None else np.bincount(margins.group, records)[places]
-        squares = np.bincount(margins.group, v**2)[places]
-        excess[i] = float(((deviation[rows] * size) ** 2 - squares).sum())
-        for j, shared in enumerate(margin_sets):
-            key = margins.group[present] * (int(shared.group.max()) + 1) + shared.group[present]
-            both = np.unique(key, return_inverse=True)[1]
-            pairs[i, j] = float((np.bincount(both, v[present]) ** 2).sum() - (v[present] ** 2).sum())
+        squares = np.bincount(margins.group, v**2)
+        excess[i] = float(((deviation[rows] * size) ** 2 - squares[places]).sum())
+        pairs[i] = [float((margins.squares_within(union, v) - squares)[places].sum()) for union in joined[i]]
     scale = np.where(np.diag(pairs) > 0.0, np.diag(pairs), np.inf)
     gamma = scipy.optimize.nnls(pairs / scale[:, None], excess / scale, maxiter=100 * len(margin_sets))[0]
     return np.asarray(gamma / max(gamma.sum(), 1.0))
-
-
-def _variances(inside: scipy.sparse.csr_array, gamma: Floats, margin_sets: Sequence[_Margins]) -> Floats:
-    """Variances of sums of cells' errors, (group,)."""
-    squares = inside.copy()
-    squares.data = squares.data**2
-    total = _unshared(gamma) * np.asarray(squares.sum(axis=1))
-    for common, margins in zip(gamma, margin_sets, strict=True):
-        n = len(margins.group)
-        grouped = inside @ scipy.sparse.csr_array((np.ones(n), (np.arange(n), margins.group)))
-        grouped.data = grouped.data**2
-        total = total + common * np.asarray(grouped.sum(axis=1))
-    return np.asarray(np.maximum(total, np.finfo(float).tiny))
 
 
 # - `error_ratio`: the median ratio of published to direct standard errors, over a table's base cells with a positive
@@ -633,8 +643,9 @@ def errors_of(rows: pd.DataFrame) -> Errors:
 
 def _beyond(rows: pd.DataFrame, sizes: Floats) -> tuple[tuple[str, ...], ...]:
     """Labels of the published cells whose errors, (row,) in direct standard errors, are above FAR_NAMED."""
-    labels = list(rows[labels_of(rows)].astype(str).itertuples(index=False, name=None))
-    return tuple(labels[k] for k in np.argsort(-sizes, kind="stable") if sizes[k] > FAR_NAMED)
+    order = np.argsort(-sizes, kind="stable")
+    named = rows.iloc[order[sizes[order] > FAR_NAMED]]
+    return tuple(named[labels_of(rows)].astype(str).itertuples(index=False, name=None))
 
 
 def holds_direct(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -32,7 +32,7 @@ from dpdist.publish.folder import publish as publish_folder
 from dpdist.publish.noisy_figures import NoiseErrors, keyed
 from dpdist.publish.released import read_released
 from dpdist.publish.standard_errors import cells_key
-from dpdist.quality import report_material
+from dpdist.quality import report_material, report_page
 from dpdist.quality.report_page import ANSWERS, MARKING, _cells_drawn, _lighter, material_of, overall_verdict, write_report
 from dpdist.quality.report_parts import ReportFigure, Section, axis, distribution, error
 from dpdist.quality.summary import overall
@@ -313,6 +313,22 @@ def test_a_verdict_after_a_publication_has_the_noise_errors_that_are_simulated_a
     assert all(np.array_equal(kept[name], simulated[name], equal_nan=True) for name in STATISTICS)
     noisy_figures._published[keyed(release).key] = {key: [np.ones(len(cells))] * 3}
     assert np.isfinite(noise.errors(table, cells, "salary")["mean"]).all() == noise.known
+
+
+def test_a_run_and_its_page_simulate_noise_once(workspace: Path, tmp_path: Path) -> None:
+    """The verdict knows the release that it reads anew, though that has no paths. Control: another process's page."""
+    before = noisy_figures._simulated.cache_info().misses
+    job = str(workspace.parent / "job.yaml")
+    done = CliRunner().invoke(app, ["run", job, "--workspace", str(tmp_path / "ws"), "-q"])
+    assert done.exit_code == 0, done.output
+    with Workspace.opened(tmp_path / "ws") as space:
+        page = write_report(material_of(space)).read_bytes()
+        assert noisy_figures._simulated.cache_info().misses == before
+        noisy_figures._published.clear()
+        report_page._judged.cache_clear()
+        assert write_report(material_of(space)).read_bytes() == page
+    by_noise = NoiseErrors.of(read_released(tmp_path / "ws" / "public" / "released")).known
+    assert noisy_figures._simulated.cache_info().misses == before + by_noise
 
 
 def test_open_writes_the_page_again_and_opens_it(workspace: Path, html: str, monkeypatch: pytest.MonkeyPatch) -> None:
