@@ -46,6 +46,20 @@ def return_memory() -> None:
         trim(0)
 
 
+LARGEST_REUSED, MOST_KEPT = 32 * 2**20, 64 * 2**20
+"""Bytes of the largest array that takes memory of freed ones, and of freed memory that waits for arrays."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+
+
+def reuse_memory() -> None:
+    """Lets arrays take the memory of freed ones. The system clears every page that it gives anew, which takes longer than
+    most sums over it; and Dask asks it for nearly every array of a worker.
+    """
+    if sys.platform == "linux" and (set_option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        set_option(_MMAP_THRESHOLD, LARGEST_REUSED)
+        set_option(_TRIM_THRESHOLD, MOST_KEPT)
+
+
 def write_no_core(for_good: bool = False) -> None:
     """Forbids core files of this process and those that it starts: its memory may hold records and keys.
 

@@ -43,7 +43,7 @@ def broken_links() -> tuple[type[Exception], ...]:
 
 def settings(start_timeout: float) -> dict[str, Any]:
     return {
-        "distributed.nanny.pre-spawn-environ": {**_ONE_THREAD, "MALLOC_TRIM_THRESHOLD_": "65536"},
+        "distributed.nanny.pre-spawn-environ": _ONE_THREAD,
         "distributed.comm.timeouts.connect": f"{start_timeout}s",
         "distributed.scheduler.allowed-failures": ALLOWED_DEATHS,
         "distributed.worker.memory.spill": False,

@@ -14,7 +14,7 @@ import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
-from dpdist.core.this_process import collect_from_here, import_without_collecting
+from dpdist.core.this_process import collect_from_here, import_without_collecting, reuse_memory
 
 
 def main() -> None:
@@ -75,6 +75,7 @@ def dask_setup(worker: Any) -> None:
 
     worker.metrics |= {SIGNS: signs_of, PART: part_of}
     os.umask(0o077)
+    reuse_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if dask.config.get("dpdist.json-logs", False):
         log_as_json()

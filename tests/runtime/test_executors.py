@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -46,6 +49,31 @@ def check_that_it_gives_each_result_once_and_raises_what_a_task_raises(workers: 
 def test_an_executor_gives_each_result_once_and_raises_what_a_task_raises(runtime: Runtime) -> None:
     with executor(runtime) as workers:
         check_that_it_gives_each_result_once_and_raises_what_a_task_raises(workers, runtime)
+
+
+ARRAYS, PAGES = 100, 512
+"""Numbers of arrays that are made and freed in turn, and of their pages."""
+
+
+def fresh_pages(key: int) -> int:
+    """The number of pages that the system gives for the arrays."""
+    import numpy as np
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(ARRAYS):
+        np.ones(PAGES * 4096, dtype=np.int8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="options of glibc")
+def test_arrays_of_a_worker_take_memory_of_freed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under Dask's setting for workers, too. Control: another process under it, whose arrays all have fresh pages."""
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    with executor(ONE) as workers:
+        assert max(workers.map(fresh_pages, range(3))) < 5 * PAGES
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_executors as tests"
+    control = [sys.executable, "-c", f"{code}; print(tests.fresh_pages(0))"]
+    assert int(subprocess.run(control, check=True, capture_output=True, text=True).stdout) > ARRAYS * PAGES / 2
 
 
 def listening() -> set[str]:
