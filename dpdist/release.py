@@ -130,8 +130,8 @@ def guarded(job: Job, listener: Listener) -> Listener:
 
 
 AGAIN = (
-    "Nothing new is released: this workspace has the release of the run of {date}, and no budget is spent again. "
-    "A new period takes a workspace of its own, as --workspace 'releases/{{{{period}}}}'."
+    "Nothing new is released: this workspace has the release of the run of {date}, and no budget is spent again. A new "
+    "period needs its own workspace, such as --workspace 'releases/{{{{period}}}}'."
 )
 
 
@@ -345,6 +345,7 @@ def publish(
     with Workspace.opened(workspace) as space, space.publishing(), single_threaded():
         with publishing(space.public):
             recover(space.held_release)
+            space.refuse_absent()
             folder = space.newest
             if (folder / MANIFEST).exists():
                 refuse_unverified(folder, made_again=True)

@@ -137,7 +137,7 @@ def _beyond(result: GateResult) -> str:
         return f"{result.gate}: {result.measured:.3g} (noise sd {result.noise_sd:.2g})"
     verb = "has" if result.without_figure == 1 else "have"
     cells = f"{result.without_figure} of {result.figures} cells {verb} no figure"
-    return f"{result.gate}: beyond every limit, for {cells}, or one of 0"
+    return f"{result.gate}: beyond every limit, because {cells}, or a figure of 0"
 
 
 IN_WORDS = (

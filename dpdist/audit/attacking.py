@@ -226,7 +226,7 @@ ATTACKS = {
     "attack": "`nearest record`, `singling out` or `membership`",
     "measure": "name of the measure",
     "value": "the figure",
-    "claimed": "of a lower bound on ε: the claim; else null",
+    "claimed": "for a lower bound on ε: the claim; otherwise null",
     "exceeds": "whether the bound is above the claim",
 }
 """Columns of audit-attacks.parquet."""
@@ -260,7 +260,7 @@ def _attack(space: Workspace, holdout: Input, listener: Listener) -> Confidentia
     job = fit.job
     paths = sorted((space.newest / "synthetic").glob("set-*.parquet"))
     if not paths:
-        raise WorkspaceError(space.place, "the release has no synthetic records", "audit it by --draws, which needs none")
+        raise WorkspaceError(space.place, "the release has no synthetic records", "audit it with --draws, which needs none")
     sets = pd.concat([pq.read_table(path).to_pandas() for path in paths], ignore_index=True)
     names = [name for name in job.categories if name in sets]
     source = open_source(job.by_record, holdout)

@@ -237,13 +237,15 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
     job = next(iter(fits.values())).job
     guarantee = mechanism_of(job).promise(job).total
     if isinstance(guarantee, NoGuarantee) or job.sampler.name == "stan":
-        why = "nothing is promised" if isinstance(guarantee, NoGuarantee) else "every draw would be a fit of Stan's"
+        why = "nothing is promised" if isinstance(guarantee, NoGuarantee) else "every draw would be a fit by Stan"
         raise WorkspaceError(space.place, why, "audit a release with a guarantee, by another sampler")
     delta = float(getattr(guarantee, "delta", None) or 0)
     claimed, most = claim_of_record(job, guarantee), most_shown(runs, delta)
     if most <= claimed:
         why = f"{runs} draws cannot show more than the claimed ε of {claimed:g}, whatever the mechanism does"
-        raise WorkspaceError(space.place, why, f"it takes {draws_to_exceed(claimed, delta)} draws at least; more show more")
+        raise WorkspaceError(
+            space.place, why, (f"it takes {draws_to_exceed(claimed, delta)} draws at least; more draws can prove more")
+        )
     _refuse_weights_beyond_bounds(space, job)
     smallest = strata["rows"].to_numpy().argsort(kind="stable")[:MOST_STRATA]
     rows = list[tuple[Any, ...]]()
@@ -423,7 +425,9 @@ def refuse_unfinished(space: Workspace, listener: Listener) -> None:
     """Raises `WorkspaceError` unless there are a release and its confidential folder, whose files are not damaged."""
     needed = (space.newest / MANIFEST, space.confidential / "strata.parquet", space.key)
     if not all(space.store.download(path) for path in needed):
-        raise WorkspaceError(space.place, UNFINISHED, "run its job to the end first")
+        raise WorkspaceError(
+            space.place, UNFINISHED, "name the workspace of a run, and run its job to the end", exit_code=2
+        )
     units = [name.removesuffix(".json") for name in sorted(space.store.names(space.completions)) if name.startswith(READ)]
     with stage(listener, "check files", len(units)) as tick:
         for unit in units:

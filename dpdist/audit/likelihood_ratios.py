@@ -70,7 +70,7 @@ class LossMeter:
         if isinstance(query, Choice):
             return query.under(np.zeros(query.noise.size)) if self.choose is None else self.choose(query)
         if not isinstance(query, FigureQuery):
-            raise NotAdded(f"noise is applied in another way than by adding it: {type(query).__name__}")
+            raise NotAdded(f"noise is not added to sums: {type(query).__name__}")
         low, high = query.ends
         if ((query.sums < low) | (query.sums > high)).any():
             raise BeyondRange("a sum is not in its public range")

@@ -103,8 +103,8 @@ def scheduler(
 def worker(
     scheduler: Annotated[str, typer.Argument(envvar="DPDIST_SCHEDULER", help="tls://host:port of the scheduler.")],
     tls: RoleFolder,
-    host: Annotated[str | None, typer.Option("--host", help="Address to listen on; unset: found by itself.")] = None,
-    port: Annotated[int, typer.Option("--port", min=0, max=65534, help="Port, and the next one; 0: any.")] = 0,
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on; unset: chosen automatically.")] = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65534, help="The first of two ports; 0: any.")] = 0,
     name: Annotated[str | None, typer.Option("--name", envvar="DASK_WORKER_NAME", help="Unset: the address.")] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Such as 2GiB; unset: the container's.")] = None,
     http: Http = HTTP,
@@ -125,7 +125,7 @@ def worker(
 def size(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job.")],
     input: Annotated[Path | None, typer.Option("--input", help="File to read instead of the job's input.")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Most workers; fewer if tasks are fewer.")] = 32,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Largest number of workers; tasks may need fewer.")] = 32,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A key of the job, dotted, and its value as YAML."),
@@ -142,10 +142,10 @@ def size(
 @app.command()
 def manifests(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job.")],
-    namespace: Annotated[str, typer.Option("--namespace", help="Namespace of this release alone.")],
+    namespace: Annotated[str, typer.Option("--namespace", help="Namespace for this release alone.")],
     image: Annotated[str, typer.Option("--image", help="The image, by digest or by its own tag.")],
     input: Annotated[Path | None, typer.Option("--input", help="File to plan for instead of the job's input.")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Most workers; fewer if tasks are fewer.")] = 32,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Largest number of workers; tasks may need fewer.")] = 32,
     workspace: Annotated[
         str, typer.Option("--workspace", help="A folder below /workspace, or s3://BUCKET/PREFIX.")
     ] = "/workspace/release",

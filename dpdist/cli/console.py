@@ -113,7 +113,7 @@ def _interrupted(afterwards: str) -> CommandFailed:
 RARE = {
     ("verify", "sign", "keygen"): "Check a release, sign it, and make a pair of keys.",
     ("diff", "series"): "Compare two releases, or tabulate several periods.",
-    ("rehearse", "calibrate"): "Try mechanisms, tune constants, on public files.",
+    ("rehearse", "calibrate"): "Try mechanisms and tune constants on public files.",
     ("study", "audit"): "Study mechanisms, and audit a release's claim.",
     ("explain", "schema"): "Say what a caution means; print the schema of jobs.",
     ("cluster", "ledger", "stan"): "Workers, accounts of budgets, Stan programs.",
@@ -157,7 +157,7 @@ _REMEDIES = {
 def _remedy(error: OSError, afterwards: str) -> str:
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"give user {os.getuid()} access{afterwards}"
-    return _REMEDIES.get(error.errno or 0, f"free or mend it{afterwards}")
+    return _REMEDIES.get(error.errno or 0, f"free or repair it{afterwards}")
 
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or a shipped job's name.")]

@@ -80,7 +80,9 @@ def chosen_design(names: Sequence[str], options: Options, asks: bool, job: Path)
     strata, psu, prefix = options.strata, options.psu, options.replicates
     if asks and strata is None:
         answer = str(
-            typer.prompt("Columns of design strata, with commas (or none)", default=", ".join(likely.strata) or NONE)
+            typer.prompt(
+                ("Columns of design strata, separated by commas (or none)"), default=", ".join(likely.strata) or NONE
+            )
         )
         strata = [name.strip() for name in answer.split(",")]
     if asks and psu is None and prefix is None and likely.replicates is None:

@@ -106,7 +106,7 @@ def _print(differing: Differences) -> None:
 
 
 NO_SERIES = 2
-"""Exit code if the releases make no series."""
+"""Exit code if the releases form no series."""
 
 
 def series(
@@ -119,7 +119,7 @@ def series(
     """Write one table over periods, and the changes between them. Spends nothing.
 
     It has a page and a workbook. Only public files are read, after checks. Name releases in the order of their periods.
-    Exit code 2: they make no series, or one of them is incomplete.
+    Exit code 2: they form no series, or one of them is incomplete.
     """
     from dpdist.opening.results import open_release
     from dpdist.publish.series import series_of

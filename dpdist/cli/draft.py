@@ -26,7 +26,7 @@ KEPT_OUTCOME = (
     "Write 0, add an outcome 'answered' of 1 and 0, and publish {{ratio: [{0}, answered]}}; or impute, or name a universe; "
     "or, where that number is public, leave them out of the file and say so under assumed_public"
 )
-SHARE = "; the mean is the share of {}: exchange 0 and 1 for that of {}"
+SHARE = "; the mean is the share of {}: exchange 0 and 1 for the share of {}"
 ONE_VALUE = "the public file has one value, so bounds are unknown"
 FEW = f"# fewer than {FEW_RECORDS} public records: name the level to merge each with, when files are read"
 UNIT = re.compile(
@@ -121,7 +121,7 @@ class Draft:
 
     def _head(self) -> Iterator[str]:
         yield f"dataset: {flow(self.dataset)}  {ACCOUNT}"
-        yield f"period: {flow(self.period)}" if self.period else '# TODO fill: period: "…", what the release is of'
+        yield f"period: {flow(self.period)}" if self.period else '# TODO fill: period: "…", the period of the release'
         yield f"input: {flow(dict(self.input))}" if self.input else "# input: {path: …}, or --input FILE"
 
     def _columns(self) -> Iterator[str]:
@@ -229,7 +229,7 @@ class Draft:
             yield f"# TODO fill: state the method of {named} as kind, and replace the line above by this one: {kinds}"
             yield f"# survey: {flow(ready)}"
         elif design.psu is not None and "design_effect" not in survey:
-            yield "# Published errors know no clusters: state survey.design_effect, a public figure, where you have one"
+            yield "# Published errors ignore clusters: state survey.design_effect, if you have a public figure"
 
     def _effect(self, *, clustered: bool) -> dict[str, str]:
         """The design effect of a clustered survey, which a reference shows."""
@@ -250,7 +250,7 @@ class Draft:
         if self.reference is not None and self.spec.needs_reference:
             if "period" not in self.reference:
                 reference_text = flow({**self.reference, "period": "…"})
-                yield f"# TODO fill: reference: {reference_text}, and the period that this file is of"
+                yield f"# TODO fill: reference: {reference_text}, and the period of this file"
                 return
             source = "" if "provenance" in self.reference else "; provenance: … says where it comes from"
             yield f"reference: {flow(dict(self.reference))}  # an earlier file, which you declare public{source}"
@@ -274,7 +274,7 @@ class Draft:
             across = {"every_pair_of": list(self.by)}
         table = {"name": "table", **across, "statistics": ["count", *({"mean": name} for name in self.outcomes)]}
         if self.proposed:
-            yield "# by: nobody named these columns; they are the first categories that do not say the same"
+            yield "# by: --table named no columns; these are the first categories that are not redundant"
         yield f"tables:  # several in one entry: by: [[…], […]], or every_pair_of: […]\n  - {flow(table)}"
         text = {name: self._text(name) for name in (*self.by, *self.outcomes)}
         if any(text.values()):

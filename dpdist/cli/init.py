@@ -55,7 +55,7 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; accept all proposals.")] = False,
     confidential: Annotated[
         bool,
-        typer.Option("--i-know-this-reads-confidential-data", help="Propose from FILE's values, too; confirm."),
+        typer.Option("--i-know-this-reads-confidential-data", help="Propose from FILE's values, too; you confirm."),
     ] = False,
 ) -> None:
     """Write a commented job for a file. Open decisions are marked TODO."""
@@ -173,7 +173,7 @@ def _by(
     if not asks:
         return likely
     while True:
-        typed = str(typer.prompt("Columns of the table, with commas", default=", ".join(likely) or NONE))
+        typed = str(typer.prompt("Columns of the table, separated by commas", default=", ".join(likely) or NONE))
         names = [] if typed == NONE else [name.strip() for name in typed.split(",")]
         if not (unknown := [name for name in names if name not in columns]):
             return names
@@ -247,8 +247,8 @@ def _roles(
         outcomes = numbers if len(numbers) == 1 else []
         candidates = [name for name in numbers or remaining if name != weight]
         question = (
-            "The outcomes, sensitive numbers, with commas "
-            f"(of {', '.join(candidates[:10])}{', …' if len(candidates) > 10 else ''})"
+            "The outcomes, sensitive numbers, separated by commas (from "
+            f"{', '.join(candidates[:10])}{', …' if len(candidates) > 10 else ''})"
         )
         typed = str(typer.prompt(question, default=outcomes[0] if outcomes else None)) if asks else ""
         outcomes = [name.strip() for name in typed.split(",") if name.strip() not in ("", NONE)] if asks else outcomes

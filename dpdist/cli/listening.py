@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from datetime import timedelta
+from math import inf
 from typing import Any, TextIO
 
 from rich.progress import (
@@ -97,9 +98,10 @@ def line_of(state: Mapping[str, Any]) -> str:
 
 
 class _Periodic:
-    """Listens to a command, and prints its progress every `first` seconds until a stage begins, then at every `interval`.
+    """Listens to a command, and prints its progress after `first` seconds, then at every `interval`.
 
-    A thread prints it, even during a long step without events. A command that ends sooner prints nothing.
+    While no stage has begun, it looks every `first` seconds, so that the first stage is soon named. A thread prints, even
+    during a long step without events. A command that ends sooner prints nothing.
     """
 
     def __init__(self, first: float = FIRST, interval: float = EVERY) -> None:
@@ -120,13 +122,15 @@ class _Periodic:
         self.show(event)
 
     def _speak(self) -> None:
-        pause = self._first
+        pause, due = self._first, -inf
         while not self._ended.wait(pause):
             started = self._state.started
-            try:
-                self.say(self._state.figures)
-            except (OSError, ValueError):  # nobody reads: the pipe is broken, or the stream is closed
-                return
+            if started or time.monotonic() >= due:
+                try:
+                    self.say(self._state.figures)
+                except (OSError, ValueError):  # nobody reads: the pipe is broken, or the stream is closed
+                    return
+                due = time.monotonic() + self._interval
             pause = self._interval if started else self._first
 
     def show(self, event: Event) -> None:

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from dpdist.cli.console import Escaping
 from dpdist.cli.table_text import PUBLISHED_TOO, facts_text, least_width, paragraphs, promise, stated_cautions, table_text
-from dpdist.core.errors import WorkspaceError
 from dpdist.core.public_files import HELD, unfit
 from dpdist.core.records import Crosstab, cell_rows
 from dpdist.estimation.crosstab_table import crosstab_from_table, read_job
@@ -195,8 +194,7 @@ def _statement(space: Workspace) -> dict[str, Any]:
     folder = space.newest
     if space.store.download(folder / MANIFEST):
         space.store.download_folder(folder)
-    if not folder.is_dir():
-        raise WorkspaceError(space.place, "no public folder", "name the workspace of a run", 2)
+    space.refuse_absent()
     refuse_unverified(folder)
     statement: dict[str, Any] = json.loads((folder / "statement.json").read_text(encoding="utf-8"))
     return statement

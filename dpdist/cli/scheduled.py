@@ -97,7 +97,7 @@ class NothingReleased(DpdistError):
 
         remedy = f"name a new period, its input, and a workspace with {PERIOD} in its name; or give --period quarter"
         super().__init__(
-            f"nothing was released: workspace {workspace} has the release of the run of {date}, and the schedule is of "
+            f"nothing was released: workspace {workspace} has the release of the run of {date}, and the scheduled time is "
             f"{time} UTC\n    remedy:  {remedy}"
         )
 

@@ -26,7 +26,7 @@ from dpdist.core.errors import JobError, Problem, WorkspaceError
 
 def audit(
     workspace: Annotated[str | None, typer.Argument(help="Folder or URL of a run; unset with --black-box.")] = None,
-    records: Annotated[int, typer.Option("--records", min=1, help="Left out of a stratum.")] = 8,
+    records: Annotated[int, typer.Option("--records", min=1, help="Left out per stratum.")] = 8,
     all_rules: Annotated[bool, typer.Option("--all-rules", help="Audit under every weight rule.")] = False,
     draws: Annotated[
         int | None,

@@ -42,23 +42,23 @@ KINDS: Mapping[str, CautionKind] = {
         "Merge these cells, or use a larger reference.",
         explanation="In some cells the reference has so few records that their distributions are partly those of similar "
         "cells. Their quantiles and synthetic records say less about the cells themselves. Merge levels, or "
-        "take a larger reference.",
+        "use a larger reference.",
     ),
     "design_left_out": CautionKind(
         "release",
         "Published standard errors ignore {design}, so intervals may be too narrow.",
         "State survey.design_effect: {effect}.",
         explanation="The survey was drawn in clusters, or has replicate weights, and standard errors of this mechanism do "
-        "not show it. Figures stay as they are, but intervals are too narrow. State survey.design_effect, "
-        "which you can compute from an earlier file.",
+        "not reflect that. Figures stay as they are, but intervals are too narrow. State "
+        "survey.design_effect, which you can compute from an earlier file.",
     ),
     "reference_without_period": CautionKind(
         "plan",
         "The reference states no period. If it is the file of {period} itself, the release publishes confidential records.",
         "Add period and provenance to reference.",
-        explanation="The job does not say of which period the reference is. Were it the current file, the release would "
-        "publish records of the people whom it protects. State the reference's period and where it comes "
-        "from.",
+        explanation="The job does not state the reference's period. If the reference is the current file, the release "
+        "publishes records of the people whom it should protect. State the reference's period and where it "
+        "comes from.",
     ),
     "no_reference": CautionKind(
         "plan",
@@ -72,20 +72,21 @@ KINDS: Mapping[str, CautionKind] = {
     ),
     "periods": CautionKind(
         "plan",
-        "The job is of period {period} and its reference of {earlier}: {doubt}.",
+        "The job is for period {period}, and its reference is from {earlier}: {doubt}.",
         "Check both periods.",
-        explanation="A reference is as a rule the file of an earlier period. This one is later than the job, or one of the "
-        "two periods may be misspelt. The period is printed on the release, and the ledger charges it. Check both. A later "
-        "file may be the reference if it is public: the guarantee is the same, and the change is that back in time.",
+        explanation="A reference is usually the file of an earlier period. This one is later than the job, or one of the "
+        "two periods may be misspelled. The period is printed on the release, and the ledger charges it. "
+        "Check both. A later file may be the reference if it is public: the guarantee is the same, and "
+        "estimated changes then run back in time.",
     ),
     "old_reference": CautionKind(
         "plan",
-        "The reference is of {earlier}, {years} years from {period}: the distributions of weights and outcomes may have "
+        "The reference is from {earlier}, {years} years from {period}: the distributions of weights and outcomes may have "
         "changed since, which dpdist rehearse cannot see.",
         "Use a newer reference, or noisy histograms of the current file, which cost part of ε.",
         explanation="The reference is so old that weights and outcomes may be distributed differently today. Errors can "
-        "then be larger than a rehearsal shows, which knows the reference alone. Take a newer reference, or spend part of "
-        "ε on histograms of the current file.",
+        "then be larger than a rehearsal shows, because it uses the reference alone. Use a newer reference, "
+        "or spend part of ε on histograms of the current file.",
     ),
     "reference_published": CautionKind(
         "plan",
@@ -101,7 +102,7 @@ KINDS: Mapping[str, CautionKind] = {
         "not show.",
         "Use a larger file.",
         explanation="Limits at which values are clipped follow from the reference's largest values, and a small file "
-        "shows too few of them. Large values of the current file may then be cut. Take a larger reference.",
+        "shows too few of them. Large values of the current file may then be clipped. Use a larger reference.",
     ),
     "reference_unit": CautionKind(
         "plan",
@@ -124,21 +125,21 @@ KINDS: Mapping[str, CautionKind] = {
         "be below 1.",
         "Check the unit of the totals, and their population.",
         explanation="Weights are raked to public totals that are smaller than the numbers of records in the sample, as if "
-        "one record stood for less than one person. The totals are probably in thousands, or of another "
+        "one record stood for less than one person. The totals are probably in thousands, or those of another "
         "population.",
     ),
     "noise_of_gate": CautionKind(
         "plan",
-        "Gate '{gate}': its noise has a standard deviation of {deviation} over {smallest}. Unless that is above {least}, "
-        "the gate may fail good releases.",
+        "Gate '{gate}': its noise has a standard deviation of {deviation} relative to {smallest}. Unless that is above "
+        "{least}, the gate may fail good releases.",
         "List tables of large cells, or give gates more of ε.",
         explanation="A gate compares a noisy figure with a limit before it publishes. Its noise is so large that a good "
-        "release can fail, which costs the budget all the same. Let the gate look at tables of large cells, "
-        "or give gates a larger part of ε.",
+        "release can fail, which still costs the budget. Use tables with large cells for the gate, or give "
+        "gates a larger part of ε.",
     ),
     "weak_guarantee": CautionKind(
         "plan",
-        "ε = {epsilon} is a weak guarantee: whoever knows all other records can be nearly certain of one.",
+        "ε = {epsilon} is a weak guarantee: whoever knows all other records can be nearly certain about the last one.",
         "Use a smaller epsilon.",
         explanation="At so large an ε the guarantee rules out almost nothing: someone who knows everybody else in the "
         "file can infer a record from the release. Use a smaller ε, or do not call the release protected.",
@@ -153,7 +154,7 @@ KINDS: Mapping[str, CautionKind] = {
     "law_not_judged": CautionKind(
         "release",
         "Fit of the {law} law to the reference: {figures}.",
-        explanation="The model assumes a law of the outcome, and no cell of the reference is large enough to test it. "
+        explanation="The model assumes a law for the outcome, and no cell of the reference is large enough to test it. "
         "Look at the evaluation before you publish, or test the law on a larger reference.",
     ),
     "law_misfits": CautionKind(
@@ -161,7 +162,7 @@ KINDS: Mapping[str, CautionKind] = {
         "The {law} law does not fit the reference: {figures}. Figures will be off accordingly, and no standard error "
         "includes this.",
         "Use the mechanism tables, or a family that fits.",
-        explanation="The model assumes a law of the outcome that the reference contradicts. Figures will be off in the "
+        explanation="The model assumes a law for the outcome that the reference contradicts. Figures will be off in the "
         "same way, however large ε is, and no interval shows it. Use a family that fits, or the mechanism "
         "`tables`, which assumes no law.",
     ),
@@ -186,17 +187,17 @@ KINDS: Mapping[str, CautionKind] = {
         "plan",
         "{counts}: whoever knows such a person learns that person's table columns. {consequence}",
         "{remedies}",
-        explanation="The release publishes numbers of sample records, and some are below the job's minimum. Who knows "
-        "that a certain person is in the sample can then find that person's cell, and so its columns. Many "
-        "agencies forbid it. Use coarser levels or fewer columns; protect the counts with budget.adjacency: "
-        "add_remove; or state under public_frame why they may be published.",
+        explanation="The release publishes numbers of sample records, and some are below the job's minimum. Whoever knows "
+        "that a certain person is in the sample can then find that person's cell, and so learn these columns. "
+        "Many agencies forbid it. Use coarser levels or fewer columns; protect the counts with "
+        "budget.adjacency: add_remove; or state under public_frame why they may be published.",
     ),
     "empty_levels": CautionKind(
         "plan",
         "'{column}' has {empty} of {levels} levels without a record: {names}.",
-        "Check their spelling. Cells of such levels are published as empty, or from noise alone.",
+        "Check their spelling. Their cells are published as empty, or contain noise alone.",
         explanation="The job lists levels that no record has. One may be misspelled, so that its records are missing from "
-        "the tables. If levels are really empty, their cells are published as empty, or from noise alone.",
+        "the tables. If levels are really empty, their cells are published as empty, or contain noise alone.",
     ),
     "fit_unseen": CautionKind(
         "plan",
@@ -224,9 +225,9 @@ KINDS: Mapping[str, CautionKind] = {
         "plan",
         "{table}, {statistic}: figures may be more than {factor} direct standard errors off in {cells} ({names}).",
         "Raise epsilon, or merge levels with few records.",
-        explanation="The plan predicts that some figures will be several direct standard errors from what the file itself "
-        "gives. Raise ε, publish fewer tables, or take a nearer reference. Levels with few records can also "
-        "be merged; a total over all records cannot.",
+        explanation="The plan predicts that some figures will be several direct standard errors from the file's own "
+        "estimates. Raise ε, publish fewer tables, or use a more similar reference. Levels with few records "
+        "can also be merged; a total over all records cannot.",
     ),
     "public_totals_proposed": CautionKind(
         "plan",
@@ -239,22 +240,22 @@ KINDS: Mapping[str, CautionKind] = {
         "release",
         "{table}, {statistic}: figures may be more than {factor} direct standard errors off in {cells}.",
         "`beyond_direct` in statement.json lists all of them: do not rely on these figures.",
-        explanation="By what the release itself shows, some figures may be several direct standard errors from what the "
-        "file gives. `beyond_direct` in statement.json lists them. Do not rely on them, and expect the same "
-        "of differences and ratios that use them.",
+        explanation="The release itself shows that some figures may be several direct standard errors from the file's own "
+        "estimates. `beyond_direct` in statement.json lists them. Do not rely on them, and expect the same of "
+        "differences and ratios that use them.",
     ),
     "withheld": CautionKind(
         "release",
         "{table}: {withheld} of {figures} figures are withheld, because their standard errors are larger than {limit}.",
         "Use coarser cells; a larger ε helps only where noise is the larger part of the error.",
-        explanation="The job withholds figures whose standard error is larger than they are, because such figures say "
+        explanation="The job withholds a figure if its standard error is larger than the figure, because it would say "
         "nothing. Their limits are published. With coarser cells, fewer are withheld; a larger ε helps only "
         "where noise, and not the small sample, causes the error.",
     ),
     "all_withheld": CautionKind(
         "release",
         "{table}: no figure of {statistic} is published, because every standard error is larger than {limit}.",
-        "Check the units of file, bounds and reference; else use coarser cells.",
+        "Check the units of file, bounds and reference; otherwise use coarser cells.",
         explanation="A statistic has no published figure at all. The usual cause is a unit: file, bounds and reference "
         "must all be in euros, or all in thousands. If units agree, cells are too small for this statistic.",
     ),
@@ -270,8 +271,8 @@ KINDS: Mapping[str, CautionKind] = {
     "of_mechanism": CautionKind(
         "release",
         "{text}",
-        explanation="The mechanism, its weight rule, or a plug-in states this of itself, and the catalogue of cautions "
-        "has no such text. The page of the mechanism says more.",
+        explanation="This caution comes from the mechanism, its weight rule or a plug-in, and is not in the catalogue. "
+        "The mechanism's page says more.",
     ),
 }
 """By code. Of two texts that match, the one with more words of its own names the code."""

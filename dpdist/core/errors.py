@@ -153,7 +153,7 @@ class DataError(ProblemsError):
     def text(self, show_values: bool = False) -> str:
         counted = any(place.startswith("row ") for problem in self.problems for place in problem.places)
         message = super().text(show_values)
-        return f"{message}\n  Rows are counted from 1, a header not among them." if counted else message
+        return f"{message}\n  Rows are counted from 1, without the header." if counted else message
 
 
 class AnalysisError(DpdistError):
@@ -210,7 +210,7 @@ class NotAccepted(DpdistError):
 
     def __init__(self, measured: str, limits: str):
         self.measured, self.limits = measured, limits
-        remedy = "the budget is spent: publish nothing, or run a job with other tables, which spends one of its own"
+        remedy = "the budget is spent: publish nothing, or run a job with other tables, which spends its own budget"
         super().__init__(f"gates: {measured}\n    allowed: {limits}\n    remedy:  {remedy}")
 
 

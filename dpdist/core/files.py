@@ -183,7 +183,7 @@ LEDGER = 1
 """The format of a ledger's entries: `format` in its first entry. Its tables have another (ledger/book.py)."""
 WORKSPACE = 1
 """The format of a workspace with its journal and stored noise: `format` in confidential/identity.json."""
-OTHER_LIMITS = "this version of dpdist chooses other limits than those under which the noisy sums were measured"
+OTHER_LIMITS = "this version of dpdist chooses limits that differ from those under which the noisy sums were measured"
 """What is wrong where a version cannot publish a release of another one again, though it reads all formats."""
 LATER = "install a later dpdist: pip install --upgrade dpdist"
 """The remedy for a file of a later dpdist."""
@@ -210,7 +210,7 @@ def misfit(number: Any, newest: int) -> Misfit | None:
     here = version("dpdist")
     allowed = f"format {newest}" if newest == 1 else f"formats 1 to {newest}"
     if isinstance(number, int) and not isinstance(number, bool) and number > newest:
-        fault = f"format {str(number)[:20]}, which a later dpdist than {here} wrote"
+        fault = f"format {str(number)[:20]}, which a dpdist later than {here} wrote"
         return Misfit(fault, f"{allowed}, which dpdist {here} reads", LATER)
     text = json.dumps(number, default=str)[:40]
     return Misfit(f"format {text}, which no dpdist writes", f"{allowed}, a whole number", "restore it from a copy")

@@ -142,7 +142,9 @@ class Members(Mapping[str, T], Generic[T]):
         if name in self:
             raise PluginRefused(f"plug-in {same[0]} has the name of a member of dpdist: its author has to rename it")
         if len(same) > 1:
-            raise PluginRefused(f"several plug-ins have one name: {' and '.join(map(str, same))}: uninstall all but one")
+            raise PluginRefused(
+                f"several plug-ins have the same name: {' and '.join(map(str, same))}: uninstall all but one"
+            )
         (plugin,) = same
         try:
             member = plugin.load()

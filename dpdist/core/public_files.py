@@ -106,7 +106,7 @@ def read_object(folder: Path, name: str) -> dict[str, Any]:
     except RecursionError:
         raise DamagedFile(name, "values nested too deeply", allowed) from None
     except ValueError as error:
-        raise DamagedFile(name, f"no valid JSON ({printable(error)})", allowed) from None
+        raise DamagedFile(name, f"not valid JSON ({printable(error)})", allowed) from None
     if not isinstance(value, dict):
         raise DamagedFile(name, f"a JSON {type(value).__name__}", allowed)
     return value
@@ -114,7 +114,7 @@ def read_object(folder: Path, name: str) -> dict[str, Any]:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members := dict(pairs)) < len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key appears twice")
     return members
 
 
@@ -158,7 +158,7 @@ def verified_files(folder: Path) -> frozenset[str]:
 
 
 def _first_of(damage: list[DamagedFile]) -> DamagedFile:
-    others_alike = f", and {len(damage) - 1} more files are not the manifest's" if len(damage) > 1 else ""
+    others_alike = f", and {len(damage) - 1} more files differ from the manifest" if len(damage) > 1 else ""
     return DamagedFile(damage[0].file, damage[0].fault + others_alike, damage[0].allowed, damage[0].remedy)
 
 
@@ -190,7 +190,9 @@ def _of_the_manifest(folder: Path, manifest: dict[str, Any]) -> Iterator[Damaged
     elif (wrong := misfit(manifest["format"] or 0, RELEASE)) is not None:
         yield DamagedFile(MANIFEST, wrong.fault, wrong.allowed, wrong.remedy)
     elif manifest.get("release") != release_id(manifest) or canonical(manifest) != (folder / MANIFEST).read_bytes():
-        yield DamagedFile(MANIFEST, "it is not the file that was released", "a release id that follows from all else in it")
+        yield DamagedFile(
+            MANIFEST, "it is not the file that was released", ("a release id that follows from all other entries")
+        )
 
 
 def canonical(value: Mapping[str, Any]) -> bytes:
@@ -252,7 +254,7 @@ def read_columns(folder: Path, name: str, types: Mapping[str, pa.DataType], most
             table = file.read()
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedFile(
-            name, f"no whole Parquet file ({type(error).__name__})", "a Parquet file as it was released"
+            name, f"not a complete Parquet file ({type(error).__name__})", "a Parquet file as it was released"
         ) from None
     for column in types:
         if nulls := table.column(column).null_count:

@@ -93,18 +93,18 @@ def _check_crosstab(name: str, crosstab: Crosstab, levels: dict[str, tuple[Level
     ):
         raise DamagedFile(name, "other levels or strata than the job's", "the levels and strata that job.json declares")
     if not len(crosstab):
-        raise DamagedFile(name, "no combination", "a combination or more")
+        raise DamagedFile(name, "no combination", "at least one combination")
     if wrong := int((crosstab.count < 0).sum()):
         raise DamagedFile(name, f"{wrong} negative numbers of records", "0 or more records in a combination")
     if sum(crosstab.count.tolist()) > MOST:
         raise DamagedFile(name, f"more than {MOST} records", f"at most {MOST} records")
     if crosstab.sampled is not None and not _fits(crosstab):
         allowed = "the records of each design stratum, and those that the universe leaves out"
-        raise DamagedFile(name, "other numbers of drawn records than the crosstab's strata can have", allowed)
+        raise DamagedFile(name, "numbers of drawn records that the crosstab's strata cannot have", allowed)
     if crosstab.codes and len(np.unique(np.column_stack(list(crosstab.codes.values())), axis=0)) < len(crosstab):
-        raise DamagedFile(name, "a combination stands twice", "every combination once")
+        raise DamagedFile(name, "a combination appears twice", "every combination once")
     if (np.diff(crosstab.stratum) < 0).any():
-        raise DamagedFile(name, "rows in another order", "rows by stratum")
+        raise DamagedFile(name, "rows in a different order", "rows by stratum")
 
 
 def _fits(crosstab: Crosstab) -> bool:

@@ -442,7 +442,5 @@ def read_history(folder: Path, name: str, columns: int, outcomes: int) -> Histor
         if not all(history.values()):
             raise ValueError("a stratum without totals")
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
-        raise DamagedFile(
-            name, "no totals that fit each other", "totals as a release of mechanism tables states them"
-        ) from None
+        raise DamagedFile(name, "totals that do not agree", "totals as a release of mechanism tables states them") from None
     return history

@@ -124,8 +124,8 @@ class Column(Frozen):
     )
     missing: MissingRule = Field(
         default="error",
-        description="missing values: refuse the file (error), leave records out (drop), or of a category: "
-        f"a last level '{NOT_REPORTED}' beside the others (category), which are texts then",
+        description="missing values: refuse the file (error), leave records out (drop), or count them as a last level "
+        f"'{NOT_REPORTED}' of a category of texts (category)",
     )
     zeros: Rule = Field(
         default="error",
@@ -133,9 +133,8 @@ class Column(Frozen):
     )
     outside: Literal["error", "clip"] = Field(
         default="error",
-        description="values of an outcome or weight beyond the bounds: refuse the file (error), or set them "
-        "to the nearer bound (clip); other whole numbers than the levels: count them in the "
-        "nearest level (clip)",
+        description="values of an outcome or weight beyond the bounds: refuse the file (error), or set them to the nearer "
+        "bound (clip); whole numbers that are not levels: count them in the nearest level (clip)",
     )
     whole: bool = Field(default=False, description="whole numbers only, in the file and in synthetic records")
     codes: dict[str, float] | None = Field(
@@ -476,8 +475,8 @@ class Survey(Frozen):
     weights_constant_in: tuple[ColumnName, ...] = Field(
         default=(),
         exclude_if=lambda columns: not columns,
-        description="columns within whose combinations all records have one weight, as is publicly known; synthetic "
-        "records of `tables` have, too",
+        description="columns within whose combinations all records have one weight, as is publicly known; and so have "
+        "synthetic records of `tables`",
     )
     design_weights: DesignWeights | None = Field(
         default=None,

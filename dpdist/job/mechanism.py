@@ -230,7 +230,7 @@ class MechanismSpec(Frozen):
         super().__pydantic_init_subclass__(**settings)
         name = cls.model_fields["name"].annotation
         if name is not str and cls.guarantee is MechanismSpec.guarantee:
-            raise TypeError(f"{cls.__name__} does not say its guarantee: write guarantee(job) in its class")
+            raise TypeError(f"{cls.__name__} does not state its guarantee: write guarantee(job) in its class")
         bases = (base for base in cls.__bases__ if issubclass(base, MechanismSpec))
         name_types: list[Any] = [base.model_fields["name"].annotation for base in bases]
         if name not in name_types and "package" not in vars(cls):
@@ -248,7 +248,7 @@ class MechanismSpec(Frozen):
 
     def guarantee(self, job: JobView) -> Guarantee:
         """The class of the guarantee. Every specification states it, and promises are checked against it."""
-        raise NotImplementedError(f"{type(self).__name__} does not say its guarantee")
+        raise NotImplementedError(f"{type(self).__name__} does not state its guarantee")
 
     @classmethod
     def of_former(cls, section: Mapping[str, Any]) -> dict[str, Any]:
@@ -310,7 +310,7 @@ class MechanismSpec(Frozen):
 
     def against_noisy_crosstab(self, job: JobView) -> str:
         """The reason why noisy sample counts cannot replace public ones; empty if they can."""
-        return "" if self.adds_noise else "nothing is shown of fits to records whose number is noisy"
+        return "" if self.adds_noise else "nothing is proven about fits to records whose number is noisy"
 
     def published(self, job: JobView) -> dict[str, Any]:
         """The part of the specification that a statement publishes: constants that have an effect."""

@@ -137,7 +137,7 @@ def _fault(name: str, member: Any) -> str:
     if not (isinstance(member, type) and issubclass(member, MechanismSpec)):
         return "is not a class derived from MechanismSpec"
     if get_args(member.model_fields["name"].annotation) != (name,):
-        return f"has another name in its class: write name: Literal['{name}']"
+        return f"has a different name in its class: write name: Literal['{name}']"
     if member.package.startswith("dpdist.") and name not in PLACES:
         return f"runs code of {member.package}: write package, the one with its own code"
     return ""

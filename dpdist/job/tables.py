@@ -30,15 +30,15 @@ from dpdist.job.yaml_lines import Where
 class Statistic(Frozen):
     """A figure that is published of every cell. A job writes count, {mean: pay}, {quantile: pay, at: 0.9} and so on."""
 
-    name: StatisticName = Field(description="the figure that is published of a cell")
-    variable: str | None = Field(default=None, description="the outcome that it is of; of a ratio, the one above")
-    over: str | None = Field(default=None, description="of a ratio: the outcome below")
-    at: float | None = Field(default=None, gt=0, lt=1, description="of a quantile: its level, as in 0.9")
-    above: float | None = Field(default=None, description="of a proportion: of values above this one")
-    across: tuple[str, ...] = Field(default=(), description="of a share: the columns over whose levels it is taken")
-    of: Statistic | None = Field(default=None, description="of a difference: the statistic of both cells")
-    column: str | None = Field(default=None, description="of a difference: the column whose levels are compared")
-    level: PublicLevel | None = Field(default=None, description="of a difference: the level that is taken off")
+    name: StatisticName = Field(description="the figure that is published for a cell")
+    variable: str | None = Field(default=None, description="its outcome; for a ratio, the numerator")
+    over: str | None = Field(default=None, description="for a ratio: the denominator")
+    at: float | None = Field(default=None, gt=0, lt=1, description="for a quantile: its level, as in 0.9")
+    above: float | None = Field(default=None, description="for a proportion: values above this one count")
+    across: tuple[str, ...] = Field(default=(), description="for a share: the columns over whose levels shares add up to 1")
+    of: Statistic | None = Field(default=None, description="for a difference: the statistic of both cells")
+    column: str | None = Field(default=None, description="for a difference: the column whose levels are compared")
+    level: PublicLevel | None = Field(default=None, description="for a difference: the level that is subtracted")
 
     @model_validator(mode="after")
     def _constants_fit(self) -> Self:
@@ -248,10 +248,10 @@ class TableEntry(Frozen):
         "table, as in [[state, sex], [state, age]]",
     )
     every_pair_of: tuple[str, ...] = Field(
-        default=(), description="columns of which every two have a table, in place of by"
+        default=(), description="columns, of which each pair gets a table, in place of by"
     )
     every_triple_of: tuple[str, ...] = Field(
-        default=(), description="columns of which every three have a table, in place of by"
+        default=(), description="columns, of which each triple gets a table, in place of by"
     )
     universe: TableUniverse = Field(default={})
     margins: Margins = True

@@ -69,7 +69,7 @@ def _problem(error: ErrorDetails, lines: Lines, schema: type[BaseModel]) -> Prob
         kind, key = facts["kind"], (*path, _TAG) if facts["kind"] == "mechanism" else path
         allowed, remedy = (
             f"a {kind} of dpdist, or of a plug-in that can be used",
-            f"mend the plug-in, or use another {kind}",
+            f"fix the plug-in, or use another {kind}",
         )
         return Problem(dotted(key), facts["reason"], allowed, remedy, 1, place(key, lines))
     if error["type"] == "union_tag_invalid":

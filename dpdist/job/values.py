@@ -81,7 +81,7 @@ def _file_name(text: str) -> str:
     if unicodedata.normalize("NFC", text) != text or unicodedata.combining(text[0]):
         raise ValueError("letters with their accents as one character each (Unicode form NFC), the first a letter")
     if hidden := [mark for mark in text if unicodedata.category(mark) in ("Cc", "Cf", "Cn", "Co", "Cs")]:
-        raise ValueError(f"no character that nobody sees: U+{ord(hidden[0]):04X}")
+        raise ValueError(f"no invisible character: U+{ord(hidden[0]):04X}")
     if (size := len(text.encode())) > MOST_BYTES:
         raise ValueError(f"at most {MOST_BYTES} bytes in UTF-8; it has {size}")
     return text

@@ -146,7 +146,7 @@ class JobKeys(Frozen):
     mechanism: Mechanism = Field(description="how records are protected")
     budget: ReleaseBudget = Field(description="largest cost of the release, with its adjacency")
     synthetic_sets: Annotated[
-        int, Field(ge=1), at_most(1_000, "each is a file of the whole sample's records, and has its part of ε alone")
+        int, Field(ge=1), at_most(1_000, "each is a file of the whole sample's records, and has its own part of ε")
     ] = Field(default=1, description="number of files of synthetic records; most mechanisms divide the budget among them")
     reference: Reference | None = Field(
         default=None,
@@ -213,9 +213,9 @@ class JobKeys(Frozen):
     )
     publish: Literal["always", "unless_refused"] = Field(
         default="unless_refused",
-        description="unless_refused: a release whose confidential verdict says `do not publish` is held until `dpdist "
-        "approve` publishes it, and ε does not cover this choice. Where no verdict decides (beside `accept`, "
-        "or without standard errors) the default is always",
+        description="whether a verdict may hold the release: under unless_refused, a confidential verdict of `do not "
+        "publish` holds it until `dpdist approve` publishes it, and ε does not cover this choice. Where no "
+        "verdict decides (with `accept`, or without standard errors) the default is always",
     )
     presentation: Presentation = Field(default=Presentation(), description="titles, labels, units and printing rules")
     runtime: Runtime = Field(default=Runtime(), description="where and how the work is done, without effect on the result")

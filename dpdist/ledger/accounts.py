@@ -89,11 +89,11 @@ def _wrong(row: LedgerRow, previous: str | None) -> str | None:
     if not canonical:
         return "its text is not canonical JSON"
     if hashlib.sha256(row.text.encode()).hexdigest() != row.sha256:
-        return "its text is not the one that its checksum was made of"
+        return "its checksum is not that of its text"
     if previous is not None and content.get("previous") != previous:
         return "it does not follow the entry before it"
     if content.get("number") != row.number or any(content.get(name) != row.columns[name] for name in COLUMNS):
-        return "its columns are not those of its text"
+        return "its columns do not match its text"
     return None
 
 
@@ -186,7 +186,7 @@ def cost(guarantee: Guarantee, dataset: str) -> tuple[Class, Fraction, Fraction 
             return "asymptotic", guarantee.epsilon, None
         case NoGuarantee():
             fault = "the job's mechanism promises nothing, and no budget covers that"
-            remedy = "name a mechanism with a guarantee, or run it without a ledger and publish nothing of it"
+            remedy = "name a mechanism with a guarantee, or run it without a ledger and do not publish it"
             raise BudgetRefused(dataset, fault, "a release with a guarantee", remedy)
 
 
@@ -281,7 +281,7 @@ def refuse_excess(entries: Sequence[Entry], job_limits: Limits, charge: Charge) 
         remedy = f"state some: dpdist ledger init --dataset {charge.dataset} --class {charge.cls} --total …"
         raise BudgetRefused(charge.dataset, fault, "a class that has limits", remedy)
     if (limits_of_job := job_limits.of(charge.cls)) is None:
-        fault = f"the job's ledger.limits name other classes of releases than {charge.cls}, which this run's is"
+        fault = f"the job's ledger.limits name only classes other than {charge.cls}, the class of this run"
         remedy = f"state ledger.limits.{charge.cls}, or leave ledger.limits out"
         raise BudgetRefused(charge.dataset, fault, "a class that has limits", remedy)
     limits = [limit for limit in (policy.get(charge.cls), *limits_of_job) if limit is not None and limit.has_limits]
@@ -291,12 +291,12 @@ def refuse_excess(entries: Sequence[Entry], job_limits: Limits, charge: Charge) 
             f"its {charge.cls} releases were charged under adjacency {other_adjacencies[0]}, "
             f"this one is under {charge.adjacency}"
         )
-        allowed, remedy = "one adjacency: different ones have no sum", "state budget.adjacency as before"
+        allowed, remedy = "one adjacency: costs under different ones cannot be added", "state budget.adjacency as before"
         raise BudgetRefused(charge.dataset, fault, allowed, remedy)
     account = [charged for charged in history if charged.account == charge.account]
     for limit in limits:
         for fault, allowed in excesses(limit, account, charge):
-            remedy = "lower the job's budget, or raise the limit where it is stated, with those who may decide it"
+            remedy = "lower the job's budget, or raise the limit where it is stated, with those who may decide this"
             raise BudgetRefused(charge.dataset, fault, allowed, remedy)
 
 
@@ -316,7 +316,7 @@ def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
         fault = f"version {charge.version} of {charge.period}, of which version {charge.version - 1} was never charged"
         numbers = ", ".join(map(str, sorted(versions))) or "no version"
         remedy = "correct correction.version, or name the ledger that the release was charged in"
-        raise BudgetRefused(charge.dataset, fault, f"the version after one that is there: {numbers}", remedy)
+        raise BudgetRefused(charge.dataset, fault, f"the version after an existing one: {numbers}", remedy)
     published = releases(entries, charge.dataset, charge.period)
     if charge.corrects not in published:
         fault = f"correction.of: no charged release of {charge.period} has the id {charge.corrects}"

@@ -107,7 +107,7 @@ def migrate(link: Connection, name: str, file: Path | None) -> None:
             STEPS_BY_SCHEMA[number](link)
             link.execute(insert(SCHEMA).values(version=number, made_by=version("dpdist")))
     except ProgrammingError as error:
-        fault = f"its tables are of schema {schema}, and this account may not bring them to {NEWEST}"
+        fault = f"its tables are of schema {schema}, and this account may not upgrade them to {NEWEST}"
         remedy = "let the owner of the database do it once: dpdist ledger init --ledger URL"
         raise LedgerError(name, f"{fault} ({type(error.orig).__name__})", remedy, 2) from None
 
@@ -209,7 +209,7 @@ class Database:
             link.execute(text(guard))
 
     def _none(self) -> LedgerError:
-        remedy = "begin one: dpdist ledger init --ledger URL; or name the one that there is"
+        remedy = "create one: dpdist ledger init --ledger URL; or name the existing one"
         return LedgerError(self.name, "there is none", remedy, 2)
 
     @contextmanager
@@ -222,7 +222,8 @@ class Database:
         except DBAPIError as error:
             fault = f"it does not answer, or refuses ({type(error.orig).__name__})"
             remedy = (
-                "see that the file or server is there and yours to write, and not held by another; then the same command"
+                "check that the file or server exists, that you may write to it and that no other process holds it; "
+                "then repeat the command"
             )
             away = isinstance(error, InterfaceError | OperationalError)  # others come from a database that answers
             raise LedgerError(self.name, fault, remedy, no_answer=away) from None
@@ -255,7 +256,7 @@ def _url(place: str) -> URL:
         return url.set(drivername="postgresql+psycopg")
     if kind == "sqlite" and url.database not in (None, "", ":memory:") and not url.query:
         return URL.create("sqlite", database=str(Path(str(url.database)).absolute()))
-    raise LedgerError(kind, "no database that a ledger can stand in", f"name {allowed}", 2)
+    raise LedgerError(kind, "no database that can hold a ledger", f"name {allowed}", 2)
 
 
 def _engine(url: URL, name: str) -> Engine:
@@ -330,7 +331,7 @@ class Ledger:
             elif (earlier := Charge.of(reserved)).corrects not in ("", charge.corrects):
                 raise self._other("the run was charged as a correction of another release", CORRECTS)
             elif replace(earlier, job=charge.job, corrects=charge.corrects) != charge:
-                raise self._other("the run was charged another cost")
+                raise self._other("the run was charged a different cost")
             return Receipt(str(entries[0].content["ledger"]), reserved.number, reserved.sha256)
 
     def settle(self, charge: Charge, noise: str) -> None:

@@ -81,7 +81,7 @@ class Page:
         summed = sum((delta for delta in deltas if delta is not None), Fraction(0))
         if self.charged[0].cls == "strict":
             facts["δ"] = (
-                "not known of some releases" if None in deltas else budget_text(summed) + _of(summed, self.limits.delta)
+                "not known for some releases" if None in deltas else budget_text(summed) + _of(summed, self.limits.delta)
             )
         elif self.charged[0].cls == "zCDP":
             largest = max(delta for delta in deltas if delta is not None)

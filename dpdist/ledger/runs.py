@@ -24,7 +24,7 @@ from dpdist.storage.workspace import MADE_AGAIN, Workspace
 
 RESTORE = (
     "restore the ledger from a copy, or name the one that has the charge. `dpdist ledger check` compares it with the "
-    "workspace. Then the same command"
+    "workspace. Then repeat the command"
 )
 
 

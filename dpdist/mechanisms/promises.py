@@ -152,7 +152,7 @@ def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeti
     """
     parts = repeated or Repetition(job.synthetic_sets, "synthetic sets")
     public = tuple(
-        f"The job takes as public how many records remain after a rule that depends on the outcome: {r}."
+        f"The job treats as public how many records remain after a rule that depends on the outcome: {r}."
         for r in job.outcome_dependent_rules
     )
     several = f"sequential over {parts.number} {parts.name}"

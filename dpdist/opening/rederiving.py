@@ -207,7 +207,7 @@ def _noise(
         return faults, [NO_FIGURES] if noisy else []
     if (again := len(figures.cell) - len(np.unique(figures.cell))) > 0:
         faults.append(
-            DamagedFile(MEASUREMENTS, f"{again:,} noisy figures that are of a cell listed before", "each figure once")
+            DamagedFile(MEASUREMENTS, f"{again:,} noisy figures of a cell that is listed earlier", "each figure once")
         )
     places, more, measurements = set[int](), 0, None if former else measured_of(job)
     kinds, kind = np.unique(np.column_stack([figures.law, figures.statistic]).astype(str), axis=0, return_inverse=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NO_RELEASE = "no release: there is no manifest.json in it"
 HELD = "its release is held, and nobody has approved it"
 APPROVE = (
-    "read `dpdist report --confidential` of the workspace, then publish the release with `dpdist approve`, or not at all"
+    "read `dpdist report --confidential` of the workspace, then publish the release with `dpdist approve`, or leave it held"
 )
 RUN_FIRST = "name the workspace of a finished run, or its public folder"
 NO_EVALUATION = "no evaluation"
@@ -181,7 +181,7 @@ def open_posterior(workspace: str | Path) -> xr.Dataset:
     """
     space = Workspace.of_place(workspace, reading=True)
     if not space.store.names(space.posterior):
-        remedy = "open that of a mechanism that samples one, such as weighted"
+        remedy = "open the workspace of a mechanism that samples one, such as weighted"
         raise WorkspaceError(str(workspace), "it keeps no posterior", remedy)
     return _load(space, space.posterior, group=arrays.GROUPS["final"])
 

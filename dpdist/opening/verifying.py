@@ -51,7 +51,7 @@ RELATIVE, ABSOLUTE = 1e-6, 1e-13
 PROMISE = "released/promise.json"
 OF_THE_RUN = {"sampler", "reference", "readers", "metered", "date", "protected_by", "acceptance"}
 """Keys of a promise that a run adds to what follows from its job."""
-OTHER = "not what its released/ gives"
+OTHER = "not what released/ gives"
 REST = {
     "released/job.json": "that this job was run, and no other",
     PROMISE: "day, version, sampler, readers and ledger of the run, the reference's checksum and cautions, values of gates",
@@ -368,7 +368,7 @@ def refuse_unverified(public: Path, made_again: bool = False) -> None:
     damage = all_damage(public) or _claims(public)
     faults = [error for error in damage if not (made_again and error.fault == MISSING and _derived(error.file))]
     if faults:
-        more = f", and {len(faults) - 1} more files are not the manifest's" if len(faults) > 1 else ""
+        more = f", and {len(faults) - 1} more files differ from the manifest" if len(faults) > 1 else ""
         raise WorkspaceError(str(public), f"{faults[0]}{more}, allowed: {faults[0].allowed}", faults[0].remedy or REMEDY)
 
 
@@ -379,7 +379,9 @@ def _derived(name: str) -> bool:
 def sign(public: Path, key: SecretKey) -> None:
     """Signs a folder's manifest. Raises `WorkspaceError` for a folder with any of `problems`; every replay has one."""
     if wrong := problems(public):
-        raise WorkspaceError(str(public), f"it is not signed: {wrong[0]}", "sign a folder that `dpdist verify` finds whole")
+        raise WorkspaceError(
+            str(public), f"it is not signed: {wrong[0]}", ("sign a folder in which `dpdist verify` finds no fault")
+        )
     manifest, listed = read_object(public, MANIFEST), read_job(public, "released/job.json").approvers
     if listed and key.public not in map(PublicKey.parse, listed):
         fault = f"it is not signed: its job lists the keys that may approve it, and {key.public.name} is none of them"
@@ -408,7 +410,7 @@ def _claims(public: Path) -> list[DamagedFile]:
     except DamagedFile as error:
         return [error]
     except (DpdistError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-        fault = f"a job of which nothing can be promised ({type(error).__name__})"
+        fault = f"a job that can promise nothing ({type(error).__name__})"
         return [DamagedFile("released/job.json", fault, "the job as it was released")]
     try:
         proof = rederivation(public, job, statements[STATEMENT]).faults

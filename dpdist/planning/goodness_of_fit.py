@@ -42,8 +42,8 @@ PUBLIC_KEY = Key(bytes(32)).child("goodness of fit")
 """Key of the draws from the posterior of a public file. It is not secret, so every plan and run has the same figures."""
 MEASURE = (
     f"The share of the reference's table cells whose expectation under the fitted law lies within {WITHIN:g} standard "
-    f"errors of the direct estimate. Cells of {FEWEST_JUDGED} records or more are judged, with their sizes taken as "
-    "fixed where the design has neither PSUs nor replicate weights. The score is the smallest share of a statistic. It "
+    f"errors of the direct estimate. Cells of {FEWEST_JUDGED} records or more are judged; their sizes are treated as "
+    "fixed if the design has neither PSUs nor replicate weights. The score is the smallest share over statistics. It "
     "does not measure the shape of the distribution of records."
 )
 

@@ -105,7 +105,7 @@ def _check_scale(job: Job, model: StratumModel) -> None:
         raise JobError(job.dataset, [Problem("tables", fault, "fewer cells that occur", remedy)])
     if (total := getattr(model, "largest_sum", 0)) > LARGEST_SCORE:
         fault = f"a sum of up to {float(total):.3g} units, which is not exact"
-        remedy = "release parts of the file, each as a dataset of its own"
+        remedy = "release parts of the file, each as its own dataset"
         raise JobError(job.dataset, [Problem("tables", fault, "sums of at most 2^52 units", remedy)])
     if (score := getattr(model, "largest_score", 0)) > LARGEST_SCORE:
         fault = f"a score of {float(score):.3g} units, which is not exact"
@@ -126,7 +126,7 @@ def _check_labels(job: Job, crosstab: Crosstab) -> None:
     occurrences = Counter(crosstab.stratum_labels)
     twice = [label for label, number in occurrences.items() if number > 1 or (crosstab.strata and label == POOLED)]
     if twice:
-        fault = f"two strata would be named '{twice[0]}', or one as the pooled fit is"
+        fault = f"two strata would be named '{twice[0]}', or one would have the name of the pooled fit"
         raise JobError(job.dataset, [Problem("strata", fault, "labels of their own", "rename a level in columns and data")])
 
 
@@ -158,7 +158,7 @@ def _check_machine(plan: Plan) -> None:
         _refuse_beyond(plan.job, "the task of all tables", plan.cost.bytes, remedy)
     elif plan.driver_bytes > (machine := container_memory() or machine_memory()):
         fault = f"the run needs {_amount(plan.job, plan.driver_bytes)}, this machine has {machine / 2**20:,.0f} MiB"
-        problem = Problem("tables", fault, "what this machine holds", f"run on a larger machine, or {remedy}")
+        problem = Problem("tables", fault, "the memory of this machine", f"run on a larger machine, or {remedy}")
         raise JobError(plan.job.dataset, [problem])
 
 

@@ -366,7 +366,7 @@ def sizes(plan: Plan) -> dict[str, str]:
     return {
         STRATA: f"{len(count):,} (from {int(count.min()):,} to {int(count.max()):,} records)" if len(count) > 1 else "1",
         "blocks": f"{len(layout.blocks):,}",
-        MEMORY: f"{needed:,.0f} MiB at most, of {available:,.0f} MiB a worker",
+        MEMORY: f"{needed:,.0f} MiB at most, of {available:,.0f} MiB per worker",
         DRIVER: f"{plan.driver_bytes / 2**20:,.0f} MiB",
         **({"log-likelihood store": store if layout.log_lik else "not kept"} if job.model is not None else {}),
         **time(plan),
@@ -394,7 +394,7 @@ def design(plan: Plan) -> Iterator[str]:
     units, weights = "every record is a PSU of its own", survey.replicate_weights
     if weights is not None:
         names = replicates(plan.job, plan.source.columns)
-        units = f"{weights.number:,} replicate weights ({names[0]} to {names[-1]}) carry the design"
+        units = f"{weights.number:,} replicate weights ({names[0]} to {names[-1]}) represent the design"
     elif survey.psu is not None:
         units = f"{survey.psu} names the PSUs"
     columns = ", ".join(survey.design_strata)
@@ -410,7 +410,7 @@ def design(plan: Plan) -> Iterator[str]:
         yield f"published errors: records within design strata, times design effects {source}"
         yield "design effects: " + "; ".join(effect.in_words for effect in effects)
     elif survey.clustered:
-        yield "published errors: records within design strata, without the clusters: too small (see cautions)"
+        yield "published errors: too small, because they ignore the clusters within design strata (see cautions)"
     else:
         yield "published errors: the same"
     if plan.design is not None:
@@ -422,7 +422,7 @@ def first_stage(job: Job) -> dict[str, str]:
     if job.reference is None or job.reference.histograms is None:
         return {}
     cost, remaining = (budget_text(epsilon) for epsilon in (job.reference.histograms.epsilon, job.epsilon.tables))
-    how = "for each cell those limits are taken whose predicted error is smallest; public bounds are one choice"
+    how = "each cell gets the limits with the smallest predicted error; public bounds are one choice"
     return {"reference": f"none; noisy histograms take {cost} of epsilon and leave {remaining}: {how}"}
 
 
@@ -447,9 +447,7 @@ def hierarchies(plan: Plan) -> dict[str, str]:
         f"{nesting.name}: " + " > ".join(f"{name} ({len(levels[name]):,})" for name in nesting.columns)
         for nesting in plan.nestings
     ]
-    unused = (
-        "" if plan.job.mechanism.plans_tables else f"; checked, and '{plan.job.mechanism.name}' does not measure by them"
-    )
+    unused = "" if plan.job.mechanism.plans_tables else f"; checked, but '{plan.job.mechanism.name}' does not use them"
     return {"hierarchies": "; ".join(nested) + unused} if nested else {}
 
 

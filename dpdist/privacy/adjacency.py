@@ -23,8 +23,8 @@ TRUST_MODEL = (
 )
 IN_WORDS = {
     "zero_out": (
-        "Neighbouring files differ in one record: one file uses the record's {values}; the other does not, as if they had "
-        "not been reported. The record is in both files, and its other columns are the same."
+        "Neighbouring files differ in one record: one file uses the record's {values}; the other does not, as if "
+        "unreported. The record is in both files, and its other columns are the same."
     ),
     "substitution": (
         "Neighbouring files differ in the {values} of one record, which may take any values. Its other columns, and "
@@ -42,8 +42,7 @@ IN_WORDS = {
 OF_UNITS = {
     "zero_out": (
         "Neighbouring files differ in the records of one {unit} (at most {most}): one file uses the records' {values}; "
-        "the other does not, as if they had not been reported. The records are in both files, and their other columns are "
-        "the same."
+        "the other does not, as if unreported. The records are in both files, and their other columns are the same."
     ),
     "substitution": (
         "Neighbouring files differ in the {values} of the records of one {unit} (at most {most}), which may take any "

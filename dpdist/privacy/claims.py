@@ -119,7 +119,7 @@ def headline(promise: Mapping[str, Any]) -> dict[str, str]:
     if promise["guarantee"] == "none":
         return {"guarantee": "none: for comparison only, not for publication"}
     per_set = promise["epsilon_per_set"]
-    cost = f"ε = {promise['epsilon']}" + (f" ({per_set} a set)" if per_set != promise["epsilon"] else "")
+    cost = f"ε = {promise['epsilon']}" + (f" ({per_set} per set)" if per_set != promise["epsilon"] else "")
     if "rho" in promise:
         cost = f"ρ = {promise['rho']}, ε = {promise['epsilon']} at δ = {promise['delta']}"
     neighbours = promise["adjacency"] + (", anywhere" if promise.get("exchange") == "anywhere" else "")

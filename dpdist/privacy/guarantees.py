@@ -41,7 +41,9 @@ class _Composable:
         if type(other) is not type(self):
             raise TypeError(f"guarantees of class {type(self).__name__} and {type(other).__name__} cannot be added")
         if other.adjacency != self.adjacency:
-            raise ValueError(f"{self.adjacency} and {other.adjacency} are different adjacencies: state both under one")
+            raise ValueError(
+                f"{self.adjacency} and {other.adjacency} are different adjacencies: state both under the same one"
+            )
         return other
 
     @property

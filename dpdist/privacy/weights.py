@@ -468,7 +468,7 @@ def weigh(step: Step, outcomes: Floats, carry: Carry) -> Floats:
         carry["alpha"] = applied_to(step, outcomes)(carry["unweighted"], carry["alpha"], carry["bound"])
     alpha = carry["alpha"]
     if alpha.shape != (len(outcomes),):
-        raise ValueError(f"{type(step).__name__}: it gives another number of privacy weights than there are records")
+        raise ValueError(f"{type(step).__name__}: its privacy weights are not as many as the records")
     if not (alpha.min(initial=0.0) >= 0.0 and alpha.max(initial=0.0) <= 1.0):
         raise ValueError(f"{type(step).__name__}: privacy weights must lie in [0, 1]; a larger one has no bound")
     return alpha

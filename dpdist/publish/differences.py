@@ -401,7 +401,7 @@ def period_differences(before: Release, after: Release) -> dict[str, pd.DataFram
     _refuse_one_period(before, after)
     names = [name for name in before.tables if _comparable(before, after, name)]
     if not names:
-        allowed = "a table of one name and the same columns in both"
+        allowed = "a table with the same name and columns in both"
         raise AnalysisError("the releases have no table in common", allowed, "publish one again with the other's tables")
     for release, name in product((before, after), names):
         _refuse_without_errors(release, name, release.tables[name])
@@ -412,7 +412,7 @@ def period_differences(before: Release, after: Release) -> dict[str, pd.DataFram
 def _refuse_one_period(before: Release, after: Release) -> None:
     periods = [f"{release.statement['dataset']} {release.statement['period']}" for release in (before, after)]
     if periods[0] == periods[1]:
-        fault = f"both releases are of {periods[0]}, so their figures are of the same records"
+        fault = f"both releases are for {periods[0]}, so their figures come from the same records"
         raise AnalysisError(fault, "releases of two periods", "compare releases of one period by `dpdist diff`")
 
 
@@ -493,7 +493,7 @@ def _refuse_without_errors(release: Release, name: str, rows: pd.DataFrame) -> N
         where = f"table '{name}' of {release.statement['period']}"
         fault = f"{where} has no standard errors of {missing[0]}: '{mechanism}' gives none"
         able = ", ".join(other for other in those(lambda spec: not spec.whole_tables) if other != mechanism)
-        raise AnalysisError(fault, f"figures with standard errors, as of {able}", "use a mechanism that gives them")
+        raise AnalysisError(fault, f"figures with standard errors, as from {able}", "use a mechanism that gives them")
 
 
 def _without_errors(rows: pd.DataFrame) -> Iterator[str]:

@@ -88,10 +88,10 @@ def versions() -> dict[str, str]:
 
 
 REPLAYED = """This folder was made with --replay, for a test or an audit: it repeats another run's draws.
-Publish the folder of that run. Two folders on the same noise, of other data or other code, differ by exact sums.
+Publish the folder of that run. Two folders with the same noise, but different data or code, differ by exact sums.
 """
 
-SIMULATED = """This folder was made for a study: its noise follows from a key, which the study's file gives.
+SIMULATED = """This folder was made for a study: its noise follows from a key in the study's file.
 Whoever knows the key can remove the noise, so no guarantee applies to it.
 """
 

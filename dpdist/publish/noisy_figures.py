@@ -43,8 +43,8 @@ from dpdist.publish.standard_errors import (
 FILE = "measurements.parquet"
 COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "set": (pa.int32(), "number of the synthetic set, the first of nested ones; 0 where one measurement serves all sets"),
-    "table": (pa.string(), "the table that the figure is of; null where it serves all tables"),
-    "statistic": (pa.string(), "the sum over the cell's records that was measured; its definition stands in the metadata"),
+    "table": (pa.string(), "the table of the figure; null where it serves all tables"),
+    "statistic": (pa.string(), "the measured sum over the cell's records, as the metadata define it"),
     "measurement": (pa.int64(), "number of the noisy figure; cells of one number were measured together, as one sum"),
     "value": (pa.float64(), "the sum plus noise"),
     "law": (pa.string(), "of the noise: discrete Laplace or discrete Gaussian, on multiples of `lattice`"),
@@ -52,8 +52,8 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "lattice": (pa.float64(), "the value is a multiple of it"),
     "sensitivity": (
         pa.float64(),
-        "how far one unit moves the sums that share an epsilon, in L1; under Gaussian noise in L2. The Laplace scale is "
-        "this over their epsilon; a law truncated to a domain has a larger scale",
+        "the most by which one unit moves the sums that share an epsilon, in L1, or in L2 under Gaussian noise. The "
+        "Laplace scale is this divided by their epsilon; a law truncated to a domain has a larger scale",
     ),
     "centre": (pa.float64(), "of the outcome's clipping interval"),
     "weight_cap": (pa.float64(), "the weight at which records were clipped"),

@@ -156,7 +156,7 @@ class Release(os.PathLike[str]):
         ['sex', 'salary', 'weight']
         """
         if number not in range(1, self._sets + 1):
-            there = f"sets are numbered from 1 to {self._sets}" if self._sets else "this release has tables alone"
+            there = f"sets are numbered from 1 to {self._sets}" if self._sets else "this release has only tables"
             raise IndexError(f"no synthetic set {number!r}: {there}")
         return pd.read_parquet(self.folder / "synthetic" / f"set-{number}.parquet")
 

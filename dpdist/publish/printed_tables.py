@@ -214,8 +214,8 @@ MARGIN, ERROR, FLAG, SAMPLE = "±", "SE", "flag", "n"
 ERRORS = "SE is the standard error of the figure before it."
 SAMPLES = "n is the unweighted number of sample records."
 MARGINS = (
-    "± is the margin of error: half the width of a symmetric 90 % interval. The limits in the long file follow the "
-    "figure's own distribution, which is not symmetric for counts, and stay within what is possible."
+    "± is the margin of error: half the width of a symmetric 90 % interval, which may reach beyond possible values. The "
+    "limits in the long file follow the figure's own distribution and stay within possible values."
 )
 WITHOUT = f"{NO_ESTIMATE} means that there is no estimate, or that it is not printed."
 ESTIMATORS = {

@@ -84,7 +84,8 @@ def further_effects(effects: tuple[DesignEffect, ...], cells: Cells, statistic: 
 
 
 UNDO = (
-    "undo the change, or run the job in a new workspace, which spends ε = {epsilon} under {adjacency} beside this release"
+    "undo the change, or run the job in a new workspace, which spends ε = {epsilon} under {adjacency} in addition to "
+    "this release"
 )
 FREE = ("presentation", "tables")
 """Keys of a job that may change after its release."""
@@ -253,14 +254,16 @@ def derive(released: ReleasedObject, job: Job) -> ReleasedObject:
     changed = [name for name in (before | after) if after.get(name) != before.get(name) and name not in FREE]
     cost = UNDO.format(epsilon=budget_text(job.budget.epsilon), adjacency=job.budget.adjacency)
     problems = [
-        Problem(name, "not as it was released", "a change of presentation and tables alone", cost) for name in changed
+        Problem(name, "not as it was released", "a change of presentation and tables only", cost) for name in changed
     ]
     if fault := _underivable(released.job, job):
-        allowed = f"tables by {', '.join(released.job.categories) or 'nothing'}, behind the released ones"
+        allowed = f"tables by {', '.join(released.job.categories) or 'nothing'}, after the released ones"
         problems.append(Problem("tables", fault, allowed, cost))
     if gated := _regated(released, job):
         allowed = "gated tables as they were measured; others may be added, and are then not gated"
-        problems.append(Problem("tables", f"another or no table {', '.join(gated)}, which the gates name", allowed, cost))
+        problems.append(
+            Problem("tables", (f"a changed or missing table {', '.join(gated)}, which the gates name"), allowed, cost)
+        )
     if problems:
         raise JobError("of what was released", problems)
     restated = Job.model_validate(before | {name: after[name] for name in FREE})
@@ -285,7 +288,7 @@ def _underivable(released: Job, job: Job) -> str:
     if job.tables == released.tables:
         return ""
     if released.mechanism.whole_tables:
-        return f"other tables: figures of '{released.mechanism}' were noised one by one"
+        return f"other tables: each figure of '{released.mechanism}' has its own noise"
     if (job.categories, job.cell_columns) != (released.categories, released.cell_columns):
         return f"columns {', '.join(job.categories) or 'none'}, in this order"
     return ""

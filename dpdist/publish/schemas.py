@@ -77,10 +77,13 @@ def proof_schema() -> dict[str, Any]:
             "squared_distance": {**distances, "description": "the same squared, in L2"},
             "scale": {**EXACT, "description": "b of the Laplace law, sigma of the Gaussian, in the units of the distance"},
             "times": {**WHOLE, "description": "how often the query is asked, each time under other noise"},
-            "together": {**BOOLEAN, "description": "whether n times may be one answer, under noise of 1/n of the scale"},
+            "together": {
+                **BOOLEAN,
+                "description": ("whether the n answers may be given as one, with 1/n of the noise scale"),
+            },
             "in_parts": {
                 **BOOLEAN,
-                "description": "whether several answers have parts of its loss, which sum to 1 at most",
+                "description": "whether several answers share its loss, in parts that sum to at most 1",
             },
             "changes": {**distances, "description": "how many changes by `distance` a neighbour makes"},
             "sums": {**WHOLE, "description": "how many sums one change moves"},

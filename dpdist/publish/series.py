@@ -212,7 +212,7 @@ def _changed_columns(before: Period, after: Period) -> Iterator[str]:
         if column_before.bounds != other.bounds and name in (*before.job.outcomes, *after.job.outcomes):
             yield f"column '{name}' changed bounds {where}"
     if before.job.presentation.estimator != after.job.presentation.estimator:
-        yield f"the printed estimator changed {where}, and changes are those of the later one"
+        yield f"the printed estimator changed {where}, and changes use the later one"
     if before.job.universe != after.job.universe:
         yield f"the universe changed {where}"
     for key in ("mechanism", "budget"):
@@ -271,7 +271,7 @@ def series_of(releases: Sequence[Release]) -> Series:
     (['2017', '2019'], True)
     """
     if len(releases) < 2:
-        raise AnalysisError("a series of one release", "two releases or more", "name those of further periods")
+        raise AnalysisError("a series of one release", "two releases or more", "name releases of further periods")
     periods = list[Period]()
     for release in releases:
         if (why := unfit(release.folder)) is not None:
@@ -282,21 +282,24 @@ def series_of(releases: Sequence[Release]) -> Series:
     for period in later_periods:
         if period.job.dataset != first.job.dataset:
             fault = f"{first.release} is of '{first.job.dataset}', and {period.release} of '{period.job.dataset}'"
-            raise AnalysisError(fault, "releases of one dataset", "name those of one dataset")
+            raise AnalysisError(fault, "releases of one dataset", "name releases of one dataset")
     by_name = dict[str, Period]()
     for period in periods:
         for table in period.job.tables:
             if reserved := sorted(OWN_COLUMNS.intersection(table.by)):
-                fault = f"table '{table.name}' of {period.release} is by '{reserved[0]}', a name of a series' own columns"
+                fault = (
+                    f"table '{table.name}' of {period.release} is by '{reserved[0]}', which is the name of a column that "
+                    "every series has"
+                )
                 raise AnalysisError(
                     fault, "tables by columns of other names", "rename the column, or leave the release out"
                 )
         if (other := by_name.setdefault(period.name, period)) is not period:
             fault = f"{other.release} and {period.release} are both of {period.name}"
-            raise AnalysisError(fault, ONE_OF_EACH, "of a corrected release, name the correction alone")
+            raise AnalysisError(fault, ONE_OF_EACH, "if a release was corrected, name only the correction")
     series = Series(tuple(periods))
     if all(len(alike) < 2 for alike in series.tables.values()):
         notes = "; ".join(series.notes[:3])
         fault = f"no two releases have a table in common{f': {notes}' if notes else ''}"
-        raise AnalysisError(fault, "a table of one name and the same columns", "publish them again with such a table")
+        raise AnalysisError(fault, "a table with the same name and columns", "publish them again with such a table")
     return series

@@ -200,7 +200,7 @@ def calibrate(
     knobs = knobs_of(job)
     if len(job.outcomes) > 1:
         fault = f"utility is measured on one outcome, and {len(job.outcomes)} are named"
-        raise JobError(job.dataset, [Problem("outcome", fault, "one outcome", "calibrate a job of one outcome")])
+        raise JobError(job.dataset, [Problem("outcome", fault, "one outcome", "calibrate a job with one outcome")])
     if not knobs:
         fault = f"'{job.mechanism}' has no constants that could be tuned"
         if job.mechanism.centres:

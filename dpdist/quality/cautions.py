@@ -124,7 +124,7 @@ def _years_between(left: str, right: str) -> int:
 def _doubt_of_periods(reference: str, job: str) -> str:
     """What is doubtful about the periods of a reference and of a job; empty if nothing is."""
     if reference.isdigit() and job.isdigit() and len(reference) != len(job):
-        return "one of them may be misspelt"
+        return "one of them may be misspelled"
     if re.sub("[0-9]+", "", reference) == re.sub("[0-9]+", "", job):
         numbers = (list(map(int, re.findall("[0-9]+", period))) for period in (reference, job))
         is_later = next(numbers) > next(numbers)

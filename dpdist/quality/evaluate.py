@@ -57,7 +57,7 @@ def guarantee_of(job: Job, how: Comparator) -> str:
         budget = f"ε = {budget_text(job.budget.epsilon)}, {job.budget.adjacency}"
         return f"strict, {budget}: noisy sums of base cells at public bounds"
     if how == "reference_only" and not job.sizes_secret:
-        return "strict, ε = 0: of the current file it uses only the public sample sizes"
+        return "strict, ε = 0: it uses only the public sample sizes of the current file"
     why = "the file's own sensitivities scale the noise"
     if how == "laplace":
         why = f"every figure is given the whole ε, and {why}"
@@ -464,7 +464,7 @@ TABLES = {
     "records": "number of the file's records in the cell",
     "direct": "the estimate from the file, before clipping, after the public universe and rules",
     "direct_se": "its standard error under the stated design; 0 where it is 0 but for rounding",
-    "direct_se_given_n": "the same, where the cells' numbers of records are taken as fixed; null where it is not known",
+    "direct_se_given_n": "the same, if the cells' numbers of records are treated as fixed; null where it is not known",
     "direct_df": "degrees of freedom of `direct_se`",
     "direct_cv": "`direct_se` over the absolute value of `direct`",
     "direct_clipped": "the estimate from the records as the release uses them, after clipping",
@@ -474,8 +474,8 @@ TABLES = {
     "synthetic_lower": "lower limit of its published 90 % interval",
     "synthetic_upper": "upper limit of its published 90 % interval",
     "synthetic_records": "the published estimate from synthetic records; null where there is none",
-    HOW: "the comparator's figure; of `fbs` and `fbp` that from parameters",
-    f"{HOW}_records": "of `fbs` and `fbp`: the figure from synthetic records",
+    HOW: "the comparator's figure; for `fbs` and `fbp` the one from parameters",
+    f"{HOW}_records": "for `fbs` and `fbp`: the figure from synthetic records",
     f"{HOW}_note": "the comparator's guarantee, which begins with its class, or why figures are missing",
     "truth": "the figure of the population, where the survey is simulated; else null",
     "synthetic_error": "`synthetic` less `truth`, or less `direct` where the truth is not known",

@@ -229,5 +229,5 @@ def _rake(
 
 def _note(job: Job, zeros: bool) -> str:
     budget = f"ε = {budget_text(job.budget.epsilon)} over {job.synthetic_sets} sets, {job.budget.adjacency}"
-    note = "; records of 0 are left out of the fit, their number taken as public" if zeros else ""
+    note = "; the fit leaves out records with an outcome of 0, and treats their number as public" if zeros else ""
     return f"asymptotic, {budget}{note}"

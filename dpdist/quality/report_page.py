@@ -221,8 +221,8 @@ def bounds_section(material: ReportMaterial, bounds: RecordBounds) -> Section:
             rows.append([cell(text), *map(cell, inner), cell(float(bounds.largest[name]))])
     notes = [f"Target of the largest: {material.release.target:.4g}."] if np.isfinite(material.release.target) else []
     if len(bounds.sample) < bounds.rows:
-        spread = f"Quantiles and curves are of {len(bounds.sample):,} of {bounds.rows:,} records, evenly spread."
-        notes += [spread, "The largest is of all."]
+        spread = f"Quantiles and curves use {len(bounds.sample):,} of {bounds.rows:,} records, evenly spread."
+        notes += [spread, "The largest bound is that of all records."]
     section.grids.append(Grid("Record bounds", ["fit", "median", "90 %", "99 %", "largest"], rows, notes=notes))
     drawing = steps("Distribution functions of record bounds", axis("record bound", *curves.values()), _unweighted(curves))
     section.figures.append(ReportFigure("Record bounds before and after, drawn", drawing))

@@ -389,10 +389,13 @@ def missing(rows: pd.DataFrame) -> list[str]:
         "no record": rows["records"] == 0,
         "no published figure": rows["synthetic"].isna(),
         "one record": rows["records"] == 1,
-        "no direct standard error, as where a design stratum has a single PSU": rows["direct_se"].isna() & ~of_quantiles,
-        "no direct standard error, as the interval of the share below the quantile leaves 0 to 1": rows["direct_se"].isna(),
-        "a direct standard error of 0, as the design fixes the figure": (rows["direct_se"] == 0) & ~of_quantiles,
-        "a direct standard error of 0, as the quantile's limits are one answer": rows["direct_se"] == 0,
+        ("no direct standard error, for example because a design stratum has a single PSU"): rows["direct_se"].isna()
+        & ~of_quantiles,
+        ("no direct standard error, because the interval of the share below the quantile leaves 0 to 1"): rows[
+            "direct_se"
+        ].isna(),
+        "a direct standard error of 0, because the design fixes the figure": (rows["direct_se"] == 0) & ~of_quantiles,
+        "a direct standard error of 0, because the quantile's limits are the same answer": rows["direct_se"] == 0,
     }
     reason = np.select([condition & none for condition in reasons.values()], list(reasons), "")
     return [f"{number} of {len(rows)} cells without such an error: {why}" for why, number in _counts(reason)]

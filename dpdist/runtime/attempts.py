@@ -163,7 +163,7 @@ def attempt(task: Callable[[int], Any], key: int) -> Attempt:
         return Attempt(value, None, seconds)
     except MemoryError:  # whose message has sizes of arrays
         fault = f"task {type(task).__name__} needs more memory than its worker could get"
-        error = TaskError(fault, "raise runtime.memory_per_worker, or free memory of the machine; the same command resumes")
+        error = TaskError(fault, "raise runtime.memory_per_worker, or free memory on the machine; the same command resumes")
         return Attempt(None, error, time.perf_counter() - began)
     except Exception as error:
         if not isinstance(error, DpdistError):
@@ -203,7 +203,7 @@ def raise_together(failures: list[Exception]) -> None:
     if failures:
         first = str(failures[0]) if isinstance(failures[0], DpdistError) else type(failures[0]).__name__
         fault = f"{len(failures)} tasks failed; the first: {first}"
-        raise TaskError(fault, "mend the cause; the same command resumes") from failures[0]
+        raise TaskError(fault, "remove the cause; the same command resumes") from failures[0]
 
 
 def not_started(failure: BaseException) -> TaskError:
@@ -211,7 +211,7 @@ def not_started(failure: BaseException) -> TaskError:
         failure = failure.__cause__
     return TaskError(
         f"no worker could be started ({type(failure).__name__}: {failure})",
-        "look at the machine's memory, storage and limits of processes; the same command resumes",
+        "check the machine's memory, storage and process limits; the same command resumes",
     )
 
 

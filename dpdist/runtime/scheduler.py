@@ -79,7 +79,7 @@ class Place:
         security = Credentials(Path(runtime.tls).absolute()).security() if runtime.tls else Security()
         if not str(configured).startswith("tls://") and not runtime.allow_plain:
             fault = f"Dask's configuration names {configured}, which is not encrypted"
-            raise ClusterError(fault, "use a tls:// address, or say runtime.allow_plain: true", 2)
+            raise ClusterError(fault, "use a tls:// address, or set runtime.allow_plain: true", 2)
         return cls(str(configured), security, timeout)
 
     def connect(self) -> Any:
@@ -185,7 +185,7 @@ def _asked(client: Any, timeout: float, shared: Path | str | None) -> tuple[dict
 
 
 def _lost_at_the_start() -> ClusterError:
-    fault = "the scheduler was lost while its workers were asked for"
+    fault = "the scheduler was lost while it was asked for its workers"
     return ClusterError(fault, "look at its log; the same command resumes")
 
 

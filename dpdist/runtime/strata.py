@@ -185,7 +185,7 @@ def pool(means: FitContext, fit: JobFit) -> FittedStrata:
     """Fits all strata together if one cannot be fitted alone. The decision is stored before any store is replaced."""
     if not learn(fit, fit.strata, means.workers, means.listener) and not protect_all(fit, means.workers, means.listener):
         return FittedStrata(fit, dict.fromkeys(fit.strata, fit), [])
-    means.listener(Event("note", "protect", note="a stratum cannot stand alone: all strata are pooled into one fit"))
+    means.listener(Event("note", "protect", note="a stratum cannot be fitted alone: all strata are pooled into one fit"))
     means.space.mark(POOLING, [])
     pooled = open_fit(means.space, means.key, "pooled")
     create_stores(pooled)
@@ -203,7 +203,7 @@ def proper_prior(means: FitContext, fit: JobFit) -> FittedStrata:
     fits = dict.fromkeys(fit.strata, fit)
     if not failed:
         return FittedStrata(fit, fits, [])
-    means.listener(Event("note", "protect", note=f"{len(failed)} strata take the proper prior"))
+    means.listener(Event("note", "protect", note=f"{len(failed)} strata use the proper prior"))
     again, strata = open_fit(means.space, means.key, "proper"), [outcome.stratum for outcome in failed]
     learn_or_refuse(again, strata, means.workers, means.listener)
     failed = protect_some(again, strata, means.workers, means.listener)

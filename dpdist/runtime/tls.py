@@ -72,7 +72,7 @@ def make_certificates(folder: Path, days: float = 365.0, new_authority: bool = F
         key = serialization.load_pem_private_key((authority / PRIVATE_KEY).read_bytes(), None)
     except (OSError, ValueError):
         raise ClusterError(
-            f"{authority / PRIVATE_KEY} is missing or damaged", "restore it, or say --new-authority", 2
+            f"{authority / PRIVATE_KEY} is missing or damaged", "restore it, or use --new-authority", 2
         ) from None
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     for role, usage in ROLES.items():
@@ -218,7 +218,7 @@ class Credentials:
             raise ClusterError(fault, "set this machine's clock", 2)
         if not any(_issued(certificate, authority) for authority in trusted):
             fault = f"{place} is not signed by the authority in {CA}"
-            raise ClusterError(fault, "give this machine the folder of its role, whole", 2)
+            raise ClusterError(fault, "give this machine the whole folder of its role", 2)
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(place, self.folder / PRIVATE_KEY)
         except OSError as error:  # SSLError is one
@@ -265,7 +265,7 @@ def connect(address: str, security: Any, timeout: float, who: str = "the schedul
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"{who} at {address} did not answer for {timeout:g} s: {cause}",
-                "look whether it runs, the address, name resolution and network policies, or raise runtime.start_timeout; "
+                "check that it runs, the address, name resolution and network policies, or raise runtime.start_timeout; "
                 "the same command resumes",
             ) from None
         time.sleep(_RETRY_INTERVAL)

@@ -91,7 +91,7 @@ def check(job: Job, model: StratumModel) -> None:
     dimensions = {name: len(dims) for name, dims in job.likelihood.parameters.items()}
     if declared["parameters"] != dimensions:
         listed = ", ".join(f"{name} ({dims} dimensions)" for name, dims in declared["parameters"].items()) or "none"
-        remedy = f"list under model.parameters just those of its parameters block: {listed}"
+        remedy = f"list under model.parameters exactly those of its parameters block: {listed}"
         raise ProgramError(model.program.name, "its parameters are not those of the job", remedy)
     for name in (("y_rep", "w_rep") if model.weighted else ("y_rep",)) + (() if model.function else ("log_lik",)):
         if declared["generated quantities"].get(name) != 1:
@@ -103,7 +103,7 @@ def check(job: Job, model: StratumModel) -> None:
         remedy = "declare vector[N] reference and real<lower=0> clamp as data, and weigh a record by " + CLAMPED_FACTOR
         raise ProgramError(model.program.name, found_, f"{remedy}; or use the mechanism weighted")
     if unknown := sorted(set(declared["inputs"]) - model.inputs):
-        found_ = f"it declares data that nobody gives: {', '.join(unknown)}"
+        found_ = f"it declares data that have no source: {', '.join(unknown)}"
         raise ProgramError(model.program.name, found_, "add them to model.data")
     model.check_function()
 

@@ -257,10 +257,12 @@ class GeneratedQuantities(User):
         generated = self.run(self.data_of(crosstab, placeholder, ones, ones, generate=True), theta, seed)
         outcome, weight = generated["y_rep"], generated["w_rep"] if self.weighted else ones[None]
         if outcome.shape != (1, len(crosstab)) or weight.shape != (1, len(crosstab)):
-            raise ProgramError(self.program.name, "y_rep or w_rep has another size than the data", "declare vector[N]")
+            raise ProgramError(
+                self.program.name, ("the size of y_rep or w_rep differs from that of the data"), "declare vector[N]"
+            )
         if np.isnan(outcome).any() or not (np.isfinite(weight) & (weight > 0)).all():
             found_ = "y_rep is not a number, or w_rep is not a finite weight above 0"
-            raise ProgramError(self.program.name, found_, "correct the generated quantities: other seeds meet the same law")
+            raise ProgramError(self.program.name, found_, "correct the generated quantities: another seed does not help")
         outcome = np.clip(np.round(outcome) if self.integer else outcome, low, high)
         return replace(theta, values={**theta.values, OUTCOME: outcome, WEIGHT: weight})
 

@@ -207,7 +207,7 @@ def _private(folder: Path, executable: Executable) -> Iterator[Path]:
     except (RuntimeError, ValueError, subprocess.CalledProcessError):
         if not any(private.glob("*.txt")):  # no run has begun
             raise
-        remedy = "check the program and its data; a bad start is tried again as often as `attempts` says"
+        remedy = "check the program and its data; a bad start is repeated up to `attempts` times"
         raise StanError(executable.program, message(_console(private)), remedy) from None
     finally:
         shutil.rmtree(private, ignore_errors=True)

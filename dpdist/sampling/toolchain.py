@@ -96,7 +96,7 @@ def run_tool(command: tuple[str, ...], what: str) -> str:
             "correct the program",
         )
     if result.returncode < 0 or "Killed signal" in result.stderr:
-        fault, allowed = f"the compiler was killed while it compiled {what}", "about 3 GB of free memory"
+        fault, allowed = f"the compiler was killed while compiling {what}", "about 3 GB of free memory"
         raise ToolchainError(fault, allowed, "free memory, or build where there is more: dpdist stan build")
     fault = f"the compiler failed on {what}\n{tail(without_source(result.stderr))}"
     raise ToolchainError(fault, "g++ 9 or later with a full C++17 library", "see what `dpdist stan doctor` finds")
@@ -370,7 +370,7 @@ class EmbeddedToolchain:
     def description(self) -> str:
         compiler = self.compiler_version
         if not self.compiles:
-            compiler = f"no C++ compiler: programs that {compiler} built can be run, others not"
+            compiler = f"no C++ compiler: only programs that {compiler} built can be run"
         return f"Stan {self.version} in httpstan {self.package_version}, {compiler}"
 
     @property

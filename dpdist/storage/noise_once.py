@@ -28,7 +28,7 @@ DIGESTS = {"query": "what is summed (limits, units or bins)", "sums": "the exact
 """Facts about a draw that are checksums. If one differs, a message says so in these words, without values."""
 _MARK = "noise-"
 """Prefix of the names of marks of noise."""
-_RESTORE = "restore it from a copy, or begin again in a new folder, which spends the budget again"
+_RESTORE = "restore it from a copy, or start again in a new folder, which spends the budget again"
 
 
 def drawn_once(space: Workspace, path: Path, facts: Mapping[str, str], draw: Callable[[], Floats]) -> Floats:

@@ -264,7 +264,7 @@ def _cause(text: str) -> str:
         "403 Forbidden": _DENIED,
         "401 Unauthorized": _DENIED,
         "NoSuchBucket": "there is no such bucket",
-        "BadScheme": "its endpoint is not encrypted (https), and AWS_ALLOW_HTTP is not true",
+        "BadScheme": "its endpoint does not use https, and AWS_ALLOW_HTTP is not true",
         "NotImplemented": "the store does not know conditional writes (If-None-Match, If-Match), which a workspace needs",
         "301 Moved": "the bucket lies in another region",
         "AuthorizationHeaderMalformed": "the bucket lies in another region",

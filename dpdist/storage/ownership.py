@@ -18,7 +18,7 @@ from dpdist.storage.noise_once import refuse_damaged_noise
 from dpdist.storage.objects import LEASE, is_url
 from dpdist.storage.workspace import GATHERED, IDENTITY, KEYED, REPEATED, RESTORE, SCRATCH, SEALED, Identity, Workspace
 
-OTHERWISE = "undo the change, or use a new folder: its release spends a budget of its own beside this one's"
+OTHERWISE = "undo the change, or use a new folder: its release spends its own budget in addition"
 """Remedy for a workspace of another job or input."""
 
 ONE_DAY = "2000-01-01"
@@ -45,7 +45,7 @@ def owned(space: Workspace, identity: Identity, replay: str | Path | None, study
     except (FileExistsError, NotADirectoryError):
         raise WorkspaceError(space.place, "it is a file, or lies in one", "name a folder", 2) from None
     except OSError as error:
-        remedy = f"choose a folder that user {os.getuid()} may write, or let that user write here"
+        remedy = f"choose a folder that user {os.getuid()} may write to, or let that user write here"
         raise WorkspaceError(space.place, f"cannot be written ({error.strerror})", remedy) from None
     with space.store.lock(space.confidential / "lock"), _removed_if_refused(space):
         with private():
@@ -128,7 +128,10 @@ def _mark_begun(space: Workspace) -> None:
 
 def _begin(space: Workspace, identity: Identity, source: RunKey | None, date: str | None) -> Key:
     if source is None and space.replayed:
-        fault, remedy = "a study or a replay began here and did not get far", "use an empty folder, or empty this one"
+        fault, remedy = (
+            ("a study or a replay began here and did not finish its first step"),
+            "use an empty folder, or empty this one",
+        )
         raise WorkspaceError(space.place, fault, remedy, exit_code=2)
     new_key = Key.from_os() if source is None else source.key
     if source is not None:

@@ -312,6 +312,11 @@ class Workspace(WorkspacePaths):
         """True if a run has made its release here: published, or held."""
         return self.store.download(self.newest / MANIFEST)
 
+    def refuse_absent(self) -> None:
+        """Raises `WorkspaceError` if there is neither a public folder nor a held release."""
+        if not self.newest.is_dir():
+            raise WorkspaceError(self.place, "no public folder", "name the workspace of a run", exit_code=2)
+
     @contextmanager
     def publishing(self, replacing: bool = False) -> Iterator[None]:
         """Makes an object store's public folder available to this process, and keeps other runs out.
@@ -331,7 +336,7 @@ class Workspace(WorkspacePaths):
                     shutil.rmtree(self.public)
                     yield
                     return
-                fault = "its public folder has no manifest: a release that is not wholly there"
+                fault = "its public folder has no manifest, so the release is incomplete"
                 raise WorkspaceError(self.place, fault, "finish it with the command that ran it", exit_code=2)
             yield
 
@@ -397,7 +402,7 @@ class Workspace(WorkspacePaths):
             if only is not None and path != only:
                 continue
             if not path.is_file() or sha256(path) != digest:
-                what = "is missing" if not path.exists() else f"is damaged: {about} has another checksum"
+                what = "is missing" if not path.exists() else f"is damaged: the checksum of {about} differs"
                 raise WorkspaceError(self.place, f"{self.confidential.name}/{name} {what}", remedy, exit_code=2)
 
     def mark_once(self, mark: Path, files: Iterable[Path]) -> None:

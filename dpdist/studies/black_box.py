@@ -219,15 +219,15 @@ def runs_to_exceed(claimed: float, delta: float = 0.0) -> int:
 
 
 RUN_FIGURES = {
-    "runs": "number of releases of both files together whose file is guessed; as many others taught the attacker",
-    "difference": "how the files differ: values of a record exchanged, or a record more",
+    "runs": "number of releases of both files together whose file is guessed; as many others trained the attacker",
+    "difference": "how the files differ: one record has other values, or one file has one more record",
     "claimed": "the ε that the statement claims for this difference",
     "delta": "the claimed δ",
     "most_that_can_be_shown": "largest ε that this number of releases can prove",
     "guesses": "number of these releases of which the attacker guessed the file",
     "right": "number of right guesses",
     "at_least": "the ε that is proven, with a confidence of 95 %",
-    "p_value": "probability of as clear a difference, at most, if the claim holds",
+    "p_value": "largest probability of so clear a difference if the claim holds",
     "exceeds": "whether the proven ε is above the claim",
 }
 """Columns of the result of `loss_between`."""
@@ -264,8 +264,8 @@ def loss_between(
     delta = float(getattr(guarantee, "delta", None) or 0)
     most = most_shown(runs, delta)
     if most <= claimed:
-        fault = f"{runs} releases of each file cannot show more than the claimed ε of {claimed:g}, whatever they are"
-        remedy = f"it takes --runs {runs_to_exceed(claimed, delta)} at least; more show more"
+        fault = f"{runs} releases of each file cannot show more than the claimed ε of {claimed:g}, whatever the files are"
+        remedy = f"it takes --runs {runs_to_exceed(claimed, delta)} at least; more releases can prove more"
         raise JobError(parsed.dataset, [Problem("--runs", fault, "", remedy)])
     sides = np.concatenate([np.arange(runs) % 2, Key.from_os().generator("coins").integers(0, 2, runs)])
     task, released = ReleaseAgain(_plain(parsed), files, tuple(sides.tolist())), [list[float]()] * len(sides)
@@ -352,14 +352,14 @@ def _difference(job: Job, first: str, second: str) -> str:
             name for name in public if _values(only_one, names.index(name)) != _values(only_other, names.index(name))
         ]
         if columns and job.budget.exchange != "anywhere":
-            fault = "the record has another value, and the job's guarantee takes this column as public"
+            fault = "the record has another value, and the job's guarantee treats this column as public"
             raise DataError(what, [Problem(name, fault, "", "change its outcome and weight alone") for name in columns])
         return EXCHANGED
     if only_one and only_other:
         fault = f"{len(only_one):,} records are only in the first file, and {len(only_other):,} in the second"
         raise DataError(what, [Problem("records", fault, "as many in both, or some in one file alone", remedy)])
     if not job.sizes_secret:
-        fault = "one file has a record more, and the job's guarantee takes numbers of records as public"
+        fault = "one file has one more record, and the job's guarantee treats numbers of records as public"
         raise DataError(what, [Problem("records", fault, "", "exchange the outcome and weight of a record instead")])
     return ADDED
 

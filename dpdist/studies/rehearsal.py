@@ -108,7 +108,9 @@ def claimed(out: Path, listener: Listener) -> Iterator[Path]:
             (out / name).unlink(missing_ok=True)
         if number := len(list(stored.glob("*.parquet"))):
             what = "1 result" if number == 1 else f"{number} results"
-            note = f"The folder holds {what} of a killed rehearsal: those of this job, file and version are used again."
+            note = (
+                f"The folder holds {what} of an interrupted rehearsal: those of this job, file and version are used again."
+            )
             listener(Event("note", "rehearse", note=note))
         yield stored
         for path in [*stored.glob("*.parquet"), *stored.glob(".*.parquet.*.part")]:

@@ -80,7 +80,7 @@ def run(
         units = [(c, number) for c in range(len(study.cases)) for number in range(1, study.replicates + 1)]
         missing = [k for k, (c, number) in enumerate(units) if not done(folder, study, c, number)]
         if missing and (there := len(units) - len(missing)):
-            note = f"{there:,} of {len(units):,} replicates are there: the study resumes with them."
+            note = f"{there:,} of {len(units):,} replicates exist already: the study resumes with them."
             listener(Event("note", "replicates", there, len(units), note))
         with stage(listener, "replicates", len(units)) as tick:
             tick(len(units) - len(missing))
@@ -153,7 +153,7 @@ def owned(folder: Path, study: Study) -> Iterator[None]:
         elif (begun := json.loads(path.read_text(encoding="utf-8"))) != here:
             which = "versions" if begun.get("study") == here["study"] else "settings"
             remedy = "choose another folder, or delete this one to begin anew"
-            raise WorkspaceError(str(folder), f"it was begun by a study with other {which}", remedy, 2)
+            raise WorkspaceError(str(folder), f"it was begun by a study with different {which}", remedy, 2)
         yield
 
 
@@ -241,7 +241,7 @@ class Overview(Frozen):
     def _studies_differ(self) -> Self:
         names = [Path(entry.study).stem for entry in self.studies]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"the study '{twice}' stands twice: name it once")
+            raise ValueError(f"the study '{twice}' is named twice: name it once")
         return self
 
 

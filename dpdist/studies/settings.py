@@ -247,7 +247,7 @@ _DECIDES_NOTHING = {"title", "about", "data", "references", "replicates", "notes
 
 def _different(what: str, names: tuple[str, ...]) -> None:
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"{what} must differ, '{twice}' stands twice or is reserved: give another")
+        raise ValueError(f"{what} must differ, '{twice}' appears twice or is reserved: give another")
 
 
 def known_or_refused(where: str, names: Sequence[str] | None, allowed: Sequence[str]) -> None:

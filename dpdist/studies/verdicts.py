@@ -159,7 +159,7 @@ def _outcome(limit: Limit, name: str, values: Floats) -> LimitedResult:
 
 def _text(limit: Limit, results: list[LimitedResult]) -> str:
     if not results:
-        return "Nothing of it was measured."
+        return "Nothing in it was measured."
     over = OVER[limit.over]
     of = {verdict: [outcome for outcome in results if outcome.verdict is verdict] for verdict in ClaimVerdict}
     text = f"Limit: {limit.text}, {over}. Kept in {len(of[ClaimVerdict.YES])} of {len(results)} results."
@@ -183,8 +183,9 @@ ANSWERS = {
     ClaimVerdict.TOO_FEW: ClaimVerdict.TOO_FEW.value,
 }
 READING = (
-    "Reproduces: the 95 % interval of the difference lies within ± half the standard deviation between replicates. It does "
-    "not, where the whole interval lies beyond. Otherwise there are too few replicates to tell, here or in the source."
+    "Reproduces: the 95 % interval of the difference lies within ± half the standard deviation between replicates. Does "
+    "not reproduce: the whole interval lies outside. Otherwise there are too few replicates to tell, here or in the "
+    "source."
 )
 RANGE = re.compile(r"(-?[\d.]+) – (-?[\d.]+)")
 """Two ends of an interval, as a study file writes them."""

@@ -138,7 +138,10 @@ Tick = Callable[[int], None]
 
 
 def changed_while_read(source: Source) -> DataError:
-    return DataError(source.name, [Problem("file", "it changed while it was read", "a file at rest", "run again")])
+    return DataError(
+        source.name,
+        [Problem("file", "it changed while it was read", ("a file that does not change during the run"), "run again")],
+    )
 
 
 def checked_batches(
@@ -154,7 +157,7 @@ def checked_batches(
     twice = [name for name in needed if columns.count(name) > 1]
     if twice:
         remedy = "rename or delete one"
-        raise DataError(source.name, [Problem(n, "stands twice in the file", "each column once", remedy) for n in twice])
+        raise DataError(source.name, [Problem(n, "appears twice in the file", "each column once", remedy) for n in twice])
     missing = [name for name in needed if name not in columns]
     if source.text_only and len(missing) == len(needed) and not causes(columns, needed):
         fault, remedy = "its first line names none of the job's columns", "give a header line, names separated by commas"
@@ -320,7 +323,7 @@ def _one_weight(job: Job, source: Source, crosstab: Crosstab, tally: pd.DataFram
         weight = public.of(crosstab)
         beyond = np.maximum(tally["w_high"].to_numpy() - weight, weight - tally["w_low"].to_numpy())
         if (beyond > SAME_WEIGHT * weight).any():
-            fault = "records have other weights than survey.design_weights declares"
+            fault = "weights of records differ from those that survey.design_weights declares"
             remedy = "use the weights from the survey's design documents, or leave survey.design_weights out"
             raise DataError(source.name, [Problem(str(job.survey.weight), fault, "the declared weights", remedy)])
     extent = _added(tally.groupby([crosstab.codes[name] for name in columns]))

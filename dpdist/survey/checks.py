@@ -413,7 +413,7 @@ def _populations(names: Sequence[str], b: Batch) -> Floats:
         sizes[:, k], missing = b.numbers(name)
         b.wrong(missing, name, "missing population sizes", allowed, "complete the column")
         impossible = np.isinf(sizes[:, k]) | (sizes[:, k] < 1)
-        b.wrong(impossible, name, "population sizes that cannot be", allowed, "correct the file")
+        b.wrong(impossible, name, "impossible population sizes", allowed, "correct the file")
     return sizes
 
 
@@ -519,7 +519,13 @@ def _weight(job: Job, b: Batch) -> tuple[Floats, Floats]:
     if declared is None or declared.outside == "error":
         extreme = (values > LARGEST_WEIGHT) | (values < 1.0 / LARGEST_WEIGHT)
         allowed = f"weights from {1.0 / LARGEST_WEIGHT:g} to {LARGEST_WEIGHT:g}"
-        b.wrong(extreme, name, "weights that no population has, whose sums lose the others", allowed, "correct the file")
+        b.wrong(
+            extreme,
+            name,
+            ("weights beyond any population, whose sums would round away the others"),
+            allowed,
+            "correct the file",
+        )
     if declared is None or declared.bounds is None:
         return values, values
     low, high = declared.bounds
@@ -595,7 +601,12 @@ def _nearly(name: str, levels: Sequence[Level], codes: Codes, b: Batch, declare:
     for encoding in dict.fromkeys(decoded[text] for text in texts if text in decoded):
         alike, encoding_name = [text for text in texts if decoded.get(text) == encoding], encoding.upper()
         remedy = f"write encoding: {encoding} beside the file's path" if b.text_only else WRITTEN_WRONGLY
-        refuse(alike, f"levels as a text in {encoding_name} looks in another encoding", f"text in {encoding_name}", remedy)
+        refuse(
+            alike,
+            (f"levels that look like text in {encoding_name}, read in another encoding"),
+            f"text in {encoding_name}",
+            remedy,
+        )
     by_cause = causes([text for text in texts if text not in decoded], texts_of_levels)
     for cause, alike in by_cause.items():
         if cause is not AS_NUMBERS or declare:
@@ -638,7 +649,7 @@ def _beyond_bounds(job: Job, crosstab: Crosstab, margin: Margin) -> list[Problem
     if not beyond.any():
         return []
     fault = f"totals beyond what weights from {column.bounds[0]:.10g} to {column.bounds[1]:.10g} can add up to"
-    remedy = "give totals of the population that the weights are of, or state wider bounds"
+    remedy = "give totals of the population that the weights represent, or state wider bounds"
     places = tuple(label for label, outside in zip(margin.labels, beyond, strict=True) if outside)[:3]
     return [
         Problem(f"rake {margin.by}", fault, "records times the weight's public bounds", remedy, int(beyond.sum()), places)

@@ -188,7 +188,7 @@ def unlike_its_name(path: Path) -> Problem | None:
             return _not_csv(f"its name ends in .gz, and it is {kind or 'not compressed'}", remedy)
         if kind is not None and not compressed:
             return _not_csv(
-                f"it is {kind}", "name it .csv.gz" if kind == GZIP else "name it as what it is, or write it as CSV"
+                f"it is {kind}", "name it .csv.gz" if kind == GZIP else "give its name the right ending, or write it as CSV"
             )
         with _opened(path) as file:
             while file.read(HEADER_BYTES):

@@ -113,9 +113,9 @@ def kinds(source: Source) -> dict[str, str]:
 
 def _wrong_names(source: Source) -> Iterator[Problem]:
     if len(set(source.columns)) < len(source.columns):
-        yield Problem("header", "a column's name stands twice", "each name once", "rename or delete one column")
+        yield Problem("header", "a column's name appears twice", "each name once", "rename or delete one column")
     if source.text_only and any(NUMBER.fullmatch(name.strip()) for name in source.columns):
-        fault, remedy = "numbers stand in the first line: it is a record", "write the columns' names into the first line"
+        fault, remedy = "the first line has numbers: it is a record", "write the columns' names into the first line"
         yield Problem("header", fault, "names of columns", remedy, 1, ("line 1",))
 
 

@@ -292,7 +292,7 @@ def _read(folder: Path, files: frozenset[str]) -> EarlierRelease:
     # Packages of tables of dpdist 0.2 have their reference's records, and state no totals.
     totals, records_alone = f"released/{HISTORY}" in files, f"released/{DONORS}" in files
     if not totals and not records_alone and f"released/{REFERENCE_FILE}" not in files:
-        allowed = "one of mechanism tables, or of reference_tables or table_package in dpdist 0.2"
+        allowed = "a release of mechanism tables, or of reference_tables or table_package in dpdist 0.2"
         raise DamagedFile(f"released/{REFERENCE_FILE}", "this release carries no reference", allowed)
     promise, statement = read_object(folder, PROMISE), read_object(folder, STATEMENT)
     refuse_format(STATEMENT, statement.get("format"), STATEMENT_FORMAT)
@@ -345,7 +345,7 @@ def _sample(folder: Path, job: Job, crosstab: Crosstab, history: History) -> Abs
             raise TypeError("values that are not numbers")
     except (pa.ArrowException, ValueError, KeyError, TypeError, IndexError, AttributeError):
         raise DamagedFile(
-            name, "no records of the released cells", "records as a release of mechanism tables has them"
+            name, "no records of the released cells", "records like those in a release of mechanism tables"
         ) from None
     bounds = [domain.bounds or (0.0, 1.0) for domain in job.outcome_columns.values()]
     low, high = np.array(bounds).T
@@ -369,11 +369,13 @@ def _check_agreement(promise: Mapping[str, Any], job: Mapping[str, Any], stateme
     released = {name: promise.get(name) for name in AGREEING} | {name: job.get(name) for name in ("dataset", "period")}
     for name, value in released.items():
         if statement.get(name) != value:
-            raise DamagedFile(STATEMENT, f"another {name} than in released/", "one statement in all files of a release")
+            raise DamagedFile(
+                STATEMENT, (f"{name} differs from that in released/"), "one statement in all files of a release"
+            )
     budget = job.get("budget")
     for name in ("epsilon", "adjacency"):
         if not isinstance(budget, dict) or budget.get(name) != promise.get(name):
-            raise DamagedFile(JOB, f"another {name} than in promise.json", "one budget in all files of a release")
+            raise DamagedFile(JOB, f"{name} differs from that in promise.json", "one budget in all files of a release")
 
 
 def _check_exchange(claim: Spent, job: Job) -> None:
@@ -395,7 +397,7 @@ def _check_exchange(claim: Spent, job: Job) -> None:
 def _check_chain(claim: Spent, links: Sequence[Link]) -> None:
     """Recomputes the sums of the chain and compares them with the stated ones."""
     if len({link.period for link in links}) < len(links):
-        raise DamagedFile(PROMISE, "its chain has a period twice", "one release of every period")
+        raise DamagedFile(PROMISE, "its chain has one period twice", "one release of every period")
     if len({link.adjacency for link in links}) > 1:
         raise DamagedFile(PROMISE, "its chain has several adjacencies", "one adjacency along a chain")
     if claim.reference.chain is None:
@@ -591,7 +593,9 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
         same[f"columns.{weight}"] = (job.columns.get(weight), other.columns.get(weight))
     for name, (ours, theirs) in same.items():
         if ours != theirs:
-            yield Problem(where, f"it was released under another {name}", "the same in both jobs", "state one in both jobs")
+            yield Problem(
+                where, (f"it was released under a different {name}"), "the same in both jobs", "state the same in both jobs"
+            )
     if job.survey.effects_of_reference and not earlier.design_effects:
         fault = "it states no design effects from a reference, which survey.design_effect: reference takes over"
         remedy = "state survey.design_effect as a number or a list, or leave it out"

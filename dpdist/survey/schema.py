@@ -77,7 +77,7 @@ def check_replicates(job: Job, names: Sequence[str]) -> list[Problem]:
     if sorted(numbers) == list(range(1, weights.number + 1)):
         return []
     what = f"{len(numbers)} columns {weights.prefix}<number>, not {weights.number} of them from {weights.prefix}1"
-    allowed = f"{weights.columns[0]} to {weights.columns[-1]}, all of the file; zeros may stand before the number"
+    allowed = f"{weights.columns[0]} to {weights.columns[-1]}, all of the file; the number may have leading zeros"
     remedy = "correct survey.replicate_weights.number or prefix: a variance from part of the replicates is wrong"
     stems = {name.rstrip(DIGITS) for name in names if name[-1:] in DIGITS} - {weights.prefix}
     alike = sorted(stem for stem in stems if stem.lower() == weights.prefix.lower())
@@ -159,7 +159,7 @@ def missing_column(name: str, names: Sequence[str]) -> Problem:
     decoded = garbled((name,))
     if encoding := next((decoded[spelling] for spelling in names if spelling in decoded), None):
         encoding_name = encoding.upper()
-        fault = f"{MISSING}; the file has its name as a text in {encoding_name} looks in another encoding"
+        fault = f"{MISSING}; the file has its name as text in {encoding_name}, read in another encoding"
         also = ", or leave encoding out" if encoding == "utf-8" else ""
         remedy = f"the file is in {encoding_name}: write encoding: {encoding} beside its path{also}"
         return Problem(name, fault, f"text in {encoding_name}", remedy)
@@ -181,7 +181,7 @@ def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]
             remedy = f"{suggestion(name, names)} correct the name under microdata.columns, or leave it out".strip()
             problems.append(Problem(name, MISSING, f"the reference has {_listed(names)}", remedy))
         elif list(names).count(name) > 1:
-            problems.append(Problem(name, "stands twice in the reference", "each column once", "rename or delete one"))
+            problems.append(Problem(name, "appears twice in the reference", "each column once", "rename or delete one"))
     for field in [] if problems or not columns else schema(columns):
         kind = plain_type(field.type)
         if pa.types.is_nested(kind):

@@ -39,7 +39,7 @@ PLACES = {
     **{suffix.removeprefix("."): "dpdist.survey.statistical_file:StatisticalSource" for suffix in STATISTICAL},
 }
 """Places of dpdist's readers by a file's suffix, in small letters without its dot. Those of plug-ins are entry points."""
-NO_READER = "mend the plug-in, or store the file as Parquet or CSV"
+NO_READER = "fix the plug-in, or store the file as Parquet or CSV"
 BY_PLUGIN = (
     "The {which} is read by '{name}', third-party: {distribution} {version}. Its authors state that each row of the file "
     "gives one record, whatever the other rows are. Neighbouring files differ in what it reads."
@@ -163,7 +163,10 @@ class ParquetFolder(OneFile):
         keys = [_keys(file.relative_to(self.path)) for file in files]
         for file, path_keys in zip(files, keys, strict=True):
             if list(path_keys) != list(keys[0]):
-                fault = f"{_shown(file, self.path)} lies in subfolders of other columns than {_shown(files[0], self.path)}"
+                fault = (
+                    f"{_shown(file, self.path)} lies in subfolders whose columns differ from those of "
+                    f"{_shown(files[0], self.path)}"
+                )
                 raise unreadable(self.name, fault, "name a folder whose files all have the same form of path, column=value")
         return [(self.part(file), path_keys) for file, path_keys in zip(files, keys, strict=True)]
 
@@ -212,7 +215,7 @@ class ParquetFolder(OneFile):
         if wrong_names:
             fault = f"a folder with files that are not Parquet: {', '.join(sorted(wrong_names)[:3])}"
             fault += f" and {len(wrong_names) - 3} more" if len(wrong_names) > 3 else ""
-            raise unreadable(self.name, fault, "name one file, or a folder of Parquet files alone")
+            raise unreadable(self.name, fault, "name one file, or a folder of only Parquet files")
 
     def _check(self, file: OneFile, path_keys: Keys, schema: pa.Schema) -> None:
         """Raises `DataError` if a file lacks a column, or has it of a type that does not go with the others'."""
@@ -431,7 +434,7 @@ class ParquetSource(OneFile):
             if kind == PARQUET:
                 fault, remedy = f"{fault}: it is cut off or damaged", "copy the file again"
             elif kind is not None:
-                fault, remedy = f"{fault}: it is {kind}", "name it as what it is; a CSV file is named .csv"
+                fault, remedy = f"{fault}: it is {kind}", "give its name the right ending; a CSV file is named .csv"
             raise unreadable(self.name, fault, remedy) from None
 
 

@@ -161,12 +161,12 @@ def _figures(family: str, model: Any) -> list[str]:
     y, _ = model.simulate(theta, np.zeros(MANY, np.int32), np.random.default_rng(3))
     lines = list[str]()
     if abs(y.mean() - model.expect(theta)[1][0, 0]) > LIMIT * y.std() / np.sqrt(MANY):
-        lines.append(f"{family}: simulate has another mean than expect")
+        lines.append(f"{family}: the mean of simulate differs from expect")
     if isinstance(model, Distributed):
         value = float(np.median(y))
         share = float(model.until(theta, np.array([0]), np.array([value]))[0, 0])
         if abs((y <= value).mean() - share) > LIMIT * 0.5 / np.sqrt(MANY):
-            lines.append(f"{family}: simulate has another distribution than until")
+            lines.append(f"{family}: the distribution of simulate differs from until")
     return lines
 
 

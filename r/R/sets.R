@@ -4,7 +4,7 @@ dp_sets <- function(release, labels = TRUE) {
   refuse_no_release(release)
   count <- as.integer(release$statement$synthetic_sets)
   if (count < 1L) {
-    fail("this release has tables alone, and no synthetic records", "use release$tables")
+    fail("this release has only tables, and no synthetic records", "use release$tables")
   }
   mitools::imputationList(lapply(seq_len(count), function(number) labelled(read_set(release, number), release, labels)))
 }

@@ -160,7 +160,7 @@ def test_a_gates_noise_is_told_before_the_run(tmp_path: Path) -> None:
     assert largest["noise_sd"] == pytest.approx(of_count / counts.min())
     assert median["noise_sd"] == pytest.approx(of_mean / (counts * means).min())
     said = " ".join(map(str, cautions(own)))
-    assert f"{of_count:,.0f} over the smallest listed count. " in said
+    assert f"{of_count:,.0f} relative to the smallest listed count. " in said
     assert f"is above {of_count / 0.9:,.0f}" in said
 
 
@@ -263,7 +263,7 @@ def test_a_cell_without_a_figure_is_an_error_beyond_every_limit(gap: float, meas
 
 
 def test_what_a_gate_says_of_cells_without_a_figure() -> None:
-    said = "largest of count: beyond every limit, for 1 of 3 cells has no figure, or one of 0"
+    said = "largest of count: beyond every limit, because 1 of 3 cells has no figure, or a figure of 0"
     with pytest.raises(NotAccepted, match=said):
         refuse_unmet([measured("largest", np.array([121.0, np.nan, 302.0]), 0.9)])
 
@@ -309,7 +309,7 @@ def test_without_gates_the_report_says_what_a_look_costs(tmp_path: Path) -> None
         ([('epsilon: "1"\n  gates', 'epsilon: "3"\n  gates')], "leave nothing of the release's budget"),
         ([("  weight: {bounds: [1, 60], outside: clip}\n", "")], "public bounds"),
         ([("of: count, limit: 0.5", "of: count, limit: 1.5")], "a share above 1"),
-        ([("{mean: salary}, limit", "{total: salary}, limit")], "gates are of counts and means"),
+        ([("{mean: salary}, limit", "{total: salary}, limit")], "gates apply to counts and means"),
         ([("  gates:", "  tables: [ages]\n  gates:")], "no table 'ages'"),
         ([("{name: tables}", "{name: laplace}"), ("strata: [field]\n", "")], "cannot be measured beside 'laplace'"),
     ],

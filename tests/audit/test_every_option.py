@@ -27,7 +27,7 @@ from dpdist.privacy.guarantees import NoGuarantee
 ROUNDING = 1e-6
 """Sums are rounded to whole units, of which a record has a million."""
 REFUSED = {
-    "nothing is proven of a record that changes strata": "counts of crossed outcomes under secret sizes",
+    "nothing is proven about a record that changes strata": "counts of crossed outcomes under secret sizes",
     "no column with sample counts is left to protect": "one table of all records, under an exchange for any other record",
     "noisy sizes do not give that domain": "sums within a range, under secret sizes",
     "whether a fallback is taken depends on the records": "a fallback",

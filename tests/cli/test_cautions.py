@@ -98,10 +98,10 @@ def test_a_tiny_budget_is_foretold(tmp_path: Path) -> None:
 def test_levels_without_a_record_and_a_weak_guarantee_are_remarked(tmp_path: Path) -> None:
     text = JOB.replace("[f, m]", "[f, m, x]").replace('"3.6"', '"1000"')
     assert told(text, survey(tmp_path, 48)) == [
-        "ε = 1000 is a weak guarantee: whoever knows all other records can be nearly certain of one. "
+        "ε = 1000 is a weak guarantee: whoever knows all other records can be nearly certain about the last one. "
         "Use a smaller epsilon.",
-        "'sex' has 1 of 3 levels without a record: x. Check their spelling. Cells of such levels are published as empty, "
-        "or from noise alone.",
+        "'sex' has 1 of 3 levels without a record: x. Check their spelling. Their cells are published as empty, "
+        "or contain noise alone.",
     ]
 
 
@@ -173,8 +173,8 @@ def with_reference(folder: Path, period: str, of_reference: str) -> list[str]:
 @pytest.mark.parametrize(("period", "years"), [("1983-1985", 18), ("1992", 11), ("1994", 0), ("wave 3", 0)])
 def test_an_old_reference_has_a_caution(tmp_path: Path, period: str, years: int) -> None:
     told_of = with_reference(tmp_path, "2003-2005", period)
-    warned = [each for each in told_of if each.startswith("The reference is of")]
-    assert warned == [] if not years else f"The reference is of {period}, {years} years from 2003-2005" in warned[0]
+    warned = [each for each in told_of if each.startswith("The reference is from")]
+    assert warned == [] if not years else f"The reference is from {period}, {years} years from 2003-2005" in warned[0]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_every_text_of_the_catalogue_is_found_again_with_its_code_and_is_explain
 @pytest.mark.parametrize(
     ("job", "reference", "doubt"),
     [
-        ("20244", "2012", "one of them may be misspelt"),
+        ("20244", "2012", "one of them may be misspelled"),
         ("2024", "2025", "the reference is the later of the two"),
         ("2024-Q3", "2024-Q4", "the reference is the later of the two"),
         ("2024-Q3", "2025", "the reference is the later of the two"),
@@ -241,8 +241,8 @@ def test_every_text_of_the_catalogue_is_found_again_with_its_code_and_is_explain
 def test_a_later_reference_and_periods_of_other_length_have_a_caution(
     tmp_path: Path, job: str, reference: str, doubt: str
 ) -> None:
-    warned = [each for each in with_reference(tmp_path, job, reference) if each.startswith("The job is of period")]
-    text = f"The job is of period {job} and its reference of {reference}: {doubt}. Check both periods."
+    warned = [each for each in with_reference(tmp_path, job, reference) if each.startswith("The job is for period")]
+    text = f"The job is for period {job}, and its reference is from {reference}: {doubt}. Check both periods."
     assert warned == [text] * bool(doubt)
 
 

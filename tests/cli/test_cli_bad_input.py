@@ -334,6 +334,23 @@ def test_a_file_is_no_workspace(tmp_path: Path, below: str) -> None:
     assert (refused.exit_code, "name the workspace of a run" in refused.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("kind", ["absent", "empty", "file"])
+@pytest.mark.parametrize("verb", ["report", "publish", "audit", "status"])
+def test_a_folder_that_no_run_has_written_is_a_wrong_folder(tmp_path: Path, verb: str, kind: str) -> None:
+    """`publish` and `audit` ended with 1, and `publish` missed a file of a release that was never there."""
+    place = tmp_path / kind
+    if kind == "empty":
+        place.mkdir()
+    elif kind == "file":
+        place.write_text("", encoding="utf-8")
+    refused = CliRunner().invoke(app, [verb, str(place)])
+    assert refused.exit_code == 2, refused.stderr
+    assert "job.json" not in refused.stderr
+    assert re.search(r"name the (workspace of a run|folder given to run)", " ".join(refused.stderr.split()))
+    assert place.exists() == (kind != "absent"), "nothing is written"
+    assert kind != "empty" or not [file for file in place.iterdir() if file.name != ".public.lock"]
+
+
 def test_no_input_at_all_is_refused_with_both_ways_to_give_one(tmp_path: Path) -> None:
     assert_refused(run(tmp_path, input=None), "input: no input", "--input PATH", "simulate")
 

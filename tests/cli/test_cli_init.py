@@ -427,7 +427,7 @@ def test_columns_that_say_the_same_are_not_crossed_and_what_nobody_named_is_said
     code, text = command("init", "people-2024.parquet", *said, "job.yaml")
     assert (code, load_job("job.yaml").cell_columns) == (0, ("region", "sex"))
     assert "the table is by region, sex" in text
-    assert "# by: nobody named these columns" in Path("job.yaml").read_text(encoding="utf-8")
+    assert "# by: --table named no columns" in Path("job.yaml").read_text(encoding="utf-8")
     _, text = command("init", "people-2024.parquet", "--table", "district,region", *said, "own.yaml")
     assert load_job("own.yaml").cell_columns == ("district", "region")
     assert "the table is by" not in text
@@ -441,9 +441,9 @@ def test_a_reference_is_of_a_period_and_what_of_it_is_published_is_said(files: P
     assert code == 0
     assert "earlier.parquet is the reference. Weights and outcomes of the reference's records are published" in text
     assert [each.fault for each in to_do(Path("job.yaml").read_text(encoding="utf-8"))] == [
-        "left to be filled: reference: {path: earlier.parquet, period: …}, and the period that this file is of"
+        "left to be filled: reference: {path: earlier.parquet, period: …}, and the period of this file"
     ]
-    marked = "# TODO fill: reference: {path: earlier.parquet, period: …}, and the period that this file is of"
+    marked = "# TODO fill: reference: {path: earlier.parquet, period: …}, and the period of this file"
     stated = "reference: {path: earlier.parquet, period: '2022', provenance: the files of 2022}"
     Path("whole.yaml").write_text(Path("job.yaml").read_text(encoding="utf-8").replace(marked, stated), encoding="utf-8")
     job = load_job("whole.yaml")
@@ -569,8 +569,8 @@ WRONG = {
     "an unknown category": (("people-2024.csv", "--table", "regoin"), "did you mean 'region'?"),
     "an unknown category of a table": (("people-2024.csv", "--table", "sex,regoin"), "did you mean 'region'?"),
     "a codebook that is not there": (("people-2024.csv", "--codebook", "none.csv"), "cannot be read (FileNotFoundError)"),
-    "a record in place of a header": (("headless.csv",), "numbers stand in the first line: it is a record (line 1)"),
-    "a public file with a name twice": (("people-2024.csv", "--public", "twice.csv"), "a column's name stands twice"),
+    "a record in place of a header": (("headless.csv",), "the first line has numbers: it is a record (line 1)"),
+    "a public file with a name twice": (("people-2024.csv", "--public", "twice.csv"), "a column's name appears twice"),
     "a folder": ((".",), "a folder with files that are not Parquet"),
     "a codebook that is a folder": (("people-2024.csv", "--codebook", "."), "cannot be read (IsADirectoryError)"),
     "a path of 300 characters": (("x" * 300,), "cannot be opened"),

@@ -99,11 +99,11 @@ def test_a_misspelt_column_of_a_table_names_the_nearest() -> None:
 
 def test_a_mean_of_a_category_says_what_to_do() -> None:
     problem = only(problems("{mean: miles_2002}", "{mean: truck_type}"))
-    assert problem.fault == "a mean is of numbers, and 'truck_type' is a category with levels"
+    assert problem.fault == "a mean needs numbers, and 'truck_type' is a category with levels"
     assert "put 'truck_type' into `by` and write count" in problem.remedy
     assert "{mean: miles_2002}" in problem.remedy
     problem = only(problems("{mean: miles_2002}", "{mean: weight}"))
-    assert problem.fault == "a mean is of an outcome, and 'weight' is none"
+    assert problem.fault == "a mean needs an outcome, and 'weight' is not one"
 
 
 @pytest.mark.parametrize("at", ["  state:", "survey:", "  - {name: trucks"])

@@ -96,7 +96,7 @@ def test_figures_follow_the_run_over_http(tmp_path: Path) -> None:
 
 
 def test_which_strata_took_a_fallback_stays_inside() -> None:
-    assert outward(Event("note", "protect", note="2 strata take the proper prior")) is None
+    assert outward(Event("note", "protect", note="2 strata use the proper prior")) is None
     assert outward(Event("task", "", unit={"fit": "proper", "stratum": 3}, seconds=1.0)) is None
     assert outward(Event("advance", "protect again", 1, 2)) == Event("advance", "protect again", 0, None)
     assert outward(Event("advance", "protect", 1, 2)) == Event("advance", "protect", 1, 2)

@@ -94,6 +94,19 @@ def test_a_long_step_without_events_is_no_silence(lines: list[str]) -> None:
     assert not any(thread.name == "progress" for thread in threading.enumerate()), "nothing is left running"
 
 
+@pytest.mark.parametrize(("interval", "most"), [(60.0, 1), pytest.param(0.01, None, id="control")])
+def test_a_slow_start_is_said_once_an_interval_and_its_first_stage_soon(
+    lines: list[str], interval: float, most: int | None
+) -> None:
+    """While modules were imported on a busy machine, `start` came every second."""
+    with _Lines(first=0.01, interval=interval) as listener:
+        waited(lambda: len(lines) > 3, 0.3 if most is not None else 20.0)
+        assert len(lines) == most if most is not None else len(lines) > 3
+        with stage(listener, "fit", 4):
+            waited(lambda: lines[-1].startswith("fit"))
+            assert lines[-1].startswith("fit: 0 of 4")
+
+
 def test_a_command_that_is_short_says_nothing(lines: list[str]) -> None:
     with _Lines(first=60.0) as listener, stage(listener, "fit", 1) as tick:
         tick(1)

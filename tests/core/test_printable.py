@@ -64,7 +64,7 @@ def test_a_path_that_is_too_long_is_not_called_a_disk(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["run", "doctorates", "--quiet", "--workspace", str(tmp_path / ("x" * 300))])
     assert done.exit_code == 1
     assert "ile name too long" in done.output
-    assert "free or mend it" not in done.output
+    assert "free or repair it" not in done.output
 
 
 FORMULAS = ["=HYPERLINK(1)", "@SUM(A1)", "+1-1", "-2+3+cmd|' /C calc'!A0", "-9 not asked", "＝1"]

@@ -230,7 +230,7 @@ def test_the_way_to_the_store_is_open_at_its_port(endpoint: str | None, port: in
 def test_a_job_beyond_what_kubernetes_takes_is_refused_or_says_how_it_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--server-side" not in asked(SHIPPED)
     monkeypatch.setattr(manifests, "MOST_APPLIED", 500)
-    assert "500 bytes: take `kubectl apply --server-side -f`" in asked(SHIPPED)
+    assert "500 bytes: use `kubectl apply --server-side -f`" in asked(SHIPPED)
     monkeypatch.setattr(manifests, "MOST_OF_CONFIG_MAP", 500)
     assert "Kubernetes takes no larger ConfigMap" in asked(SHIPPED, code=2)
 

@@ -296,7 +296,7 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     "column 'code' is int64 in other files, and string in b.parquet": _of_another_type,
     "files that are not Parquet: notes.txt": lambda folder: (folder / "notes.txt").write_text("x"),
     "b.parquet(.|\n)*not a readable Parquet file": lambda folder: (folder / "b.parquet").write_bytes(b"x"),
-    "subfolders of other columns than a.parquet": _deeper,
+    "subfolders whose columns differ from those of a.parquet": _deeper,
     "a table of Delta Lake": lambda folder: (folder / "_delta_log").mkdir(),
     "a folder without Parquet files": lambda folder: (folder / "a.parquet").unlink(),
 }

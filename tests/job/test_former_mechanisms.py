@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "secret numbers without weights": ({"budget": SECRET, "survey": {}}, "whole numbers of records", "name a weight"),
     "secret numbers on histograms": (
         {"budget": SECRET, "reference": {"histogram": {"epsilon": "1"}}},
-        "limits of public numbers of records alone",
+        "limits only where numbers of records are public",
         "name a public file",
     ),
     "secret numbers without a reference": ({"budget": SECRET, "reference": None}, "only where numbers", "add reference"),
@@ -135,7 +135,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "protected columns of public sizes": ({"predictors": {"protect": {}}}, "same sample counts", "add_remove"),
     "no delta under Gaussian noise": (
         {"mechanism": {"name": "tables", "noise": "gaussian"}},
-        "no epsilon holds alone",
+        "no epsilon holds without a delta",
         "add delta",
     ),
     "a delta under Laplace noise": ({"budget": KEYS["budget"] | {"delta": "1e-6"}}, "spends no delta", "leave it out"),
@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a release with a period": ({"reference": {"release": "a", "period": "2020"}}, "states its own period", "leave it out"),
     "histograms with a period": (
         {"reference": {"histogram": {"epsilon": "1"}, "period": "2020"}},
-        "histograms are of the current file",
+        "histograms come from the current file",
         "leave it out",
     ),
     "histograms of no budget": ({"reference": {"histogram": {}}}, "missing key", "add 'epsilon'"),

@@ -42,7 +42,7 @@ def test_a_statistic_is_written_as_it_is_read_and_has_a_text(name: str) -> None:
 
 @pytest.mark.parametrize("wrong", [{"quantile": "pay"}, {"mean": "pay", "at": 0.5}, {"share": []}, {"ratio": "pay"}])
 def test_constants_that_are_missing_or_of_another_statistic_are_refused(wrong: Any) -> None:
-    with pytest.raises(ValidationError, match=r"is written|is of two outcomes"):
+    with pytest.raises(ValidationError, match=r"is written|needs two outcomes"):
         of(wrong)
 
 

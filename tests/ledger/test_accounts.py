@@ -175,7 +175,7 @@ def test_limits_of_a_job_by_class_hold_for_their_class_alone() -> None:
     assert not fits(entries(ONE, ONE), ONE, stated)
     assert fits(entries(ONE, ONE), RHO, stated)
     assert not fits(entries(ONE, RHO), RHO, stated)
-    with pytest.raises(BudgetRefused, match="name other classes of releases than asymptotic"):
+    with pytest.raises(BudgetRefused, match="name only classes other than asymptotic"):
         refuse_excess(entries(), stated, replace(ONE, cls="asymptotic", delta=None))
 
 

@@ -212,7 +212,7 @@ def test_entries_of_a_later_format_are_refused_by_name(tmp_path: Path, charge: C
             link.execute("UPDATE dpdist_ledger SET entry = ?, sha256 = ?", (entry.text, entry.sha256))
         shown = CliRunner().invoke(app, ["ledger", "check", "--ledger", str(file)])
         assert shown.exit_code == (0 if readable else 2)
-        assert (f"format {number}, which a later dpdist" in " ".join(shown.output.split())) != readable
+        assert (f"format {number}, which a dpdist later" in " ".join(shown.output.split())) != readable
         if not readable:
             with pytest.raises(LedgerError, match="later dpdist"):
                 Ledger(str(file)).reserve(charge, Limits())
@@ -227,7 +227,7 @@ def test_an_account_without_the_right_to_change_tables_is_told_who_may(earlier: 
         "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
     )
     clerk = Ledger(earlier.replace("dpdist:", "clerk:"))
-    with pytest.raises(LedgerError, match="may not bring them") as refused:
+    with pytest.raises(LedgerError, match="may not upgrade them") as refused:
         clerk.reserve(replace(charge, run="run-2"), Limits())
     assert "dpdist ledger init" in str(refused.value)
     assert schema(earlier) == 1

@@ -168,9 +168,9 @@ def test_every_class_has_limits_and_a_message_that_names_it(of: str, folder: Pat
     ("edits", "limits", "found"),
     [
         (GAUSSIAN, 'delta: "1e-9"', "this run's zCDP ε is stated at δ = 0.000001"),
-        (GAUSSIAN, 'limits: {strict: {total: "9"}}', "name other classes of releases than zCDP"),
+        (GAUSSIAN, 'limits: {strict: {total: "9"}}', "name only classes other than zCDP"),
         (WEIGHTED, 'delta: "1e-6"', "this run's asymptotic δ is not a known number"),
-        (WEIGHTED, 'limits: {zCDP: {total: "9"}}', "name other classes of releases than asymptotic"),
+        (WEIGHTED, 'limits: {zCDP: {total: "9"}}', "name only classes other than asymptotic"),
     ],
 )
 def test_a_delta_or_a_class_without_a_limit_refuses_the_first_run(

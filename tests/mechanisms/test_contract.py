@@ -190,7 +190,7 @@ def test_a_statistic_without_a_definition_is_named(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("base", [MechanismSpec, Noisy])
 def test_a_specification_without_a_guarantee_cannot_be_imported(base: type[MechanismSpec]) -> None:
     """One that adds noise states it too: noise alone makes nothing strict."""
-    with pytest.raises(TypeError, match=r"Unsaid does not say its guarantee: write guarantee\(job\) in its class"):
+    with pytest.raises(TypeError, match=r"Unsaid does not state its guarantee: write guarantee\(job\) in its class"):
 
         class Unsaid(base):  # type: ignore[valid-type, misc]
             name: Literal["tables"]

@@ -139,7 +139,7 @@ def test_a_file_with_other_weights_is_refused_by_every_verb_and_nothing_is_charg
         changed.loc[: rows - 1, "weight"] = other
         changed.to_parquet(tmp_path / "now.parquet")
         for verb in (dpdist.validate, dpdist.plan, lambda job: dpdist.run(job, tmp_path / "ws")):
-            with pytest.raises(DataError, match=r"other weights than survey\.design_weights declares") as met:
+            with pytest.raises(DataError, match=r"differ from those that survey\.design_weights declares") as met:
                 verb(job)
             refused.add(str(met.value))
     assert len(refused) == 1
@@ -167,7 +167,7 @@ def test_a_file_with_other_weights_is_refused_by_every_verb_and_nothing_is_charg
         ),
         (f"weights: {{{LISTED}}}", "path: none.csv", "survey.design_weights.path", "cannot be read"),
         ("tables:", "rake: [{by: [], totals: {Total: 9e6}}]\ntables:", "rake", "raking would change weights"),
-        ("[kind], design", "[kind], weights_constant_in: [kind], design", "survey.weights_constant_in", "say already"),
+        ("[kind], design", "[kind], weights_constant_in: [kind], design", "survey.weights_constant_in", "already state"),
     ],
 )
 def test_a_job_whose_weights_cannot_be_used_is_refused(before: str, after: str, where: str, found: str) -> None:

@@ -373,7 +373,7 @@ TOTALS = {"rake": [{"by": ["sex"], "totals": {"f": 1e5, "m": 1e5}}]}
         ({}, SECRET, "tables would be whole numbers of records", STRICT),
         (PUBLIC, SECRET, "public weights make a count from a number of records", STRICT),
         (PUBLIC, TOTALS, "raking would change weights that are public", "leave rake or design_weights out"),
-        (MEASURED, SECRET | TOTALS, "raking goes by the public number of records", "use zero_out"),
+        (MEASURED, SECRET | TOTALS, "raking depends on the public number of records", "use zero_out"),
         (MEASURED, SECRET | {"strata": ["region"]}, "keeps sizes secret, and these are public ones", "use zero_out"),
         (
             MEASURED,

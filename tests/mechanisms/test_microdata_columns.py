@@ -165,7 +165,7 @@ def test_columns_that_are_no_single_values_or_stand_twice_are_refused(files: Pat
     listed = before.append_column("children", pa.array([[1, 2]] * len(before)))
     pq.write_table(listed, files / "nested.parquet")
     pq.write_table(before.append_column("age", before.column("age")), files / "twice.parquet")
-    for name, column, found in (("nested", "children", "wrong type"), ("twice", "age", "stands twice")):
+    for name, column, found in (("nested", "children", "wrong type"), ("twice", "age", "appears twice")):
         edit = ("\ntables:", f"\nmicrodata: {{columns: [{column}]}}\ntables:")
         with pytest.raises(DataError, match=found) as refused:
             dpdist.validate(job(files, edit=edit, reference=f"{name}.parquet"))
@@ -183,7 +183,11 @@ WRONG = {
     "twice": (("[age]", "[age, age]"), "'age' is named twice", "delete one"),
     "in the table": (("[age]", "[age, sex]"), "'sex' is in the synthetic records already", "leave it out"),
     "the outcome": (("[age]", "[salary]"), "'salary' is in the synthetic records already", "leave it out"),
-    "the design": (("weight: weight}", "weight: weight, psu: age}"), "'age' is of the sample's design", "leave it out"),
+    "the design": (
+        ("weight: weight}", "weight: weight, psu: age}"),
+        "'age' belongs to the sample's design",
+        "leave it out",
+    ),
 }
 
 

@@ -386,7 +386,7 @@ OF_EVERY_KIND = {
 OF_ONE_KIND = {
     ("mechanism", "another name"): (
         SPEC.format(name="other", contract="CONTRACT: ClassVar[int] = 2"),
-        "has another name in its class",
+        "has a different name in its class",
     ),
     ("mechanism", "code of dpdist"): (
         SPEC.format(name="faulty", contract="CONTRACT: ClassVar[int] = 2").replace(
@@ -406,7 +406,7 @@ OF_ONE_KIND = {
     ),
     ("statistic", "another name"): (
         STATISTIC.format(name="other", contract="CONTRACT = 2"),
-        "has another name in its class",
+        "has a different name in its class",
     ),
     ("statistic", "no sums"): (
         STATISTIC.format(name="faulty", contract="CONTRACT = 2").replace("def sums", "def sum"),
@@ -476,7 +476,9 @@ def test_two_plugins_of_one_name_are_refused(installed: pytest.MonkeyPatch, tmp_
     install(tmp_path, "yes_no_counts", "")
     installed.syspath_prepend(str(tmp_path))
     assert list(SPECS.usable()[0]) == ["capped_totals"]
-    with pytest.raises(PluginRefused, match=r"several plug-ins have one name: .*dpdist-counts 1\.2\.0.* and .*faulty 0\.1"):
+    with pytest.raises(
+        PluginRefused, match=r"several plug-ins have the same name: .*dpdist-counts 1\.2\.0.* and .*faulty 0\.1"
+    ):
         SPECS.plugged_in("yes_no_counts")
 
 
@@ -785,7 +787,7 @@ MUTATED_READERS = {
         "read_json(self.path)[1:]",
         "gives 39 rows of a small",
     ),
-    "rows in another order": (
+    "rows in a different order": (
         "return pyarrow.json.read_json(self.path)",
         'read_json(self.path).sort_by("weight")',
         "keep rows in order",
@@ -871,7 +873,7 @@ MUTATED_FAMILIES = {
         "(records, 0 * alpha + 1, records.outcome)",
         "weight of 0",
     ),
-    "another mean": ("mean = low", "mean = 1.0 + low", "simulate has another mean than expect"),
+    "the mean of simulate": ("mean = low", "mean = 1.0 + low", "the mean of simulate differs from expect"),
     "no public bounds": ("np.clip(y, *integer_bounds(self.outcome_bounds))", "y", "simulate leaves the public bounds"),
     "a prior of two points": ("PRIOR = 0.5", "PRIOR = 1e-9", "its prior is of single points"),
     "a prior that no records move": ("PRIOR = 0.5", "PRIOR = 1e9", "its draws hardly follow its records"),

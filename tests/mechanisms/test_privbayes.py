@@ -319,7 +319,7 @@ def test_a_release_has_tables_records_and_measurements(release: Path) -> None:
     ("said", "other", "found"),
     [
         (", degree: 4", {}, "a number of at most 3"),
-        (", degree: 2, usefulness: 4", {}, "give degree or usefulness"),
+        (", degree: 2, usefulness: 4", {}, "give either degree or usefulness"),
         (", choice: '1'", {}, "nothing is left for the tables"),
         (", choice: '1/2'", {"outcome": "sex, degree"}, "leave no choice of parents"),
         (", choice: '1e-6'", {"epsilon": "0.01"}, "less than 1e-6"),

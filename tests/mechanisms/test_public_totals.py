@@ -132,7 +132,7 @@ def test_combinations_of_one_label_are_refused() -> None:
     """Field "a / b" and sex "f" read as field "a" and sex "b / f" does."""
     rake = "rake: [{by: [field, sex], totals: {a / b / f: 1}}]\n"
     text = (JOB + rake).replace("[arts, law, medicine]", "[a, a / b]").replace("levels: [f, m]", "levels: [f, b / f]")
-    with pytest.raises(JobError, match="'a / b / f' is two combinations of levels"):
+    with pytest.raises(JobError, match="'a / b / f' stands for two combinations of levels"):
         dpdist.parse_job(text)
 
 

@@ -317,7 +317,7 @@ def test_measurements_and_statement_have_the_sums(release: Path) -> None:
 
 WRONG = {
     "'race' is not among the columns": f", {PAIRS}, sums: [{{of: race}}]",
-    "this sum is there already": f", {PAIRS}, sums: [{{of: kids}}, {{of: kids}}]",
+    "this sum is already listed": f", {PAIRS}, sums: [{{of: kids}}, {{of: kids}}]",
     "the pair of 'sex' and 'kids' is not named": f", {PAIRS}, sums: [{{of: kids, by: sex}}]",
     "the pair of 'degree' and 'kids' is not named": ", sums: [{of: kids, by: degree}]",
     "'kids' by its own levels": ", marginals: [[sex, degree], [degree], [kids]], sums: [{of: kids, by: kids}]",
@@ -332,7 +332,8 @@ def test_sums_that_no_table_could_have_are_refused(found: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("codes", "found"), [("{f: 1, m: 1}", "1 levels carries no"), ("{f: 0, m: 1.0e-12, x: 1}", "of its range apart")]
+    ("codes", "found"),
+    [("{f: 1, m: 1}", "has one level, so it carries no"), ("{f: 0, m: 1.0e-12, x: 1}", "of its range apart")],
 )
 def test_levels_that_sums_cannot_tell_apart_are_refused(codes: str, found: str) -> None:
     text = job_text("marginals", ", sums: [{of: sex}]", ("kids",))

@@ -76,7 +76,7 @@ def refused(folder: Path, *edits: tuple[str, str]) -> str:
 
 def test_a_plan_shows_the_map_that_public_records_give_and_that_nothing_is_measured_by_it(folder: Path) -> None:
     """Control: without a hierarchy the plan has no such line."""
-    assert "place: region (2) > state (3); checked, and 'laplace_composed' does not measure by them" in plan_of(folder)
+    assert "place: region (2) > state (3); checked, but 'laplace_composed' does not use them" in plan_of(folder)
     assert "hierarchies" not in plan_of(folder, ("hierarchies: {place: [region, state]}\n", ""))
     assert validate(parse_job(text(folder))).nestings[0].parents[0].tolist() == [0, 0, 1]
 

@@ -76,7 +76,7 @@ def test_without_a_public_file_no_figure_stands_for_an_unknown_error() -> None:
     """A plan once said "at least .61 direct standard errors" where 31 were measured."""
     Path("job.yaml").write_text(JOB, encoding="utf-8")
     shown = " ".join(CliRunner().invoke(app, ["plan", "job.yaml"]).output.split())
-    assert "not known before the run, because no public file tells how weights and outcomes vary" in shown
+    assert "not known before the run, because no public file shows how weights and outcomes vary" in shown
     assert "direct standard errors" not in shown
     refused = CliRunner().invoke(app, ["plan", "job.yaml", "--for-error", ".5"])
     assert refused.exit_code == 2

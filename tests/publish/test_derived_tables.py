@@ -86,7 +86,7 @@ def test_what_does_not_follow_says_what_it_would_spend(
     (problem,) = refused.value.problems
     assert problem.where == where
     epsilon = change.get("budget", job["budget"])["epsilon"]
-    assert f"which spends ε = {epsilon} under zero_out beside this release" in problem.remedy
+    assert f"which spends ε = {epsilon} under zero_out in addition to this release" in problem.remedy
     assert (tmp_path / "ws" / "public" / "tables" / "t.csv").exists(), "what was released stays"
 
 
@@ -94,6 +94,6 @@ def test_figures_that_were_noised_one_by_one_tell_of_no_other_table(inputs: Path
     job = said("laplace", "zero_out", "noisy_tables")
     run("one by one", job, inputs, tmp_path / "ws")
     coarse = {"name": "coarse", "by": ["sex"], "margins": False, "statistics": ["count"]}
-    with pytest.raises(JobError, match="noised one by one"):
+    with pytest.raises(JobError, match="has its own noise"):
         dpdist.publish(tmp_path / "ws", job=of(more(job, coarse), inputs))
     assert dpdist.publish(tmp_path / "ws", job=of(job | {"presentation": {"title": "Pay"}}, inputs)), "control"

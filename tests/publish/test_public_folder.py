@@ -158,13 +158,13 @@ def test_several_changes_are_counted_and_a_run_makes_them_good(job: Job, workspa
     before = public_files(workspace)
     for name in CHANGED:
         edited(workspace / "public" / name)
-    with pytest.raises(WorkspaceError, match="and 3 more files are not the manifest's"):
+    with pytest.raises(WorkspaceError, match="and 3 more files differ from the manifest"):
         dpdist.report(workspace)
     dpdist.run(job, workspace)
     assert public_files(workspace) == before
 
 
-MANIFESTS = {None: "no such file", "{": "no valid JSON", "[]": "a JSON list", '{"files": 1}': "no table of files"}
+MANIFESTS = {None: "no such file", "{": "not valid JSON", "[]": "a JSON list", '{"files": 1}': "no table of files"}
 
 
 @pytest.mark.parametrize(("manifest", "found"), MANIFESTS.items())

@@ -138,5 +138,5 @@ def test_what_is_wrong_is_said_in_dpdists_own_words(library: Path, tmp_path: Pat
     tryCatch(dp_run("job.yaml", "ws"), dpdist_error = function(e) cat(conditionMessage(e)))"""
     printed = call("Rscript", "-e", script, folder=tmp_path, R_LIBS=str(library))
     assert "exit code 2" in printed
-    assert "format 9, which a later dpdist" in printed
+    assert "format 9, which a dpdist later" in printed
     assert not (tmp_path / "ws").exists()

@@ -141,7 +141,7 @@ def test_the_same_releases_give_the_same_bytes_in_place_of_the_former(
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("words")
-    with pytest.raises(WorkspaceError, match="it is there, and no series"):
+    with pytest.raises(WorkspaceError, match="it exists, and is not a series"):
         write_series(tmp_path / "mine", dpdist.series([dpdist.open_release(place) for place in periods]))
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "words"
 

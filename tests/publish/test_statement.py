@@ -184,7 +184,7 @@ def test_under_secret_sizes_nothing_is_said_to_be_public_that_is_not(mechanism: 
 
 @pytest.mark.parametrize("mechanism", [name for name in MECHANISMS if name not in BY_SUMS])
 def test_an_exchange_anywhere_is_refused_where_public_counts_show_it(mechanism: str) -> None:
-    with pytest.raises(JobError, match="exact sample counts, which show a record that moves"):
+    with pytest.raises(JobError, match="exact sample counts, which reveal a record that moves"):
         job(mechanism, SECRET[0])
 
 

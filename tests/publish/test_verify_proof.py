@@ -126,7 +126,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "a later format": (
         lambda public: edited(public / PROOF, lambda proof: proof.update(format=2)),
-        f"{PROOF}: format 2, which a later dpdist than {version('dpdist')} wrote",
+        f"{PROOF}: format 2, which a dpdist later than {version('dpdist')} wrote",
     ),
     "no record in the file": (lambda public: (public / PROOF).write_text("[]") and None, f"{PROOF}: a JSON list"),
     "figures of less noise": (

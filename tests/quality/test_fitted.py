@@ -140,7 +140,7 @@ def test_records_of_zero_count_and_earn_nothing(tmp_path: Path) -> None:
         own, others = found.sums[how, estimator], plain.sums[how, estimator]
         assert own[0] == pytest.approx(others[0] * scale, rel=1e-12)
         assert own[1] == pytest.approx(others[1], rel=1e-12)
-    assert "their number taken as public" in found.note
+    assert "treats their number as public" in found.note
     assert "public" not in plain.note
 
 

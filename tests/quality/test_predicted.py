@@ -283,6 +283,27 @@ def test_a_public_file_that_is_the_input_or_stands_beside_a_reference_is_refused
     assert (code, "the job has a reference already" in shown) == (2, True), shown
 
 
+@pytest.mark.parametrize("statistics", ["[{mean: answered}]", "[count, {mean: answered}, {mean: income}, {total: income}]"])
+def test_an_outcome_of_one_value_has_no_predicted_error_and_says_so(statistics: str) -> None:
+    """The plan said `medians from nan (t0) to nan (t1)`. The second case has a line for each kind of figure."""
+    for name in ("current", "earlier"):
+        pd.read_parquet(f"{name}.parquet").assign(answered=1.0).to_parquet(f"{name}.parquet")
+    tables = ", ".join(
+        f"{{name: t{k}, by: {by}, statistics: {statistics}}}" for k, by in enumerate(("[region]", "[]", "[[region]]"))
+    )
+    text = JOB.replace("  weight: {b", "  answered: {bounds: [0, 1], outside: clip}\n  weight: {b").replace(
+        "outcome: income", "outcome: [answered, income]"
+    )
+    job = parse_job(f"{text[: text.index('tables:')]}tables: [{tables}]\nruntime: {{executor: serial}}\n")
+    words = list(in_words(predicted(dpdist.validate(job))))
+    said = [line for line in words if "answered" in line]
+    assert not any("nan" in line for line in words), words
+    assert said
+    assert all("no direct standard error to compare with" in line for line in said)
+    others = [line for line in words if "income" in line]
+    assert all("median" in line for line in others), "control: other figures have their errors"
+
+
 def test_the_epsilon_for_an_error_is_smaller_for_a_larger_error() -> None:
     """Its prediction there is about the wanted error; replicates are few, so a factor of 2 is allowed."""
     plan = dpdist.plan(parse_job(JOB))

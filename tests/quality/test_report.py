@@ -106,7 +106,7 @@ def test_a_design_that_fixes_a_count_leaves_no_unit_for_errors(finished: Path) -
     assert counts["synthetic_error_in_se"].isna().all()
     assert (rows.loc[rows["statistic"] == "mean", "direct_se"] > 0).all()
     text = " ".join(dpdist.report(finished, confidential=True).split())
-    assert "3 of 3 cells without such an error: a direct standard error of 0, as the design fixes the figure" in text
+    assert "3 of 3 cells without such an error: a direct standard error of 0, because the design fixes the figure" in text
 
 
 def test_counts_have_errors_in_both_scales_and_the_report_names_the_one_used(tmp_path: Path) -> None:

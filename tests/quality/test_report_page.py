@@ -161,7 +161,7 @@ def test_more_records_than_are_drawn_are_counted_all_and_drawn_in_part(
     (workspace / "confidential" / "report.html").write_text(html, encoding="utf-8")
     assert ("records, evenly spread" in html, len(again) < len(html)) == (False, True)
     if rows["weighted_record_bound"].notna().any():
-        assert "Quantiles and curves are of 100 of 700 records, evenly spread." in again
+        assert "Quantiles and curves use 100 of 700 records, evenly spread." in again
         for drawn, whole in zip(table(again, "Record bounds"), table(html, "Record bounds"), strict=True):
             assert drawn[-1] == whole[-1], "the largest is of all records"
             assert drawn[:-1] != whole[:-1]

@@ -177,14 +177,14 @@ def test_sums_are_published_under_the_limits_of_their_measurement_alone(
     monkeypatch.setattr(system, "PLANNED_DRIFT", 0.2)
     cells._system_of.cache_clear()
     cells._reading_of.cache_clear()
-    with pytest.raises(WorkspaceError, match="other limits than those under which the noisy sums were measured"):
+    with pytest.raises(WorkspaceError, match="limits that differ from those under which the noisy sums were measured"):
         dpdist.publish(first)
     assert public_files(first) == before
     (fault,) = problems(first / "public")
-    assert fault.startswith("released/set-1.json: this version of dpdist chooses other limits"), fault
+    assert fault.startswith("released/set-1.json: this version of dpdist chooses limits that differ"), fault
     monkeypatch.setattr(verifying, "version_of", lambda package: "99.0")
     assert problems(first / "public") == [], "of another version it is no fault"
-    (told,) = [text for text in verifying.remade(first / "public").unchecked if "chooses other limits" in text]
+    (told,) = [text for text in verifying.remade(first / "public").unchecked if "chooses limits that differ" in text]
     assert told.startswith("that released/set-1.json is as here from released/")
     cells._system_of.cache_clear()
 

@@ -214,7 +214,7 @@ def test_a_release_of_a_later_format_is_refused_by_name(
     dpdist.open_release(workspace)
     assert read_earlier(public).records == 160
     write(public, number + 1)
-    fault = f"{file}: format {number + 1}, which a later dpdist than"
+    fault = f"{file}: format {number + 1}, which a dpdist later than"
     assert [line.startswith(fault) for line in problems(public)] == [True]
     for act in (dpdist.open_release, dpdist.publish, lambda folder: read_earlier(folder / "public")):
         with pytest.raises(DpdistError) as refused:
@@ -225,7 +225,7 @@ def test_a_release_of_a_later_format_is_refused_by_name(
 
 @pytest.mark.parametrize(
     ("number", "fault"),
-    [(files.JOB + 1, "which a later dpdist than"), (0, "which no dpdist writes"), ('"one"', "which no dpdist writes")],
+    [(files.JOB + 1, "which a dpdist later than"), (0, "which no dpdist writes"), ('"one"', "which no dpdist writes")],
 )
 def test_a_job_of_another_format_is_refused_alone(number: object, fault: str) -> None:
     """Its other keys are not judged: a later dpdist may know them. Control: today's number changes nothing."""
@@ -246,7 +246,7 @@ def test_a_workspace_of_a_later_format_is_refused_before_anything_is_spent(tmp_p
     content = json.loads(path.read_text(encoding="utf-8"))
     assert content["format"] == files.WORKSPACE
     path.write_text(json.dumps(content | {"format": files.WORKSPACE + 1}), encoding="utf-8")
-    with pytest.raises(WorkspaceError, match=f"of format {files.WORKSPACE + 1}, which a later dpdist") as refused:
+    with pytest.raises(WorkspaceError, match=f"of format {files.WORKSPACE + 1}, which a dpdist later") as refused:
         dpdist.run(job, tmp_path / "ws", input=tmp_path / "survey.parquet")
     assert "install a later dpdist" in str(refused.value)
 

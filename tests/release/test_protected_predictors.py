@@ -188,7 +188,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a likelihood": (
         {"mechanism": {"name": "weighted"}, "model": {"family": "lognormal"}},
         "predictors",
-        "'weighted': nothing is shown of fits",
+        "'weighted': nothing is proven about fits",
     ),
 }
 

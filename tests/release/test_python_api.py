@@ -197,7 +197,7 @@ def test_tables_without_records_say_so(survey: Path, tmp_path: Path) -> None:
         "strata: [field]\n", ""
     )
     release = dpdist.run(job, tmp_path / "ws", survey)
-    with pytest.raises(IndexError, match="tables alone"):
+    with pytest.raises(IndexError, match="only tables"):
         release.synthetic(1)
     with pytest.raises(dpdist.AnalysisError, match="no synthetic records"):
         release.combine("salary")

@@ -341,7 +341,7 @@ def test_a_spurious_mode_is_found_on_the_reference_before_anything_is_released(
     said = job(files, "centred", epsilon="1")
     with monkeypatch.context() as patch:
         patch.setattr("dpdist.mechanisms.pseudo_posterior.on_reference.power", lambda *_: 1.0)
-        with pytest.raises(DataError, match="another mode than its own wins") as told:
+        with pytest.raises(DataError, match="a spurious mode wins") as told:
             dpdist.run(said, tmp_path / "without")
     assert [problem.where for problem in told.value.problems] == ["stratum north", "stratum south"]
     assert not (tmp_path / "without" / "public").exists()

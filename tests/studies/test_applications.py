@@ -111,7 +111,7 @@ def test_figures_of_location_are_told_in_dollars(tmp_path: Path) -> None:
     [
         ("spread: 0.49", "spread: 0.2", "explain more than the spread"),
         ("unit: 600000", "unit: 0", "unit must be greater than 0"),
-        (LAW, "name: beta, parameters: {a: 1, b: 3}", "beta has none: take another law or family"),
+        (LAW, "name: beta, parameters: {a: 1, b: 3}", "beta has none: use another law or family"),
         ("family: beta_regression", "family: scores", "its model is one of beta"),
         ("draws: 400", "draws: 300", "too few for a fit by 4 Markov chains: give 400 or more"),
         ("title: Densities", 'title: Densities, epsilons: ["4"]', "names '4'"),

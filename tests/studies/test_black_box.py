@@ -85,7 +85,7 @@ def test_files_that_are_no_neighbours_are_refused(pair: tuple[Any, Path, Path], 
     two.iloc[1:].to_csv(tmp_path / "fewer.csv", index=False)
     for other, message in (
         (near, "the same records"),
-        (moved, "takes this column as public"),
+        (moved, "treats this column as public"),
         (tmp_path / "two.csv", "differ in 2 records"),
     ):
         with pytest.raises(DataError, match=message):

@@ -162,13 +162,15 @@ def test_a_damaged_part_is_made_again(done, tmp_path):
     (folder / "parts" / "beta-00002.parquet").write_bytes(b"half a file")
     events = list[Event]()
     run(bare(), folder, listener=events.append)
-    assert next(event.note for event in events if event.note).endswith("replicates are there: the study resumes with them.")
+    assert next(event.note for event in events if event.note).endswith(
+        "replicates exist already: the study resumes with them."
+    )
     assert table(folder).equals(table(done))
 
 
 def test_a_folder_belongs_to_one_study(tmp_path):
     folder = run(bare(), tmp_path / "out", replicates=1)
-    with pytest.raises(WorkspaceError, match="other settings"):
+    with pytest.raises(WorkspaceError, match="different settings"):
         run(bare(seed=8), folder)
     run(bare(title="Another title"), folder, replicates=1)
     (folder / "study.json").unlink()
@@ -181,7 +183,7 @@ def test_a_folder_that_was_begun_under_other_versions_is_refused(tmp_path):
     said = json.loads((folder / "study.json").read_text())
     said["versions"]["numpy"] = "0.1"
     (folder / "study.json").write_text(json.dumps(said))
-    with pytest.raises(WorkspaceError, match="other versions"):
+    with pytest.raises(WorkspaceError, match="different versions"):
         run(bare(), folder, replicates=1)
 
 

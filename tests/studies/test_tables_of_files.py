@@ -92,7 +92,7 @@ def test_a_file_that_is_not_as_said_is_refused(folder: Path, edit: dict[str, Any
 
 @pytest.mark.parametrize("case", [{"population": 1000}, {"file": None}])
 def test_a_case_has_one_population(folder: Path, case: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="give population or file, one of them"):
+    with pytest.raises(ValidationError, match="give either population or file"):
         study_of(folder, **case)
 
 

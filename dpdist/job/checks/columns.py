@@ -69,7 +69,7 @@ def categories(job: Job) -> Iterator[Contradiction]:
     for name in job.categories:
         if name in WRITTEN:
             yield Contradiction(
-                ("columns", name), f"'{name}' is a column that tables have of their own", "rename the column"
+                ("columns", name), f"'{name}' is the name of a column that every table has", "rename the column"
             )
     if prod(len(job.columns[name].levels or ()) for name in job.categories if name in job.columns) >= 2**62:
         yield Contradiction(("columns",), "the categories have too many combinations", "merge levels")
@@ -91,10 +91,10 @@ def recodes(job: Job) -> Iterator[Contradiction]:
             text = None if target is None else level_text(target)
             if source in levels:
                 yield Contradiction(
-                    (*path, source), f"'{source}' is a level still", f"leave it out of columns.{name}.levels"
+                    (*path, source), f"'{source}' is still listed as a level", f"leave it out of columns.{name}.levels"
                 )
             if text in merges:
-                yield Contradiction((*path, source), f"'{text}' is merged itself", "name the level that it becomes")
+                yield Contradiction((*path, source), f"'{text}' is itself merged", "name the level that it becomes")
             elif text is not None and text not in levels:
                 remedy = suggestion(text, levels, f"add it to columns.{name}.levels")
                 yield Contradiction((*path, source), f"'{text}' is not a level of '{name}'", remedy, listed(levels))
@@ -126,7 +126,7 @@ def roles(job: Job) -> Iterator[Contradiction]:
     yield from _further_design(job)
     for name in job.survey.design_strata:
         if name in job.columns and job.columns[name].levels and job.columns[name].outside == "clip":
-            fault = f"'{name}' is a design stratum, and two strata would be one"
+            fault = f"'{name}' is a design stratum, and clipping would merge strata"
             yield Contradiction(("columns", name, "outside"), fault, "leave outside out, and list every stratum")
     if psu is not None and psu in (*outcomes, weight):
         yield Contradiction(("survey", "psu"), f"'{psu}' is used as outcome or weight as well", "name another column")
@@ -162,14 +162,16 @@ def _replicates_and_populations(job: Job) -> Iterator[Contradiction]:
     outcomes, weight, psu = job.outcomes, job.survey.weight, job.survey.psu
     replicated = job.survey.replicate_weights
     if replicated is not None and weight is None:
-        yield Contradiction(("survey", "replicate_weights"), "replicate weights are of a weight", "name survey.weight")
+        yield Contradiction(("survey", "replicate_weights"), "replicate weights need a weight", "name survey.weight")
     if replicated is not None and (psu is not None or job.survey.fpc):
         yield Contradiction(
-            ("survey", "replicate_weights"), "replicate weights carry PSUs and populations", "leave psu and fpc out"
+            ("survey", "replicate_weights"),
+            ("replicate weights already account for PSUs and population sizes"),
+            "leave psu and fpc out",
         )
     if len(job.survey.fpc) == 2 and psu is None:
         yield Contradiction(
-            ("survey", "fpc"), "a second population size is that of a PSU", "name survey.psu, or one column"
+            ("survey", "fpc"), "a second population size belongs to a PSU", "name survey.psu, or one column"
         )
     for i, name in enumerate(job.survey.fpc):
         if name in (*outcomes, weight, psu, *job.categories) or name in job.survey.fpc[:i]:
@@ -262,7 +264,7 @@ def units(job: Job) -> Iterator[Contradiction]:
         fault = f"'{unit.column}' is used as outcome, weight, category, universe or design column as well"
         yield Contradiction(("privacy_unit", "column"), fault, "name the column that identifies units")
     if not job.strict:
-        what = "promises nothing" if job.local else "bounds the loss of a record on the file at hand, and of no unit"
+        what = "promises nothing" if job.local else "bounds the loss of one record on this file, but not that of a unit"
         fault = f"'{job.mechanism.name}' as stated {what}"
         strict = those(lambda spec: (spec.adds_noise and not spec.whole_tables) or (spec.clamps and not spec.weighs))
         names = ", ".join(strict)
@@ -307,7 +309,7 @@ def _noisy_crosstab(job: Job) -> Iterator[Contradiction]:
     yield from _protected_columns(job)
     yield from _budget_of_counts(job)
     if job.rake:
-        fault = "raking goes by the number of records in a cell, which may be 0 under noise"
+        fault = "raking depends on the number of records in a cell, which may be 0 under noise"
         yield Contradiction(("rake",), fault, "leave it out, or leave predictors out")
 
 
@@ -375,7 +377,7 @@ def _maps(job: Job, hierarchy: Hierarchy, path: Where) -> Iterator[Contradiction
             continue
         for mapping, column, allowed in zip((levels, levels.values()), (fine, steps[fine]), declared, strict=True):
             if unknown := [level for level in mapping if level not in allowed]:
-                hint = suggestion(unknown[0], allowed, "name its levels as columns has them")
+                hint = suggestion(unknown[0], allowed, "name its levels as `columns` lists them")
                 yield Contradiction((*path, fine), f"'{unknown[0]}' is not a level of '{column}'", hint, listed(allowed))
         if lacking := [level for level in declared[0] if level not in levels]:
             fault = f"{len(lacking)} of {len(declared[0])} levels of '{fine}' have no {steps[fine]}, first '{lacking[0]}'"

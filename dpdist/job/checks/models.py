@@ -17,7 +17,7 @@ def likelihood(job: Job) -> Iterator[Contradiction]:
     """A model must be stated for a mechanism that fits one, and for no other."""
     name = job.mechanism.name
     if (statistics := job.mechanism.statistics is not None) and job.model is not None:
-        yield Contradiction(("model",), f"'{name}' fits no likelihood", "leave model out: outcome stands beside it")
+        yield Contradiction(("model",), f"'{name}' fits no likelihood", "leave model out; outcome is a key of its own")
     elif not statistics and job.model is None:
         fault = f"'{name}' fits a likelihood, and none is stated"
         yield Contradiction(("mechanism", "name"), fault, "add model: {family: lognormal}, or another family")
@@ -89,7 +89,7 @@ def _within_support(job: Job) -> Iterator[Contradiction]:
     for outcome in declared(job):
         bounds = job.columns[outcome].bounds
         if bounds is not None and (bounds[0] < support.low or bounds[1] > support.high):
-            fault = f"bounds outside what '{family}' takes, {support.text}"
+            fault = f"bounds outside the range of '{family}', {support.text}"
             yield Contradiction(("columns", outcome, "bounds"), fault, "narrow them")
         codes = job.columns[outcome].codes
         wrong = [text for text, code in (codes or {}).items() if not support.takes(np.array([float(code)]))[0]]
@@ -194,7 +194,7 @@ def _finite(value: object) -> bool:
 def noise_of_budget(job: Job) -> Iterator[Contradiction]:
     """Gaussian noise needs a δ. With other noise a job must not state one."""
     if job.mechanism.gaussian and job.budget.delta is None:
-        fault = "under Gaussian noise no epsilon holds alone"
+        fault = "under Gaussian noise no epsilon holds without a delta"
         remedy = 'add delta, below one over the number of records, as in delta: "1e-6"'
         yield Contradiction(("budget", "delta"), fault, remedy)
     for key in ("delta", "rho") if not job.mechanism.gaussian else ():
@@ -314,7 +314,7 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
 def _histogram_alone(job: Job) -> Iterator[Contradiction]:
     """Histograms of the current file have no period, and cannot serve comparators that need an earlier file."""
     if job.reference is not None and job.reference.period is not None:
-        yield Contradiction(("reference", "period"), "histograms are of the current file", "leave it out")
+        yield Contradiction(("reference", "period"), "histograms come from the current file", "leave it out")
     if any(how in job.compare for how in ("laplace_finest", "reference_only")):
         yield Contradiction(
             ("compare",), "laplace_finest and reference_only need a file or an earlier release", "leave them out"
@@ -392,5 +392,5 @@ def scheduler_contradictions(runtime: Runtime) -> Iterator[Contradiction]:
         yield Contradiction(path, "certificates and a tcp:// address", "write tls://")
     elif match[1] == "tcp" and match[2] not in LOOPBACK and not runtime.allow_plain:
         yield Contradiction(
-            path, "tcp:// is open to everybody on its network", "use tls://, or say runtime.allow_plain: true"
+            path, "tcp:// is open to everybody on its network", "use tls://, or set runtime.allow_plain: true"
         )

@@ -68,7 +68,7 @@ def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradictio
     if not spec.has_statistic(statistic.name):
         fault = f"'{job.mechanism.name}' gives no {statistic.name}"
     elif statistic.of is None and statistic.of_shape and not spec.shape:
-        fault = f"'{job.mechanism.name}' releases sums alone, and no distribution that a {statistic.name} could follow from"
+        fault = f"'{job.mechanism.name}' releases only sums, and no distribution from which a {statistic.name} could follow"
     elif statistic.of is None and statistic.of_shape and spec.donates and not _on_records(job):
         fault = f"'{job.mechanism.name}' takes the distribution behind a {statistic.name} from the records of a reference"
         yield Contradiction(path, fault, "name a public file under reference.path, or leave the statistic out")
@@ -127,10 +127,10 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction
         hint = f"did you mean '{near}'? Otherwise {remedy}" if near in outcomes else remedy
         return Contradiction(path, f"no outcome has the name '{name}'", hint, listed(outcomes))
     if job.columns[name].levels is not None:
-        fault = f"a {statistic.name} is of numbers, and '{name}' is a category with levels"
+        fault = f"a {statistic.name} needs numbers, and '{name}' is a category with levels"
         counted = f"for how many records have each of its levels, put '{name}' into `by` and write count"
         return Contradiction(path, fault, f"{counted}; or {remedy}")
-    fault = f"a {statistic.name} is of an outcome, and '{name}' is none"
+    fault = f"a {statistic.name} needs an outcome, and '{name}' is not one"
     return Contradiction(path, fault, f"{remedy}; or add it to outcome: [{', '.join((*outcomes, name))}]")
 
 
@@ -171,7 +171,10 @@ def copied(job: Job) -> Iterator[Contradiction]:
         elif name in existing:
             yield Contradiction((*path, i), f"'{name}' is in the synthetic records already", "leave it out")
         elif name in design or (replicated is not None and replicated.has(name)):
-            fault = f"'{name}' is of the sample's design or of totals to meet, and a donor's would be another sample's"
+            fault = (
+                f"'{name}' belongs to the sample's design or to public totals, and a donor's value would be that of "
+                "another sample"
+            )
             yield Contradiction((*path, i), fault, "leave it out")
 
 
@@ -186,7 +189,9 @@ def promises(job: Job) -> Iterator[Contradiction]:
     elif job.sizes_in_sums and job.mechanism.sizes_by_sums:
         yield from _secret_sizes(job)
     elif anywhere and not job.noisy_crosstab:
-        fault = f"'{job.mechanism.name}' publishes exact sample counts, which show a record that moves whatever the noise"
+        fault = (
+            f"'{job.mechanism.name}' publishes exact sample counts, which reveal a record that moves, whatever the noise"
+        )
         yield Contradiction(("budget", "exchange"), fault, f"use tables, {PROTECT}, or leave it out")
     elif job.sizes_in_sums:
         fault = f"'{job.mechanism.name}' publishes stratum sizes and predictors, so add_remove cannot be promised"
@@ -212,10 +217,10 @@ def _secret_sizes(job: Job) -> Iterator[Contradiction]:
             )
     if job.rake:
         yield Contradiction(
-            ("rake",), "raking goes by the public number of records in a cell", "leave it out, or use zero_out"
+            ("rake",), "raking depends on the public number of records in a cell", "leave it out, or use zero_out"
         )
     if job.reference is not None and job.reference.histograms is not None:
-        fault = "noisy histograms give limits of public numbers of records alone"
+        fault = "noisy histograms give limits only where numbers of records are public"
         yield Contradiction(("reference", "histogram"), fault, "name a public file under reference.path, or use zero_out")
 
 
@@ -246,7 +251,7 @@ def _one_a_combination(
 ) -> Iterator[Contradiction]:
     """Reasons why a mapping has not one value for each of these combinations of levels, by label."""
     if twice := [label for label, number in Counter(labels).items() if number > 1]:
-        fault = f"'{twice[0]}' is two combinations of levels, as a level holds ' / '"
+        fault = f"'{twice[0]}' stands for two combinations of levels, because a level contains ' / '"
         yield Contradiction((*path, "by"), fault, "rename the level in columns and data")
         return
     for label in values:
@@ -271,7 +276,7 @@ def design_weights(job: Job) -> Iterator[Contradiction]:
         fault = f"'{job.mechanism.name}' does not use public weights"
         yield Contradiction(path, fault, f"use {listed(those(lambda spec: spec.public_weights))}, or leave it out")
     elif job.survey.weights_constant_in:
-        fault = "design_weights say already where weights are the same"
+        fault = "design_weights already state where weights are the same"
         yield Contradiction(("survey", "weights_constant_in"), fault, "leave it out")
     elif job.rake:
         yield Contradiction(("rake",), "raking would change weights that are public", "leave rake or design_weights out")
@@ -359,9 +364,9 @@ def _gated_tables(job: Job) -> Iterator[Contradiction]:
     listed = [table for name, table in tables.items() if name in accept.tables or not accept.tables]
     for i, gate in enumerate(accept.gates):
         if gate.of.name not in ("count", "mean"):
-            yield Contradiction(("accept", "gates", i, "of"), "gates are of counts and means", "name count or {mean: …}")
+            yield Contradiction(("accept", "gates", i, "of"), "gates apply to counts and means", "name count or {mean: …}")
         elif any(gate.of not in table.statistics or COUNT not in table.statistics for table in listed):
-            fault = f"a listed table does not publish {gate.of.text}, or no count beside it"
+            fault = f"a listed table does not publish {gate.of.text}, or publishes no count beside it"
             yield Contradiction(("accept", "gates", i, "of"), fault, "add it to the table's statistics, or list others")
         if gate.measure == "coverage" and gate.limit > 1:
             yield Contradiction(("accept", "gates", i, "limit"), "a share above 1", "state a share, such as 0.8")
@@ -420,7 +425,7 @@ def _twice(path: Where, labels: dict[str, str], what: str) -> Iterator[Contradic
     first: dict[str, str] = {}
     for name, label in labels.items():
         if label in first:
-            fault = f"'{name}' and '{first[label]}' have one {what}, '{label}': readers could not tell them apart"
+            fault = f"'{name}' and '{first[label]}' have the same {what}, '{label}': readers could not tell them apart"
             yield Contradiction((*path, name), fault, "use another label")
         first.setdefault(label, name)
 

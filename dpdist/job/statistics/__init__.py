@@ -26,7 +26,7 @@ def _fault(name: str, member: Any) -> str:
     if not (isinstance(member, type) and issubclass(member, Kind)):
         return "is not a class derived from Kind of dpdist.job.statistics.kind"
     if getattr(member, "name", None) != name or not isinstance(getattr(member, "written", None), str):
-        return f"has another name in its class, or no text of how a job writes it: write name = '{name}' and written"
+        return f"has a different name in its class, or no text on how a job writes it: write name = '{name}' and written"
     if isabstract(member):
         return "has no sums: write sums(constants, cells) in its class"
     if unknown := sorted((member.needs | member.takes) - CONSTANTS):

@@ -14,7 +14,7 @@ class Ratio(Kind):
 
     def operands(self, operand: Any) -> dict[str, Any]:
         if not (isinstance(operand, list | tuple) and len(operand) == 2):
-            raise ValueError("a ratio is of two outcomes: write {ratio: [above, below]}")
+            raise ValueError("a ratio needs two outcomes: write {ratio: [numerator, denominator]}")
         return {"variable": operand[0], "over": operand[1]}
 
     def text(self, constants: Constants) -> Any:

@@ -234,7 +234,7 @@ class TableWords(Words):
 
 
 WORDS = TableWords(
-    density="noisy weighted counts, means and totals of {outcome} of whole tables",
+    density="noisy weighted counts, means and totals of {outcome} in whole tables",
     errors=SUMS_NOISED_AGAIN,
     steps=(NO_RECORDS,),
     settings={"consistency": {"none": AS_NOISED, "least_squares": LEAST_SQUARES}},

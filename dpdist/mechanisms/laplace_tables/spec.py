@@ -43,7 +43,7 @@ class WholeTables(Noisy):
             fault = f"'{self.name}' with local sensitivities promises nothing under any adjacency"
             yield Contradiction(("budget", "adjacency"), fault, "leave it out, or use tables")
         if job.strata:
-            fault = f"'{self.name}' noises tables with their margins over the whole file"
+            fault = f"'{self.name}' adds noise to tables with their margins, over the whole file"
             yield Contradiction(("strata",), fault, "leave strata out")
         if job.synthetic_sets != 1:
             fault = f"'{self.name}' releases one set of tables, on which all of ε is best spent"

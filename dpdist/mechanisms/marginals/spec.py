@@ -191,7 +191,7 @@ class CodedMarginals(Noisy):
             elif (close := _too_close(total.of, levels_of(job.columns[total.of]))) is not None:
                 yield Contradiction(("mechanism", "sums", i, "of"), close, "give them one code, or leave the sum out")
             elif total in (self.sums or ())[:i]:
-                yield Contradiction(("mechanism", "sums", i), "this sum is there already", "name it once")
+                yield Contradiction(("mechanism", "sums", i), "this sum is already listed", "name it once")
             elif total.by is not None and {total.of, total.by} not in pairs:
                 fault = f"the pair of '{total.by}' and '{total.of}' is not named, so it may not be measured"
                 remedy = f"add [{total.by}, {total.of}] to marginals, or leave by out"
@@ -210,7 +210,7 @@ class CodedMarginals(Noisy):
                 yield Contradiction(where, fault, "name it under outcome, or leave it out", listed(job.outcomes))
                 return
             if set(columns) in map(set, marginals[:i]):
-                yield Contradiction(where, f"'{' x '.join(columns)}' is there already", "name it once")
+                yield Contradiction(where, f"'{' x '.join(columns)}' is already listed", "name it once")
                 return
             if len(columns) not in (1, 2) or len(set(columns)) < len(columns):
                 yield Contradiction(where, "not one column, or two different ones", "write [a] or [a, b]")
@@ -232,7 +232,7 @@ class CodedMarginals(Noisy):
         columns = len(job.outcomes)
         if self.degree is not None and self.usefulness is not None:
             fault = "the degree is fixed, or follows from the usefulness of tables"
-            yield Contradiction(("mechanism", "usefulness"), fault, "give degree or usefulness, one of them")
+            yield Contradiction(("mechanism", "usefulness"), fault, "give either degree or usefulness")
         if self.choice is not None and columns < 3:
             yield Contradiction(("mechanism", "choice"), f"{columns} columns leave no choice of parents", "leave it out")
         part = self.choosing(columns)
@@ -320,6 +320,5 @@ def _of_levels(name: str, column: Column) -> Iterator[Contradiction]:
         fault = f"{several:,} levels, each with a noisy count"
         yield Contradiction(("columns", name, "bounds"), fault, f"use at most {MOST_LEVELS:,}: group the values")
     elif several < 2:
-        yield Contradiction(
-            ("columns", name, "bounds"), (f"a column with {several} levels carries no information"), "leave the column out"
-        )
+        fault = f"'{name}' has {'one level' if several else 'no level'}, so it carries no information"
+        yield Contradiction(("columns", name, "bounds"), fault, "leave the column out")

@@ -104,10 +104,10 @@ class Modips(Noisy):
         low, high = column.bounds or (1.0, 1.0)
         if self.law == "lognormal" and low <= 0:
             remedy = "give bounds from above 0, to which lower values are clipped"
-            yield Contradiction(bounds, "a lognormal law has values above 0 alone", remedy)
+            yield Contradiction(bounds, "a lognormal law has only values above 0", remedy)
         wide = max(abs(low), abs(high)) > WIDEST or (self.law == "lognormal" and high > WIDEST * low > 0.0)
         if not self.counted and wide:
-            fault = f"between bounds so wide a {self.law} law has figures that no number can hold"
+            fault = f"between such wide bounds, figures of a {self.law} law overflow"
             yield Contradiction(bounds, fault, f"narrow them to within {WIDEST:g}, and a lognormal law's to such a ratio")
         if self.law == "bernoulli" and column.bounds is not None and (low, high) != (0.0, 1.0):
             yield Contradiction(bounds, "a Bernoulli law has the values 0 and 1", "write [0, 1], or use law: multinomial")
@@ -120,4 +120,4 @@ class Modips(Noisy):
         epsilon = float(self.epsilon(job))
         cost, epsilon_text = epsilon + log(2.0 - exp(-epsilon)), budget_text(self.epsilon(job))
         fault = "noise renormalised to a domain at the scale Δ/ε costs"
-        return f"{fault} up to {cost:.4g} a sanitization, and not ε = {epsilon_text}"
+        return f"{fault} up to {cost:.4g} per sanitization, and not ε = {epsilon_text}"

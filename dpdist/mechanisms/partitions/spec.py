@@ -44,7 +44,7 @@ class Partitioned(Noisy):
         yield "", bins | ({"layers": 2} if "layers" in cls.model_fields else {})
 
     def against_noisy_crosstab(self, job: JobView) -> str:
-        return "nothing is proven of a record that changes strata, in which counts and selections are made"
+        return "nothing is proven about a record that changes strata, in which counts and selections are made"
 
     def clips(self, job: JobView) -> bool:
         return True
@@ -107,7 +107,7 @@ class Partitioned(Noisy):
 class FlatLaplace(Partitioned):
     """One layer: a noisy count for every cell."""
 
-    name: Literal["flat_laplace"] = Field(description="a noisy count for every cell of the cross of all outcomes")
+    name: Literal["flat_laplace"] = Field(description="a noisy count for every combination of all outcomes")
 
 
 class Layered(Partitioned):

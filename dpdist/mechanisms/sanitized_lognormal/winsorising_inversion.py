@@ -28,7 +28,9 @@ STRETCH = (0.5, 2.0)
 """Public range of T's eigenvalues; the covariance then has between a quarter and four times the reference's eigenvalues."""
 ROUNDS, STEP, DONE = 60, 1e-2, 1e-10
 """Largest number of iterations, step of the numerical derivatives, and tolerance."""
-CONSTANT = "log outcome or log weight is the same in every cell's reference records, or one is a line in the other"
+CONSTANT = (
+    "log outcome or log weight is the same in every cell's reference records, or one is a linear function of the other"
+)
 
 
 class ReferenceMoments(NamedTuple):

@@ -36,7 +36,8 @@ class Tables(Noisy):
         default=EFFECTS,
         exclude_if=lambda prediction: prediction == EFFECTS,
         description="predictor of weights and outcomes, fitted to the reference: effects of levels and cells, boosted "
-        "trees on top of them, or for each of both the one with the least cross-fitted deviance",
+        "trees on top of them, or, for weights and outcomes separately, the one with the smaller cross-fitted "
+        "deviance",
     )
     statistics: ClassVar[str | None] = "residuals"
     by_cell: ClassVar[bool] = True

@@ -72,7 +72,9 @@ ERRORS = (
     "sampling of records between and within base cells, noise, errors of the prediction, and errors of the distributions "
     "that follow from noisy counts."
 )
-RESIDUALS = "noisy sums of residuals from a prediction by the reference, in every cell of every table: of "
+RESIDUALS = (
+    "noisy sums of residuals from a prediction by the reference, in every cell of every table; the residuals are those of "
+)
 DENSITY = f"{RESIDUALS}{{weight}}, and of {{weight}} times {{outcome}}"
 DENSITY_OF_OUTCOMES = f"{RESIDUALS}{{outcome}}, times {{weight}}, which is public"
 DONOR = f"A synthetic record takes its {{}} from one record of the reference (released/{DONORS})."

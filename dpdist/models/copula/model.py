@@ -119,7 +119,7 @@ class Scores:
 
     @property
     def reference_facts(self) -> Facts:
-        assert self.facts is not None, "the model stands on a reference"
+        assert self.facts is not None, "the model needs a reference"
         return self.facts
 
     @cached_property

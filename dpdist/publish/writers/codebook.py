@@ -32,12 +32,12 @@ LONG = {
     "lower": "lower limit of the 90 % interval",
     "upper": "upper limit of the 90 % interval",
     "suppressed": "true where there is no estimate",
-    "withheld_because": "why there is no estimate, where the job's limit of the error withholds it",
+    "withheld_because": "why there is no estimate, where the job's limit on the error withholds it",
 }
 """Descriptions of the columns in a table's long file, apart from the columns that name its cells."""
 FURTHER = {
     "statistic": "what the figure is, with its constants, as the job asks for it",
-    "variable": "the outcome that it is of; of a ratio, both",
+    "variable": "its outcome; for a ratio, both",
 }
 """Descriptions for tables with statistics other than counts, means and totals."""
 

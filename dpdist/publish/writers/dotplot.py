@@ -52,7 +52,7 @@ def _drawn(table: PrintedTable, head: str, rows: Ints, columns: Ints) -> Markup:
     groups, decimals = [table.columns[j].group for j in columns], table.columns[columns[0]].decimals
     labels = [" / ".join(table.rows[row]) or table.title for row in rows]
     values, lower, upper = (figures[np.ix_(rows, columns)] for figures in (table.values, table.lower, table.upper))
-    name = f"{table.title}: {head}, with 90 % intervals; the figures stand in the table"
+    name = f"{table.title}: {head}, with 90 % intervals; the table has the figures"
     return chart(name, labels, groups, values, lower, upper, decimals)
 
 

@@ -374,7 +374,7 @@ ABOUT = {
     "tables.xlsx": "all tables as printed, with the privacy statement",
     "codebook.json": "columns, levels and labels, as CSV on the Web metadata",
     "codebook.xml": "the synthetic records' columns, levels and labels as a DDI codebook",
-    "measurements.parquet": "what was measured under noise: values, laws and scales, for inference of your own",
+    "measurements.parquet": "noisy measurements: values, laws and scales, for your own inference",
     "measurements.dta": "the same for Stata, and for R by haven",
     "sdmx/structure.json": "the structures of the tables as SDMX dataflows, whose observations lie beside it",
     "statement.json": "the privacy statement in full",

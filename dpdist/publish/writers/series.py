@@ -71,7 +71,7 @@ def write_series(folder: Path, series: Series) -> None:
         raise WorkspaceError(str(folder), "it is the current folder, which cannot be replaced", "name another folder")
     recover(folder)
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / CONTENTS).is_file())):
-        raise WorkspaceError(str(folder), "it is there, and no series", "name another folder")
+        raise WorkspaceError(str(folder), "it exists, and is not a series", "name another folder")
     building = aside(folder)
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)

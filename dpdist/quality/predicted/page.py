@@ -69,7 +69,7 @@ def page(plan: Plan, prediction: ErrorPrediction, public: Path | None, changes: 
     if prediction.computed:
         headline = "; ".join(worth(prediction)) or "without a reference, there are no figures to beat"
         largest = (
-            f"Largest errors, and cells above {FAR:g} and {FAR_NAMED:g}, are of cells with {FAR_RECORDS} records or more"
+            f"Largest errors, and numbers above {FAR:g} and {FAR_NAMED:g}, are for cells with {FAR_RECORDS} records or more"
         )
         first.sentences += [f"{text[0].upper()}{text[1:]}." for text in (UNIT, largest, *not_predicted(prediction))] + [
             f"{text}." for text in (*alarms(prediction), *proposals(prediction))

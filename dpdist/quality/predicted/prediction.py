@@ -294,7 +294,7 @@ def unknown(plan: Plan, public: Path | None) -> str:
     if plan.reference is not None:
         return "the reference is an earlier release, which has points of each cell and no records; --public names a file"
     return (
-        "no public file tells how weights and outcomes vary. A similar file that is public does: --public FILE. It costs "
+        "no public file shows how weights and outcomes vary. Name a similar public file with --public FILE; it costs "
         "nothing"
     )
 

@@ -85,6 +85,8 @@ UNIT = (
     "records or more"
 )
 
+UNKNOWN = "no direct standard error to compare with, as where public records all have one value"
+
 
 def in_words(prediction: ErrorPrediction) -> Iterator[str]:
     """Yields a plan's lines on its statistics, at the job's ε and at others, or the reason why nothing is known.
@@ -103,6 +105,9 @@ def in_words(prediction: ErrorPrediction) -> Iterator[str]:
         yield "`dpdist plan JOB --open` shows every table"
     else:
         for row, points in zip(rows, curves, strict=True):
+            if isnan(_size(row)):
+                yield f"{row.table}, {row.statistic}: {UNKNOWN}"
+                continue
             medians = ", ".join(
                 f"{_figure(point)} at ε = {e:g}" for e, point in zip(prediction.epsilons, points, strict=True)
             )
@@ -114,7 +119,10 @@ def _over_tables(
     statistic: str, rows: Sequence[Statistics], curves: Sequence[Sequence[Statistics]], epsilons: Sequence[float]
 ) -> str:
     """One statistic in several tables: the tables with the smallest and the largest median, and the largest cell."""
-    rank = sorted(range(len(rows)), key=lambda k: rows[k].median if rows[k].median == rows[k].median else rows[k].relative)
+    known = [k for k, row in enumerate(rows) if not isnan(_size(row))]
+    if not known:
+        return f"{statistic}, {len(rows)} tables: {UNKNOWN}"
+    rank = sorted(known, key=lambda k: _size(rows[k]))
     low, high = rows[rank[0]], rows[rank[-1]]
     parts = [f"medians from {_figure(low)} ({low.table}) to {_figure(high)} ({high.table})"]
     if judged := [row for row in rows if not isnan(row.largest)]:
@@ -123,6 +131,8 @@ def _over_tables(
     if alone := sorted(row.reference_alone for row in rows if not isnan(row.reference_alone)):
         parts.append(f"the reference alone {alone[0]:.2g} to {alone[-1]:.2g}")
     medians = ", ".join(f"{_figure(point)} at ε = {e:g}" for e, point in zip(epsilons, curves[rank[-1]], strict=True))
+    if few := len(rows) - len(known):
+        parts.append(f"{few} {'table has' if few == 1 else 'tables have'} {UNKNOWN}")
     return f"{statistic}, {len(rows)} tables: {'; '.join(parts)}; median of {high.table} {medians}"
 
 
@@ -144,6 +154,11 @@ def _of_statistic(row: Statistics) -> str:
     if not isnan(row.coverage):
         parts.append(f"90 % intervals cover {100 * row.coverage:.0f} % of the population's figures")
     return "; ".join(parts)
+
+
+def _size(row: Statistics) -> float:
+    """The median error in direct standard errors, relative if the design fixes every cell; NaN if neither is known."""
+    return row.median if row.cells > row.fixed else row.relative
 
 
 def _figure(row: Statistics) -> str:

@@ -83,7 +83,10 @@ class CodedFiles(StudyKind):
 
     @property
     def captions(self) -> Mapping[str, Caption]:
-        same = "Pairs of columns whose χ² test concludes alike on the file and on the synthetic sets together."
+        same = (
+            "Share of pairs of columns for which a χ² test has the same result on the file and on all synthetic sets "
+            "together."
+        )
         return {
             "specks": Caption("SPECKS", "Kolmogorov–Smirnov distance of both files' propensity scores, mean over sets."),
             **{name: Caption(f"association consistency at {level:.0%}", same) for name, level in LEVELS.items()},

@@ -195,8 +195,8 @@ class GuaranteesKind(StudyKind):
     @property
     def captions(self) -> Mapping[str, Caption]:
         reading = (
-            "Largest |log p(θ | D) − log p(θ | D′)| over all neighbouring files D, D′ and all θ, over the promised ε: "
-            "at most 1 where the promise is kept."
+            "Largest |log p(θ | D) − log p(θ | D′)| over all neighbouring files D, D′ and all θ, over the promised ε: at "
+            "most 1 if the promise holds."
         )
         return {WORST_LOSS: Caption("worst-case loss / promised ε", reading)}
 

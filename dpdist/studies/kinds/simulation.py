@@ -109,9 +109,7 @@ class Case(Frozen):
         if self.family not in families:
             raise ValueError(f"a study simulates one outcome: its model is one of {', '.join(families)}")
         if self.has_predictors and not self.generator.generator().levels:
-            raise ValueError(
-                f"{self.family} has predictors, and {self.generator.name} has none: take another law or family"
-            )
+            raise ValueError(f"{self.family} has predictors, and {self.generator.name} has none: use another law or family")
         return self
 
     @property

@@ -73,7 +73,7 @@ class TableFile(Frozen):
     fields: tuple[str, ...] = Field(min_length=2, description="its levels")
     sex: str = Field(description="the column that is taken for sex")
     sexes: tuple[str, ...] = Field(min_length=2, description="its levels")
-    salary: str = Field(description="the outcome; records with none or 0 are left out")
+    salary: str = Field(description="the outcome; records in which it is missing or 0 are left out")
 
 
 class TableCase(Frozen):
@@ -83,16 +83,20 @@ class TableCase(Frozen):
 
     name: Name
     population: int | None = Field(default=None, gt=0, description="units that are simulated")
-    file: TableFile | None = Field(default=None, description="whose records are the population, in place of simulated ones")
+    file: TableFile | None = Field(
+        default=None, description=("file whose records are the population, in place of simulated ones")
+    )
     sample: int = Field(gt=0)
     noise: Literal["normal", "lognormal"] = Field(default="normal", description="of simulated inclusion probabilities")
-    weight_bound: float = Field(default=500.0, gt=0, description="public, of the strict table: larger weights are clipped")
+    weight_bound: float = Field(
+        default=500.0, gt=0, description=("public bound of the strict table: larger weights are clipped")
+    )
     outcome_bound: float = Field(default=400_000.0, gt=0, description="public, likewise")
 
     @model_validator(mode="after")
     def _one_population(self) -> Self:
         if (self.population is None) == (self.file is None):
-            raise ValueError("give population or file, one of them")
+            raise ValueError("give either population or file")
         return self
 
     @property
@@ -173,8 +177,8 @@ NOISED = {
 
 
 ALONE = (
-    "Nominal .90, by the combining rule for who analyses the synthetic sets without the published errors: with one set W "
-    "alone, without the spread between sets; never with the bias of the privacy weights."
+    "Nominal .90, by the combining rule for an analysis of the synthetic sets without the published errors. With one set "
+    "the variance is W alone, without the spread between sets. It never includes the bias of the privacy weights."
 )
 
 
@@ -235,7 +239,8 @@ class TablesKind(StudyKind):
 def _drawn(case: TableCase) -> str:
     if case.file is not None:
         return (
-            f"systematic PPS samples of {case.sample:,} from the records of {case.file.path}, sizes grow with the outcome"
+            f"systematic PPS samples of {case.sample:,} from the records of {case.file.path}, with sizes that grow "
+            "with the outcome"
         )
     size = f"{case.population:,}, {case.noise} noise in log π"
     return f"stratified systematic PPS samples of {case.sample:,} from {size}"

@@ -40,6 +40,6 @@ test_that("a release without a stated rule, or a wrong number of estimates, is r
   alone$statement$synthetic_sets <- 1L
   refused(dp_combine(alone, fits), "does not tell how sets vary")
   alone$statement$synthetic_sets <- 0L
-  refused(dp_sets(alone), "tables alone")
+  refused(dp_sets(alone), "only tables")
   refused(dp_sets("a folder"), "no opened release")
 })
