@@ -2,8 +2,9 @@
 
 A *block* holds the records that a kernel processes in one call. A *span* is a run of blocks of one stratum that one task
 visits. A stratum with one span is *small*: one task runs all its rounds, and several small strata share a task in a *bin*.
-Other strata are *giant*: each round is one task for each span, and partial results are added in order. Blocks and spans
-never depend on the number of workers. Bins may, because results of a stratum do not depend on its bin.
+Other strata are *giant*: each round is one task for each span, and partial results are added in order. So is a job's only
+stratum if its work between passes is long. Blocks and spans never depend on the number of workers. Bins may, because
+results of a stratum do not depend on its bin.
 
 A scheduler handles about 640 tasks a second (deploy/README.md), so tasks are longer with many workers. The first tasks
 are long. Each later task takes at most two thirds of one worker's share of the remaining work, so that all workers end
@@ -21,7 +22,7 @@ import numpy as np
 from dpdist.core.records import Crosstab, Ints
 from dpdist.job import Job, family_facts
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.protocol import CodedRecords, Likelihood
+from dpdist.models.protocol import CodedRecords, LearnsFromRecords, Likelihood
 from dpdist.storage.arrays import RaggedAxis
 
 STRATUM_SECONDS = 0.012
@@ -163,6 +164,8 @@ class Layout:
     """Memory, in bytes, of the figures that a pass over records sums, where they are many."""
     batch_limit: int = BATCH_STRATA
     """Largest number of strata in a batch; 1 where strata are fitted again one by one."""
+    long: bool = False
+    """True if there is one stratum, which takes longer than any task should, whatever its records."""
 
     @classmethod
     def of(cls, job: Job, crosstab: Crosstab) -> Layout:
@@ -182,7 +185,8 @@ class Layout:
         record = BYTES_PER_RECORD * (3 + further) * (4 + further) // 12
         sums = BYTES_PER_SUM * first.most_sums if isinstance(first, CodedRecords) else 0
         batch = 1 if bin_strata == 1 or job.mechanism.fallback == "proper_prior" else BATCH_STRATA
-        return cls(crosstab, job.sampler.total, largest, stores, process, gathered, bin_strata, record, sums, batch)
+        long = len(parameters) == 1 and isinstance(first, LearnsFromRecords) and first.cost(0).seconds > LONG
+        return cls(crosstab, job.sampler.total, largest, stores, process, gathered, bin_strata, record, sums, batch, long)
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -227,8 +231,8 @@ class Layout:
 
     @cached_property
     def giants(self) -> tuple[int, ...]:
-        """Strata with more than one span."""
-        return tuple(k for k in range(len(self.crosstab.stratum_labels)) if len(self.spans(k)) > 1)
+        """Strata with more than one span, and a job's only stratum whose work between passes is long: workers share it."""
+        return tuple(k for k in range(len(self.crosstab.stratum_labels)) if self.long or len(self.spans(k)) > 1)
 
     @cached_property
     def _small(self) -> tuple[list[int], list[float]]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sized_package import sized_job
 
+import dpdist
 from dpdist.core.records import Crosstab
 from dpdist.planning.blocks import TENSOR_BYTES, Blocks, Layout, block_rows, limits, seconds
 from dpdist.storage.arrays import RaggedAxis
@@ -43,3 +48,12 @@ def test_every_stratum_is_in_one_bin_or_giant_and_no_bin_outgrows_its_task(count
     assert times == sorted(times, reverse=True), "the longest first"
     longest, _ = limits(workers)
     assert all(len(strata) == 1 or time <= longest * (1 + 1e-9) for strata, time in zip(bins, times, strict=True))
+
+
+@pytest.mark.parametrize(("levels", "long"), [((60, 40, 20), True), ((4, 4, 4), False)])
+def test_workers_share_work_between_passes_of_a_long_stratum(levels: tuple[int, ...], long: bool, tmp_path: Path) -> None:
+    """Its few records have one span. Control: a stratum of few sums."""
+    job = sized_job(tmp_path, levels, [["c0", "c1", "c2"]], records=20_000)
+    layout = dpdist.plan(str(job)).layout
+    assert len(layout.spans(0)) == 1
+    assert layout.giants == ((0,) if long else ())
