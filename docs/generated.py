@@ -191,7 +191,11 @@ def _kind(said: dict[str, Any]) -> str:
     kind = said.get("type")
     if kind == "array":
         inner = said.get("items", said.get("prefixItems", [{}])[0] if "prefixItems" in said else {})
-        return "[lower, upper]" if "prefixItems" in said else f"list of {_kind(inner)}"
+        if "prefixItems" in said:
+            return "[lower, upper]"
+        named = _kind(inner)
+        # Entries are all of one kind, as in a list of columns or of lists of columns.
+        return f"list of {named.replace(' or list of ', ' or list of lists of ')}"
     if kind == "object":
         more = said.get("additionalProperties")
         return f"mapping to {_kind(more)}" if isinstance(more, dict) else "mapping"

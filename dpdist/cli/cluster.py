@@ -35,7 +35,7 @@ Tls = Annotated[
 ]
 RoleFolder = Annotated[Path, typer.Option("--tls", envvar="DPDIST_TLS", help="Certificates of this role.")]
 Http = Annotated[str, typer.Option("--http", help="host:port for /health and /metrics.")]
-JsonLogs = Annotated[bool, typer.Option("--json", help="Log one JSON object a line.")]
+JsonLogs = Annotated[bool, typer.Option("--json", help="Log one JSON object per line.")]
 
 
 def placed(job: Job, scheduler: str | None, tls: Path | None) -> Job:
@@ -71,7 +71,8 @@ def certs(
         int, typer.Option("--days", min=1, max=3650, help="Validity of the roles' certificates, in days.")
     ] = 365,
     new_authority: Annotated[
-        bool, typer.Option("--new-authority", help="Also replace the authority; both are trusted until the old one ends.")
+        bool,
+        typer.Option("--new-authority", help="Also replace the authority; both are trusted until the old one expires."),
     ] = False,
 ) -> None:
     """Make or renew the certificates of a cluster: DIR/scheduler, DIR/worker, DIR/driver."""
@@ -105,7 +106,9 @@ def worker(
     tls: RoleFolder,
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on; unset: chosen automatically.")] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65534, help="The first of two ports; 0: any.")] = 0,
-    name: Annotated[str | None, typer.Option("--name", envvar="DASK_WORKER_NAME", help="Unset: the address.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", envvar="DASK_WORKER_NAME", help="Name of the worker; unset: its address.")
+    ] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Such as 2GiB; unset: the container's.")] = None,
     http: Http = HTTP,
     patience: Annotated[float, typer.Option("--patience", min=0, help="Seconds to look for a scheduler.")] = PATIENCE,
@@ -128,7 +131,7 @@ def size(
     workers: Annotated[int, typer.Option("--workers", min=1, help="Largest number of workers; tasks may need fewer.")] = 32,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A key of the job, dotted, and its value as YAML."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A dotted key of the job, and its value as YAML."),
     ] = None,
 ) -> None:
     """Print requests and limits of a job's workers, computed from its plan, as a patch for deploy/base (JSON is YAML)."""
@@ -143,7 +146,7 @@ def size(
 def manifests(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job.")],
     namespace: Annotated[str, typer.Option("--namespace", help="Namespace for this release alone.")],
-    image: Annotated[str, typer.Option("--image", help="The image, by digest or by its own tag.")],
+    image: Annotated[str, typer.Option("--image", help="The image, with its digest or a tag of its own.")],
     input: Annotated[Path | None, typer.Option("--input", help="File to plan for instead of the job's input.")] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Largest number of workers; tasks may need fewer.")] = 32,
     workspace: Annotated[
@@ -163,7 +166,7 @@ def manifests(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A key of the job, dotted, and its value as YAML."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A dotted key of the job, and its value as YAML."),
     ] = None,
 ) -> None:
     """Print everything that Kubernetes needs for one job, sized by its plan: for `kubectl apply -f`."""

@@ -111,7 +111,7 @@ NO_SERIES = 2
 
 def series(
     places: Annotated[
-        list[str], typer.Argument(metavar="RELEASE...", help="Workspaces, public folders or URLs, by period.")
+        list[str], typer.Argument(metavar="RELEASE...", help="Workspaces, public folders or URLs, in order of period.")
     ],
     to: Annotated[Path, typer.Option("--out", "-o", help="Folder for the files of the series.")],
     as_json: JsonAnswer = False,

@@ -50,7 +50,7 @@ def init(
     replicate_weights: Annotated[
         str | None, typer.Option("--replicate-weights", help="Prefix of their columns, or none.")
     ] = None,
-    records: Annotated[bool, typer.Option("--records", help="With synthetic records, too.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Also include synthetic records.")] = False,
     period: Annotated[str | None, typer.Option("--period", help="Period; unset: a year in FILE's name.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; accept all proposals.")] = False,
     confidential: Annotated[

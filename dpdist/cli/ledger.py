@@ -36,7 +36,7 @@ def init(
     ledger: Place,
     dataset: Dataset = None,
     cls: ClassName = "strict",
-    total: Annotated[str | None, typer.Option("--total", help="Over all periods, exact: 10 or 1/3.")] = None,
+    total: Annotated[str | None, typer.Option("--total", help="Limit over all periods, exact: 10 or 1/3.")] = None,
     per_period: Annotated[str | None, typer.Option("--per-period", help="Limit for one period.")] = None,
     window: Annotated[str | None, typer.Option("--window", help="Over consecutive periods: PERIODS:BUDGET.")] = None,
     delta: Annotated[
@@ -61,7 +61,7 @@ def init(
 
 @app.command()
 def show(ledger: Place, as_json: JsonAnswer = False) -> None:
-    """Show by period what each dataset's releases were charged, and how much its limits leave."""
+    """Show what each dataset's releases were charged in each period, and how much its limits leave."""
     from dpdist.cli.table_text import facts_text
     from dpdist.ledger.book import Ledger
     from dpdist.ledger.pages import pages

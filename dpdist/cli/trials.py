@@ -38,7 +38,7 @@ def audit(
     ] = None,
     black_box: Annotated[
         str | None,
-        typer.Option("--black-box", metavar="JOB", help="Job to release both --neighbours with."),
+        typer.Option("--black-box", metavar="JOB", help="Job to run on both files of --neighbours."),
     ] = None,
     neighbours: Annotated[
         tuple[Path, Path] | None, typer.Option("--neighbours", help="Two files that differ in one record.")
@@ -118,8 +118,8 @@ def calibrate(
     job: JobFile,
     out_file: Annotated[Path, typer.Option("--out", "-o", help="Calibration file for later jobs.")],
     reference: Annotated[Path | None, typer.Option("--reference", help="Public file; unset: the job's reference.")] = None,
-    period: Annotated[str | None, typer.Option("--period", help="Its period; unset: as the job says.")] = None,
-    measure: Annotated[str, typer.Option("--measure", help="Or avg_ecdf, mean, median.")] = "max_ecdf",
+    period: Annotated[str | None, typer.Option("--period", help="Period of the file; unset: as the job says.")] = None,
+    measure: Annotated[str, typer.Option("--measure", help="max_ecdf, avg_ecdf, mean or median.")] = "max_ecdf",
     replicates: Annotated[int, typer.Option("--replicates", min=1, help="Draws per try.")] = 4,
     settings: Settings = None,
     quiet: Quiet = False,
@@ -127,7 +127,7 @@ def calibrate(
 ) -> None:
     """Tune a mechanism's constants on a public reference period. Spends nothing, and never opens the job's input.
 
-    It writes one file, at the end. If it is killed, it begins anew."""
+    It writes one file, at the end. If it is killed, it starts over."""
     from dpdist.job import Measure
 
     def act() -> None:
@@ -189,7 +189,7 @@ def rehearse(
     job: JobFile,
     to: Annotated[Path, typer.Option("--out", "-o", help="Folder for page, CSV files and job.")],
     public: Annotated[Path | None, typer.Option("--public", help="Public file; unset: the job's reference.")] = None,
-    records: Annotated[int | None, typer.Option("--records", min=6, help="Use at most so many of its records.")] = None,
+    records: Annotated[int | None, typer.Option("--records", min=6, help="Use at most this many of its records.")] = None,
     chains: Annotated[bool, typer.Option("--chains", help="Also try mechanisms that run Markov chains (slow).")] = False,
     settings: Settings = None,
     quiet: Quiet = False,

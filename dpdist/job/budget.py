@@ -99,7 +99,7 @@ class ReleaseBudget(Frozen):
     )
     exchange: Exchange = Field(
         default="same_x",
-        description="under substitution: outcome and weight alone (same_x), or table columns too (anywhere)",
+        description="what substitution exchanges: outcome and weight alone (same_x), or table columns, too (anywhere)",
     )
     delta: Delta | None = Field(default=None, description="δ at which epsilon holds, with Gaussian noise")
     rho: Budget | None = Field(default=None, description="ρ of zCDP with Gaussian noise, in place of epsilon")

@@ -97,7 +97,7 @@ class Input(TextFile):
     path: str | None = Field(
         default=None, description="a Parquet, CSV, SAS, Stata or SPSS file, or a folder of Parquet files"
     )
-    simulate: Simulate | None = Field(default=None, description="a simulated survey, for examples, in place of a path")
+    simulate: Simulate | None = Field(default=None, description="a simulated survey instead of a path, for examples")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -202,7 +202,7 @@ class Column(Frozen):
 class Keep(Frozen):
     """A public filter: a record belongs to the universe if its column has one of these values.
 
-    Values of a declared column must be levels, and its rule of missing values applies. In other columns a missing value is
+    Values of a declared column must be levels, and its rule for missing values applies. In other columns a missing value is
     outside the universe. A value that is spelled almost as a kept one is refused.
     """
 

@@ -375,7 +375,7 @@ def _setting(setting: str, source: str) -> tuple[Where, Any]:
         fault, allowed = f"'{setting:.80}' is not a key with a value", "key.path=value, as in period=2015"
         raise _refusal(source, (SET,), fault, allowed, "write the key, = and the value")
     if where[0] == "extends":
-        raise _refusal(source, ("extends",), "it cannot be set", "other keys", "name the base in a file", (SET,))
+        raise _refusal(source, ("extends",), "it cannot be set", "other keys", "write it in a job file", (SET,))
     nested: Any = value(text, f"{source}, {SET} {name}", JobError)
     for key in reversed(where):
         nested = {key: nested}

@@ -146,7 +146,8 @@ class Presentation(Frozen):
         description="also write tables as SDMX-CSV, with their structures",
     )
     formats: tuple[Format, ...] = Field(
-        default=("csv",), description="formats of synthetic records beside Parquet; ddi is their codebook (DDI 2.5)"
+        default=("csv",),
+        description="formats of synthetic records in addition to Parquet; ddi adds their codebook (DDI 2.5)",
     )
 
     def column(self, name: str) -> ColumnText:

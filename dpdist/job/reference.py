@@ -123,7 +123,7 @@ class FileReference(TextFile, ReferenceForm):
 class SimulatedReference(ReferenceForm):
     """A simulated survey as reference, for examples."""
 
-    simulate: Simulate = Field(description="a simulated survey, for examples, in place of a path")
+    simulate: Simulate = Field(description="a simulated survey instead of a path, for examples")
 
     @property
     def holds_records(self) -> bool:

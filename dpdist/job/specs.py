@@ -178,7 +178,7 @@ def _validate(value: Any, info: ValidationInfo) -> MechanismSpec:
         specs = [*SPECS.with_plugins().values()]
     spec = _union(*specs).validate_python(value)
     if spec.name != name or (name not in SPECS and type(spec) is not SPECS.named(name)):
-        reason = f"plug-in {SPECS.plugged_in(str(name))[0]} makes a section of another mechanism: leave validators out"
+        reason = f"plug-in {SPECS.plugged_in(str(name))[0]} makes a section of another mechanism: remove validators"
         raise PydanticCustomError(REFUSED, "{reason}", {"kind": "mechanism", "reason": reason})
     return spec
 

@@ -241,7 +241,7 @@ class TableEntry(Frozen):
     Names of several are the entry's name and their columns, joined by hyphens, as in pay-state-sex.
     """
 
-    name: TableName = Field(description="name of the table, or beginning of the names of several")
+    name: TableName = Field(description="name of the table, or prefix of the names of several")
     by: tuple[_ByItem, ...] = Field(
         default=(),
         description="columns whose combinations are the table's cells; or lists of columns, one for each "
@@ -268,7 +268,7 @@ class TableEntry(Frozen):
         if len(forms) > 1:
             raise ValueError(f"give only one of by, every_pair_of and every_triple_of, not {' and '.join(forms)}")
         if len({_kind(item) for item in self.by}) > 1:
-            raise ValueError("by has either columns, of one table, or lists of columns, one for each table")
+            raise ValueError("'by' is either a list of columns, for one table, or a list of such lists, one for each table")
         for key, size in _GROUPS.items():
             columns = getattr(self, key)
             if columns and len(columns) < size:

@@ -166,7 +166,9 @@ class JobKeys(Frozen):
         default={},
         description="nested columns, the coarsest first, as in {geography: [region, state]}",
     )
-    microdata: Microdata = Field(default=Microdata(), description="further columns of synthetic records beside `tables`")
+    microdata: Microdata = Field(
+        default=Microdata(), description="columns of synthetic records in addition to those of `tables`"
+    )
     rake: tuple[Rake, ...] = Field(default=(), description="public totals that synthetic weights and tables must meet")
     compare: tuple[Comparator, ...] = Field(
         default=(), description="other mechanisms to run for the confidential evaluation"
@@ -178,7 +180,8 @@ class JobKeys(Frozen):
     frame_minimum: Annotated[int | None, Field(ge=FRAME_MINIMUM)] = Field(
         default=None,
         exclude_if=_unset,
-        description="published counts of fewer records (or privacy units) refuse a run, unless public_frame accepts them",
+        description="runs with published counts of fewer records (or privacy units) are refused, unless "
+        "public_frame accepts them",
     )
     public_frame: PublicFrame | None = Field(
         default=None,

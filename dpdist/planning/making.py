@@ -248,7 +248,10 @@ def _population_problems(job: Job, census: Census, size: Floats, labels: list[st
     psus = populations.psus
     small_psus = 0 if psus is None else int((psus["second"] < psus["records"]).sum())
     if small_psus:
-        fault, allowed = "fewer records in a PSU's population than in the sample", "at least the records of the file"
+        fault, allowed = (
+            "fewer records in a PSU's population than in the sample",
+            "at least the number of records in the file",
+        )
         problems.append(Problem(job.survey.fpc[1], fault, allowed, remedy, small_psus))
     lone = 0 if psus is None else int(((psus["records"] == 1) & (psus["second"] > 1)).sum())
     if lone and job.survey.lonely_psu == "error":

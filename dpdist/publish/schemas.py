@@ -85,7 +85,7 @@ def proof_schema() -> dict[str, Any]:
                 **BOOLEAN,
                 "description": "whether several answers share its loss, in parts that sum to at most 1",
             },
-            "changes": {**distances, "description": "how many changes by `distance` a neighbour makes"},
+            "changes": {**distances, "description": "how many changes, as `distance` counts them, separate neighbours"},
             "sums": {**WHOLE, "description": "how many sums one change moves"},
             "epsilon": {**EXACT, "description": "the stated loss, by the change that causes it"},
         },
@@ -129,7 +129,7 @@ def manifest_schema() -> dict[str, Any]:
         "withheld": {
             "type": "object",
             "properties": {"above": {"type": "number"}, "figures": WHOLE},
-            "description": "the limit above which figures are withheld, and how many are; absent where none is",
+            "description": "the limit above which figures are withheld, and their number; absent if there is no limit",
         },
         "job": {"type": "object", "description": "the job as it is published"},
         "versions": {"type": "object", "additionalProperties": TEXT, "required": ["dpdist"]},

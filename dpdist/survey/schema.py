@@ -127,7 +127,7 @@ def _wrong_type(job: Job, name: str, kind: pa.DataType, numeric: bool) -> list[P
         truth = name in job.outcomes and pa.types.is_boolean(kind)
         remedy = "store the column as integers or floats"
         if is_text(kind) and name in job.outcomes:
-            remedy += f"; numbers that its texts stand for are columns.{name}.codes"
+            remedy += f"; if its texts stand for numbers, give these as columns.{name}.codes"
         return [] if is_number(kind) or truth else [Problem(name, fault, "numbers", remedy)]
     if column is not None and column.levels is not None:
         type_name = type(column.levels[0]).__name__
@@ -263,7 +263,9 @@ CAUSES = (
     ),
     AS_NUMBERS,
     Cause("invisible characters, such as NUL or zero-width spaces", "delete them in the file", _visible),
-    Cause("quotation marks around them", 'delete them in the file, or quote fields by "', lambda text: text.strip(QUOTES)),
+    Cause(
+        "quotation marks around them", 'delete them in the file, or enclose fields in "', lambda text: text.strip(QUOTES)
+    ),
     Cause("other dashes or apostrophes", IN_LEVELS, lambda text: text.translate(MARKS)),
     Cause("full-width or other compatible characters", IN_LEVELS, lambda text: normalize("NFKC", text)),
     Cause("accents", IN_LEVELS, _without_accents),

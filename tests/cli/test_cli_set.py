@@ -88,7 +88,7 @@ BAD = {
     "within a text": ("period.year=3", "period: a value that has no key 'year' within it (--set)", "set period itself"),
     "past a list": ("tables.7.name=x", "tables: the list has no '7' (--set)", "set the whole list"),
     "a name within a list": ("tables.first.name=x", "tables: the list has no 'first' (--set)", "set the whole list"),
-    "a base": ("extends=a.yaml", "extends: it cannot be set (--set)", "name the base in a file"),
+    "a base": ("extends=a.yaml", "extends: it cannot be set (--set)", "write it in a job file"),
     "a key taken away": ("period=", "period: missing key", "add 'period'"),
     "a control character": ('period="\\e[2J"', "a control character in", "delete it"),
 }

@@ -160,7 +160,7 @@ def test_ratios_are_those_of_the_loops() -> None:
     ("old", "new", "told"),
     [
         ("sets: [1, 3, 5]", "sets: [1, 1]", "numbers of sets must differ"),
-        ("synthesis: fbp, population_weights", "population_weights", "population_weights are of synthesis: fbp"),
+        ("synthesis: fbp, population_weights", "population_weights", "population_weights needs synthesis: fbp"),
         ("label: fbp, weights: linear, synthesis: fbp", "label: fbs, weights: linear", "'fbs' stands twice"),
         ("noise: lognormal", "noise: cauchy", "'cauchy' is not known"),
     ],

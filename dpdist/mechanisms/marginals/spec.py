@@ -237,7 +237,7 @@ class CodedMarginals(Noisy):
             yield Contradiction(("mechanism", "choice"), f"{columns} columns leave no choice of parents", "leave it out")
         part = self.choosing(columns)
         if part >= 1:
-            fault, remedy = "nothing is left for the tables", 'give a part below 1, as in "3/10"'
+            fault, remedy = "nothing is left for the tables", 'give a fraction below 1, such as "3/10"'
             yield Contradiction(("mechanism", "choice"), fault, remedy)
         elif (
             min([(1 - part) / columns, *([part / (columns - 1)] if part else [])])

@@ -94,7 +94,7 @@ class Partitioned(Noisy):
         """Every layer's counts, and every selection, must have enough ε for noise to be drawn."""
         if self.selecting >= 1:
             yield Contradiction(
-                ("mechanism", "selection"), "nothing is left for counts", 'give a part below 1, as in "1/10"'
+                ("mechanism", "selection"), "nothing is left for counts", 'give a fraction below 1, such as "1/10"'
             )
             return
         parts = [(1 - self.selecting) / self.layers_of(job)]

@@ -187,7 +187,7 @@ class ErrorPrediction:
         return [(table, statistic) for table, statistic in asked_for if (table, statistic.text) not in predicted]
 
 
-NOT_PREDICTED = "the mechanism predicts no error of this statistic"
+NOT_PREDICTED = "the mechanism does not predict an error for this statistic"
 FIGURES = (
     "median",
     "largest",

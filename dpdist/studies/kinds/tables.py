@@ -119,7 +119,7 @@ class Synthetic(Frozen):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         if self.synthesis == "fbs" and self.population_weights == "proportional":
-            raise ValueError("population_weights are of synthesis: fbp")
+            raise ValueError("population_weights needs synthesis: fbp")
         if self.synthesis == "fbp" and self.estimator == "expected_weights":
             raise ValueError("fbp has no synthetic weights to replace: use estimator: records")
         return self
