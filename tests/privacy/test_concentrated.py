@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from dpdist.job import epsilon_of, rho_of
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, Strict
 
+OWN_NOISE = True
+
 RHOS = ("1/1000", "1/8", "1", "20", "400")
 DELTAS = ("1e-6", "1e-12", "0.001")
 fixed = settings(derandomize=True, deadline=None, max_examples=60)

@@ -15,6 +15,8 @@ from dpdist.job.values import LONGEST
 from dpdist.privacy.noise import LARGEST_SCALE, whole_gaussian, whole_laplace
 from dpdist.release import plan
 
+OWN_NOISE = True
+
 JOB = """
 dataset: small
 period: "2021"

@@ -23,6 +23,8 @@ from dpdist.job import Adjacency
 from dpdist.privacy.guarantees import count_scale
 from dpdist.privacy.noise import whole_gaussian, whole_laplace
 
+OWN_NOISE = True
+
 SIZE, FALSE_ALARM = 20_000, 1e-9
 
 

@@ -24,6 +24,8 @@ from scipy import stats
 from dpdist.core.records import Floats
 from dpdist.privacy.noise import whole_gaussian, whole_laplace
 
+OWN_NOISE = True
+
 SIZE, FALSE_ALARM = 30_000, 1e-8
 SCALES = [Fraction(3, 2), Fraction(3), Fraction(10, 3), Fraction(np.nextafter(3.0, 4.0))]
 DRAWS: dict[str, Callable[[Fraction, int], Floats]] = {"laplace": whole_laplace, "gaussian": whole_gaussian}

@@ -18,6 +18,8 @@ from dpdist.privacy.noise import whole_laplace
 from dpdist.storage.noise_once import drawn_once
 from dpdist.storage.workspace import Workspace
 
+OWN_NOISE = True
+
 RACERS = 4
 FACTS = {"law": "laplace", "scale": "3/2", "size": "5", "query": "a", "sums": "b", "dpdist": "0.1.0", "opendp": "0.16.0"}
 

@@ -16,6 +16,8 @@ from dpdist.core.errors import DataError, JobError
 from dpdist.privacy import noise
 from dpdist.studies.black_box import loss_between
 
+OWN_NOISE = True
+
 
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[dict[str, Any], Path, Path]:
