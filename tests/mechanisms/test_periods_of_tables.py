@@ -10,7 +10,7 @@ import scipy
 from test_tables import Population, Run, population, release, released, system_of
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
+from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from, rescaled_as
 from dpdist.mechanisms.tables.posterior import Posterior, ResidualPrior, errors_of
 
 DRAWS = 2_000
@@ -63,7 +63,7 @@ def two(seed: int, epsilon: float, chained: bool) -> tuple[Estimated, Estimated,
     periods = common_history(last, first)
     assert periods is not None
     assert [one.period for one in periods] == ["2020"]
-    return last, first, replace(system, history=periods).prior_of_periods
+    return last, first, rescaled_as(replace(system, history=periods).prior_of_periods, last, first)
 
 
 @pytest.mark.parametrize(("seed", "epsilon", "chained"), [(0, 0.2, False), (1, 2.0, True)])

@@ -5,14 +5,17 @@ NumPy noise stands for the released one. Seeds are fixed: a law fails only if th
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
-from table_populations import Files, Public, Sample, release
+from table_populations import Files, Public, Sample, base_cells, release
 from test_tables_laws import alone
 
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.tables import learners, sizes
+from dpdist.mechanisms.tables import learners, sizes, system
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
+from dpdist.mechanisms.tables.posterior import ResidualPrior
 from dpdist.mechanisms.tables.prediction import Prediction, predict
 from dpdist.mechanisms.tables.sizes import changes_of
 
@@ -22,9 +25,9 @@ NOMINAL = 1.645
 RELEASES = 4
 
 
-def stratum_weights(seed: int) -> Floats:
+def stratum_weights(seed: int, spread: float = 1.6) -> Floats:
     """Weights by area and kind that no sum of their effects can say, from about 1 to 10,000."""
-    return np.round(np.exp(np.random.default_rng(seed).normal(4.0, 1.6, (AREAS, KINDS))), 2)
+    return np.round(np.exp(np.random.default_rng(seed).normal(4.0, spread, (AREAS, KINDS))), 2)
 
 
 def sample(weights: Floats, records: int, seed: int, areas: Floats | None = None) -> Sample:
@@ -137,34 +140,94 @@ def test_under_a_large_budget_counts_are_the_direct_ones(epsilon: float) -> None
         assert errors_after(drift, epsilon)[1] < 1e-3
 
 
-def areas_of(doubled: int) -> Floats:
-    """Sampling fractions by area, of which one area's has doubled."""
-    return np.where(np.arange(AREAS) == doubled, 2.0, 1.0)
+AREA = 3
+"""The area whose sampling fraction changes."""
 
 
-def reallocated(seed: int, epsilon: float) -> tuple[float, float]:
-    """An area's count over the direct one, and its error in published ones, where twice as many records have half the
-    weight."""
-    weights = stratum_weights(seed)
-    later = weights / areas_of(3)[:, None]
-    files = Files(sample(weights, 6_000, 10 + seed), sample(later, 6_000, 20 + seed, areas_of(3)))
-    comparison = release(PUBLIC, files, epsilon, seed).comparison((0,))
-    count, direct = comparison.published.values[3, 0], comparison.direct[3, 0]
-    return float(count / direct), float(abs(count - direct) / comparison.published.errors[3, 0])
+def areas_of(fraction: float) -> Floats:
+    """Sampling fractions by area, of which one area's has changed by this factor."""
+    return np.where(np.arange(AREAS) == AREA, fraction, 1.0)
 
 
-def test_an_area_whose_sampling_fraction_has_doubled_is_not_doubled() -> None:
-    """Public numbers of records show it; its weights then drift by as much for all that is known, and sums decide."""
-    ratios, errors = np.array([reallocated(seed, 1.0) for seed in range(6)]).T
-    assert np.median(np.abs(ratios - 1.0)) < 0.2
-    assert (errors <= 2.0 * NOMINAL).all()
+class Reallocated(NamedTuple):
+    """Over releases, under other sampling fractions of the same population: an area's count over the population's, its
+    error in published ones, and whether intervals of other figures hold the population's, (figure, 1 + outcome)."""
+
+    ratio: Floats
+    error: Floats
+    covered: Floats
 
 
-def test_an_area_is_doubled_where_numbers_tell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def reallocated(areas: Floats, records: int, epsilon: float, releases: int, spread: float = 0.0) -> Reallocated:
+    """`spread` is that of logarithms of weights within strata."""
+    ratio, errors, covered = list[float](), list[float](), list[Floats]()
+    for seed in range(releases):
+        weights = (
+            stratum_weights(seed) if not spread else np.exp(np.random.default_rng(seed).normal(4.0, 0.3, (AREAS, KINDS)))
+        )
+        later = weights * (4_000 / records) / areas[:, None]
+
+        def drawn(weights: Floats, records: int, seed: int, areas: Floats | None = None) -> Sample:
+            plain = sample(weights, records, seed, areas)
+            varied = plain.weight * np.exp(np.random.default_rng(seed + 99).normal(-0.5 * spread**2, spread, records))
+            return plain._replace(weight=np.clip(varied, *PUBLIC.weights))
+
+        files = Files(drawn(weights, 4_000, 10 + seed), drawn(later, records, 20 + seed, areas))
+        codes, base = base_cells(files.current.codes)
+        count = np.bincount(base) * later[codes[:, 0], codes[:, 1]]
+        truth = np.column_stack([count, count * np.exp(9.32 + 0.2 * codes[:, 1])])
+        published = release(PUBLIC, files, epsilon, seed)
+        of_areas, of_crosses = published.comparison((0,), truth), published.comparison((0, 1), truth)
+        assert of_areas.truth is not None
+        ratio.append(float(of_areas.published.values[AREA, 0] / of_areas.truth[AREA, 0]))
+        error = abs(of_areas.published.values[AREA, 0] - of_areas.truth[AREA, 0])
+        errors.append(float(error / of_areas.published.errors[AREA, 0]))
+        covered += [of_areas.covered(), of_crosses.covered()]
+    return Reallocated(np.array(ratio), np.array(errors), np.concatenate(covered))
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("fraction", "epsilon", "most"), [(2.0, 1.0, 0.2), (0.5, 1.0, 0.2), (0.25, 1.0, 0.5), (0.25, 8.0, 0.1)]
+)
+def test_weights_of_an_area_follow_its_sampling_fraction(
+    fraction: float, epsilon: float, most: float, spread: float
+) -> None:
+    """Public numbers of records show it; its weights then drift by as much for all that is known, and sums decide. Where a
+    quarter of the records have four times the weight, sums under ε = 1 show little of it, and the error says so."""
+    found = reallocated(areas_of(fraction), 4_000, epsilon, 4, spread)
+    assert np.median(np.abs(found.ratio - 1.0)) < most
+    assert (found.error <= 2.0 * NOMINAL).all()
+    assert (found.covered.mean(axis=0) >= 0.86).all()
+
+
+def test_an_area_keeps_its_weights_where_numbers_tell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control."""
     monkeypatch.setattr(sizes, "BEYOND_CHANCE", np.inf)
-    ratios, errors = np.array([reallocated(seed, 1.0) for seed in range(6)]).T
-    assert np.median(np.abs(ratios - 1.0)) > 0.2 or (errors > 2.0 * NOMINAL).any()
+    found = reallocated(areas_of(0.25), 4_000, 8.0, 4)
+    assert np.median(found.ratio) < 0.5
+    assert (found.error > 2.0 * NOMINAL).all()
+
+
+def test_an_area_runs_away_if_sums_show_as_much_of_it_as_of_other_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: limits clip nearly all of the area's weights, and little of a table cell that has other areas, too."""
+    monkeypatch.setattr(system, "left_of_changes", lambda *_: None)
+    assert np.median(reallocated(areas_of(0.25), 4_000, 1.0, 4, 0.3).ratio) > 2.0
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3])
+@pytest.mark.parametrize("records", [1_000, 16_000])
+def test_a_sample_of_another_size_of_the_same_population(records: int, spread: float) -> None:
+    """All weights are four times as large, or a quarter: what records vary by goes with them."""
+    found = reallocated(np.ones(AREAS), records, 1.0, 4, spread)
+    # Four samples of 1,000 records: their means share the error of the mean of all, which few heavy records decide.
+    assert (found.covered.mean(axis=0) >= (0.86, 0.8)).all()
+
+
+def test_means_of_a_small_sample_miss_the_population_if_spreads_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control."""
+    monkeypatch.setattr(ResidualPrior, "spreading", lambda law, _: law)
+    assert reallocated(np.ones(AREAS), 1_000, 1.0, 4).covered.mean(axis=0)[1] < 0.7
 
 
 def test_changes_are_ratios_beyond_chance() -> None:
@@ -172,9 +235,9 @@ def test_changes_are_ratios_beyond_chance() -> None:
     before, now = np.array([200.0, 200.0, 200.0, 200.0, 200.0, 200.0]), np.array([400.0, 400.0, 210.0, 190.0, 200.0, 200.0])
     changes = changes_of(codes, now, [(0, 1)], codes, before)
     of_all = np.log(now.sum() / before.sum())
-    expected = [np.log(2.0) - of_all] * 2 + [0.0] * 4
-    assert changes.shape == (6, 1), (
-        "a level of the first column that has more, none of the other, no cell beyond its levels"
+    expected = [np.exp(of_all) / 2.0 - 1.0] * 2 + [np.exp(of_all) - 1.0] * 4
+    assert changes.shape == (6, 3), (
+        "levels of the first column relative to all, none of the other, no cell beyond its levels"
     )
     assert changes.sum(axis=1) == pytest.approx(expected, abs=0.03)
 

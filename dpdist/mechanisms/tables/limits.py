@@ -82,6 +82,11 @@ class TableLimits:
     """Parts of errors of predicted means that are clipped without a reference, otherwise 0, (cell, 1 + outcome)."""
     expected: Floats | float = 0.0
     """Residual sums about which parts of errors are clipped, (cell, 1 + outcome)."""
+    unequal: Floats | None = None
+    """What limits leave of a change of a base cell over what they leave of one of the whole cell, (base cell, 1 + outcome),
+    where some base cells have moved far."""
+    lacking: Floats | float = 0.0
+    """What limits leave more of the expected sums of base cells than of whole cells, (cell, 1 + outcome)."""
     widest: Floats | None = None
     """Limits that clip no record of the public range, (cell, 1 + outcome), where counts of records may widen them."""
 
@@ -144,6 +149,10 @@ class TableLimits:
         most = np.full(step.shape, np.inf) if self.widest is None else self.widest
         scale = np.where(step < STEPS_WIDER, np.minimum(self.scale * WIDER**step, most), most)
         return replace(self, weight=scale[:, 0], outcome=scale[:, 1:])
+
+    def added(self, values: Floats) -> Floats:
+        """Sums over base cells, (cell, 1 + outcome), of values (base cell, 1 + outcome)."""
+        return np.column_stack([np.bincount(self.cell, weights=part, minlength=len(self.size)) for part in values.T])
 
     def observed(self, sums: Floats) -> Floats:
         """Residual sums of cells from sums of contributions, (cell, 1 + outcome), with the expected clipped part."""
@@ -280,11 +289,7 @@ def residual_samples(
         residual = sample * prediction.spread[base] + sign * moves[base]
         weight, centre = np.maximum(means[..., 0] + residual[..., 0], 0.0), mean[block, None, :]
         total = residual[..., 1:] + (means[..., 1:] - centre) * weight[..., None]
-        low, high = bounds
-        most = np.maximum(high[0], means[..., 0])
-        lighter = np.minimum(weight, most) / np.maximum(weight, 1e-300)
-        weight, total = np.minimum(weight, most), total * lighter[..., None]
-        total = np.clip(total, weight[..., None] * (low[1:] - centre), weight[..., None] * (high[1:] - centre))
+        weight, total = _within(weight, total, means[..., 0], centre, bounds)
         offset = about.subtracted[base]
         r, rho = weight - offset, total - offset[..., None] * (about.means[base, 1:] - centre)
         yield (
@@ -294,6 +299,19 @@ def residual_samples(
             np.asarray(count[block] + POOL_WORTH, dtype=np.float64),
             sign**2 * prediction.drifting[base],
         )
+
+
+def _within(
+    weight: Floats, total: Floats, predicted: Floats, centre: Floats, bounds: tuple[Floats, Floats]
+) -> tuple[Floats, Floats]:
+    """Weights, and totals about `centre`, (…, outcome), that are at most those of public bounds: a weight as `predicted` is
+    within them.
+    """
+    lowest, highest = bounds
+    most = np.maximum(highest[0], predicted)
+    total = total * (np.minimum(weight, most) / np.maximum(weight, 1e-300))[..., None]
+    weight = np.minimum(weight, most)
+    return weight, np.clip(total, weight[..., None] * (lowest[1:] - centre), weight[..., None] * (highest[1:] - centre))
 
 
 def common_drifts(drift: Floats | float, prediction: Prediction, together: bool) -> Iterator[Floats]:
@@ -440,16 +458,43 @@ def _beyond(
     inside = np.flatnonzero(of_reference >= 0)
     cell, (means, spread) = of_reference[inside], prediction.at_reference[inside].transpose(1, 0, 2)
     residual = prediction.residuals[inside] * spread
-    (lowest, highest), of_about = bounds, about.at_reference[inside, 0]
-    weight = np.clip(means[:, 0] + residual[:, 0], lowest[0], highest[0])
+    weight, of_about = np.maximum(means[:, 0] + residual[:, 0], 0.0), about.at_reference[inside, 0]
+    total = residual[:, 1:] + (means[:, 1:] - mean[cell]) * weight[:, None]
+    weight, total = _within(weight, total, means[:, 0], mean[cell], bounds)
     offset = (1.0 - about.adds_weight) * of_about[:, 0]
-    r, total = weight - offset, residual[:, 1:] + (means[:, 1:] - mean[cell]) * weight[:, None]
-    total = np.clip(total, weight[:, None] * (lowest[1:] - mean[cell]), weight[:, None] * (highest[1:] - mean[cell]))
-    rho = total - offset[:, None] * (of_about[:, 1:] - mean[cell])
+    r, rho = weight - offset, total - offset[:, None] * (of_about[:, 1:] - mean[cell])
     clipped_part = _lost(np.column_stack([r, rho])[:, None], centre[cell], scale[cell], prediction.adds_weight)[:, 0]
     number = np.bincount(cell, minlength=len(mean))
     sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in clipped_part.T])
     return np.asarray((sums + POOL_WORTH * pool) / (number[:, None] + POOL_WORTH))
+
+
+def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, size: Floats) -> Floats:
+    """What limits leave of a change of a base cell over what they leave of one of its whole cell, (base cell, 1 + outcome).
+
+    Records have the law of all residuals, and values change in proportion.
+    """
+    rank = np.argsort(np.abs(law.residuals).max(axis=1), kind="stable")
+    place, share = _quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
+    residual, centre = law.residuals[rank[place[0]]] * law.spread[:, None], limits.mean[limits.cell, None]
+    weight = np.maximum(law.means[:, None, 0] + residual[..., 0], 0.0)
+    total = residual[..., 1:] + (law.means[:, None, 1:] - centre) * weight[..., None]
+    r, rho = (
+        weight - about.subtracted[:, None],
+        total - (about.subtracted[:, None] * (about.means[:, 1:] - centre[:, 0]))[:, None],
+    )
+    deviation = np.concatenate([(r - limits.centre[limits.cell, None])[..., None], rho], axis=-1)
+    ratio = np.abs(deviation) / limits.scale[limits.cell, None]
+    values = (
+        np.concatenate([weight[..., None], np.maximum(total + centre * weight[..., None], 0.0)], axis=-1) * share[:, None]
+    )
+    left = np.einsum("bsk,bsk->bk", values, 1.0 - _changed(ratio, ratio.sum(axis=-1, keepdims=True)))
+    of_all = values.sum(axis=1)
+    of_cell = [limits.added(size[:, None] * part)[limits.cell] for part in (left, of_all)]
+    base, whole = (
+        np.divide(part, most, out=np.ones_like(part), where=most > 0.0) for part, most in ((left, of_all), of_cell)
+    )
+    return np.asarray(base / np.maximum(whole, 1.0 - MOST_HIDDEN))
 
 
 def following(law: Prediction, before: Prediction, cell: Ints, of_reference: Ints | Codes, size: Floats) -> Prediction:

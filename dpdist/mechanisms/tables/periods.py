@@ -84,7 +84,7 @@ def errors_of_two(
     later: Estimated, earlier: Estimated, prior: ResidualPrior, draws: int, rng: np.random.Generator
 ) -> ErrorsOfTwo:
     """`prior` is the law of the later release's file and of all periods of `common_history`."""
-    periods = common_history(later, earlier)
+    periods, prior = common_history(later, earlier), rescaled_as(prior, later, earlier)
     assert periods is not None
     chained = learned_from(later, earlier)
     number = len(later.totals.count)
@@ -120,6 +120,16 @@ def errors_of_two(
         z = deviated[here] + sampled[here]
         errors.append(release.posterior.answers(z, observed)[: len(at)] - deviated[at])
     return ErrorsOfTwo(*errors)
+
+
+def rescaled_as(prior: ResidualPrior, later: Estimated, earlier: Estimated) -> ResidualPrior:
+    """The law of both releases' files, and of periods between, where records of both vary as each release has it."""
+    number, before = len(later.totals.count), sum(len(totals.count) for totals in earlier.history)
+    factor = np.ones((len(prior.size), prior.coordinates))
+    for release, first in ((later, 0), (earlier, number + before)):
+        own, law = len(release.totals.count), release.posterior.prior
+        factor[first : first + own] = np.broadcast_to(law.factor, (len(law.size), prior.coordinates))[:own]
+    return replace(prior, factor=factor)
 
 
 def _smaller(drift: Drift, other: Drift) -> Drift:

@@ -29,7 +29,7 @@ from dpdist.core.sharing import share_out
 from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, SIDES, in_blocks, solved
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import Loadings
-from dpdist.mechanisms.tables.rows import FigureRows, Rows, placed_in, row_values
+from dpdist.mechanisms.tables.rows import FigureRows, Rows, equal_rows, placed_in, row_values
 from dpdist.mechanisms.tables.sizes import Sizes
 
 DRIFTS = {0.0005: 0.3, 0.002: 0.25, 0.006: 0.2, 0.02: 0.15, 0.05: 0.08, 0.12: 0.018, 0.3: 0.0018, 0.9: 0.0002}
@@ -106,6 +106,8 @@ class ResidualPrior:
     resized: float = 0.0
     """Relative change of weights if a public number of records has changed, and its population has not."""
     earlier: PeriodCells | None = None
+    factor: Floats | float = 1.0
+    """A record's residuals over those of the reference's records, (cell, 1 + outcome)."""
 
     @classmethod
     def of(cls, prediction: Prediction, sizes: Sizes, levels: Sequence[Ints], cells: Sequence[Ints]) -> ResidualPrior:
@@ -142,6 +144,21 @@ class ResidualPrior:
             earlier = earlier._replace(spread=np.concatenate([spread, earlier.spread[len(spread) :]]))
         return replace(self, prediction=prediction, earlier=earlier)
 
+    def rescaled(self, factors: Floats) -> ResidualPrior:
+        """This law where the file's weights and outcomes are these times the reference's, (1 + outcome,).
+
+        Sampling variances and errors of the prediction go with them.
+        """
+        file = len(self.size) if self.earlier is None else int((self.earlier.period == self.earlier.period.max()).sum())
+        factor = np.ones((len(self.size), self.coordinates))
+        factor[:file] = factors[0] * np.concatenate([np.ones(1), factors[1:]])
+        return replace(self, factor=factor)
+
+    @property
+    def records_by_coordinate(self) -> Floats:
+        """Numbers of records times factors of their residuals, (1 + outcome, cell)."""
+        return np.asarray((self.factor * self.size[:, None] * np.ones(self.coordinates)).T)
+
     def sized(self, sizes: Sizes, weight: float, growth: float) -> ResidualPrior:
         """This law with other secret numbers of records of the file, `growth` times the reference's, and its `weight`."""
         earlier, file = self.earlier, len(sizes.count)
@@ -163,7 +180,7 @@ class ResidualPrior:
     @property
     def spread(self) -> Floats:
         """Standard deviations of a record's residuals, (cell, 1 + outcome)."""
-        return self.prediction.spread if self.earlier is None else self.earlier.spread
+        return self.factor * (self.prediction.spread if self.earlier is None else self.earlier.spread)
 
     @cached_property
     def records(self) -> scipy.sparse.csr_array:
@@ -179,7 +196,10 @@ class ResidualPrior:
         of_residuals = [load.scaled(spread[:, j]) for j, load in enumerate(self.prediction.loadings)]
         of_numbers = self.sizes.shared.scaled(self.prediction.means[:, 0] / self.sizes.count)
         by_record = (of_residuals[0].plus(of_numbers), *of_residuals[1:])
-        of_weights, *of_outcomes = (load.of_cells(cross).scaled(self.size) for load in by_record)
+        of_weights, *of_outcomes = (
+            load.of_cells(cross).scaled(records)
+            for load, records in zip(by_record, self.records_by_coordinate, strict=True)
+        )
         return of_weights if self.changed is None else of_weights.plus(self.changed), *of_outcomes
 
     @cached_property
@@ -188,7 +208,10 @@ class ResidualPrior:
         of_residuals = self.prediction.spread * self.prediction.alone
         of_numbers = self.prediction.means[:, 0] / self.sizes.count * self.sizes.alone
         deviations = np.column_stack([np.hypot(of_residuals[:, 0], of_numbers), of_residuals[:, 1:]])
-        return tuple((self.records @ scipy.sparse.diags_array(deviation)).tocsr() for deviation in deviations.T)
+        return tuple(
+            (scipy.sparse.diags_array(records) @ self.combinations @ scipy.sparse.diags_array(deviation)).tocsr()
+            for records, deviation in zip(self.records_by_coordinate, deviations.T, strict=True)
+        )
 
     @cached_property
     def relative(self) -> Floats:
@@ -344,10 +367,11 @@ class Posterior:
         """Covariance of the rows before the measurement, without errors of observations."""
         return self.prior.with_drift(self.rows, self.rows)
 
-    def under(self, noise: Floats, clipped: scipy.sparse.csr_array | None = None) -> Posterior:
-        """The posterior with other error variances of the same rows, and with other shared ones if they are given."""
-        copy = replace(self, noise=noise, clipped=self.clipped if clipped is None else clipped)
-        if self.dense:
+    def under(self, noise: Floats, clipped: scipy.sparse.csr_array | None = None, rows: Rows | None = None) -> Posterior:
+        """The posterior with other error variances, and with other shared ones and other rows if they are given."""
+        clipped, before = self.clipped if clipped is None else clipped, self.rows
+        copy = replace(self, noise=noise, clipped=clipped, rows=rows or before)
+        if self.dense and equal_rows(copy.rows, before):
             copy.__dict__.update(covariance=self.covariance, reached=self.reached)
         return copy
 

@@ -21,14 +21,24 @@ Rows = list[scipy.sparse.csr_array]
 """Rows that are linear in z, by coordinate: (row, cell) each."""
 
 
-def rows_of(cell: Ints, mean: Floats, prediction: Prediction, hidden: Floats | None = None) -> Rows:
+def rows_of(
+    cell: Ints, mean: Floats, prediction: Prediction, hidden: Floats | None = None, unequal: Floats | None = None
+) -> Rows:
     """Rows of a table, of which `cell` is the cell of every base cell.
 
-    `hidden` (cell, 1 + outcome) is the part of the count that each sum lacks beyond limits (`TableLimits`).
+    `hidden` (cell, 1 + outcome) is the part of the count that each sum lacks beyond limits, and `unequal` (base cell, 1 +
+    outcome) what sums show of base cells (`TableLimits`).
     """
     base = np.arange(len(cell))
     adding = scipy.sparse.csr_array((np.ones(len(base)), (cell, base)), shape=(mean.shape[0], len(base)))
-    return rows_about(adding, mean, prediction, hidden)
+    rows = rows_about(adding, mean, prediction, hidden)
+    if unequal is None:
+        return rows
+    coordinate = np.repeat(np.arange(unequal.shape[1]), len(mean))
+    shown = [row.data * unequal[row.indices, np.repeat(coordinate, np.diff(row.indptr))] for row in rows]
+    return [
+        scipy.sparse.csr_array((data, row.indices, row.indptr), row.shape) for data, row in zip(shown, rows, strict=True)
+    ]
 
 
 def rows_about(
@@ -124,6 +134,12 @@ class FigureRows:
 
 def stacked(parts: Sequence[Rows]) -> Rows:
     return [scipy.sparse.vstack([part[j] for part in parts]).tocsr() for j in range(len(parts[0]))]
+
+
+def equal_rows(rows: Rows, other: Rows) -> bool:
+    """Whether rows are the same."""
+    pairs = [(a, b) for a, b in zip(rows, other, strict=True)]
+    return all(a.shape == b.shape and a.nnz == b.nnz and abs(a - b).nnz == 0 for a, b in pairs)
 
 
 def placed_in(rows: Rows, first: int, cells: int) -> Rows:

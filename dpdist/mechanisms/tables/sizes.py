@@ -99,11 +99,11 @@ def change_of(now: float, then: float) -> float:
 def changes_of(
     codes: Ints, count: Floats, tables: Sequence[Sequence[int]], before: Ints | Codes, number: Floats
 ) -> scipy.sparse.csr_array:
-    """Logarithms of numbers' ratios, relative to all records', of levels and tables' cells that have more, (cell, change).
+    """Relative changes of weights by which populations of levels and tables' cells stay the same share of all with other
+    numbers of records, (cell, change).
 
     `codes` (cell, column) and `count` are the file's, `before` and `number` the reference's or an earlier period's. A
-    table's cell is compared with its levels. Ratios within chance are left out, and those of fewer records: weights that
-    grow by as much would lie beyond limits, which would show nothing of them.
+    table's cell is compared with its levels. Ratios within chance are left out.
     """
     both, cells, of_all = np.concatenate([codes, before]), len(codes), float(np.log(count.sum() / number.sum()))
     of_levels, changes = np.zeros(codes.shape), [scipy.sparse.csr_array((cells, 0))]
@@ -115,10 +115,10 @@ def changes_of(
         if len(by) > 1:
             ratio[now_in] -= of_levels[:, list(by)].sum(axis=1)
         chance = BEYOND_CHANCE * np.sqrt(1.0 / np.maximum(now, 1.0) + 1.0 / np.maximum(then, 1.0))
-        changed = (now > 0.0) & (then > 0.0) & (ratio > chance)
+        changed = (now > 0.0) & (then > 0.0) & (np.abs(ratio) > chance)
         rows = np.flatnonzero(changed[now_in])
         place = np.cumsum(changed) - 1
-        entries = ratio[now_in[rows]], (rows, place[now_in[rows]])
+        entries = np.expm1(-ratio[now_in[rows]]), (rows, place[now_in[rows]])
         changes.append(scipy.sparse.csr_array(entries, shape=(cells, int(changed.sum()))))
         if len(by) == 1:
             of_levels[rows, by[0]] = ratio[now_in[rows]]

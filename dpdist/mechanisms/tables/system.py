@@ -34,6 +34,7 @@ from dpdist.mechanisms.tables.limits import (
     TableLimits,
     choose,
     following,
+    left_of_changes,
 )
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.posterior import PeriodCells, Posterior, ResidualPrior, learned
@@ -61,6 +62,8 @@ CLEAR = 8.0
 """Squared standard errors of a relative change that is taken for noise where numbers of records are secret."""
 FACTOR_STEPS = 5
 """Steps in which the factor of weights and what limits clip of them are found."""
+FAR = 0.5
+"""Relative change of a base cell's means beyond which sums show less of it than of their other cells."""
 LARGE = 50_000
 """Number of base cells from which stages return the memory that they have freed: they then need much."""
 MOST_CALIBRATIONS = 3
@@ -499,12 +502,13 @@ class TableSystem:
         relative, variance = relative / scale, errors / (weight * scale) ** 2
         variance[0] += error / growth**2
         spread = np.full(len(scale), self.wide**2)
+        spread[0] += self._resized**2
         if self.secret:
             spread[0] = max(spread[0], relative[0] ** 2 - CLEAR * variance[0])
         trust = spread / (spread + variance)
         if self.weight is not None:
             trust[0] = 0.0
-        least, most = (LEAST_FACTOR, MOST_FACTOR) if self.secret else (0.5, 2.0)
+        least, most = (LEAST_FACTOR, MOST_FACTOR) if self.secret else np.sort([1.0, 1.0 + self._resized]) * [0.5, 2.0]
         factors = np.clip(1.0 + trust * relative, [least, *[0.5] * (len(scale) - 1)], [most, *[2.0] * (len(scale) - 1)])
         # Limits have room for drift relative to outcomes' means and spread, and factors are relative to means alone.
         outcomes = self.numbers.count @ prediction.spread[:, 1:] / predicted
@@ -667,7 +671,7 @@ class TableSystem:
                 observed,
             )
             rows, observed, errors, clipped = observed_under(all_limits)
-            posterior = posterior.under(errors, clipped)
+            posterior = posterior.under(errors, clipped, rows)
             if np.count_nonzero(np.abs(observed - before) > SETTLED * np.sqrt(errors)) <= UNSETTLED * len(errors):
                 break
         return Reading(posterior.with_tails(observed), observed, all_limits)
@@ -687,8 +691,9 @@ class TableSystem:
         pieces = list(zip(limits, (everywhere, *self._placed_records), (True, *[False] * len(self.tables)), strict=True))
         for table, clipped in zip(limits, share_out(clipping, pieces), strict=True):
             sums = [drift_sums[:, 0], *((means[:, 1:] - table.mean[table.cell]) * drift_sums[:, :1] + drift_sums[:, 1:]).T]
-            added = [np.bincount(table.cell, weights=part, minlength=len(table.size)) for part in sums]
-            followed.append(replace(clipped, expected=np.column_stack(added).astype(np.float64)))
+            added = table.added(np.column_stack(sums))
+            lacking = 0.0 if clipped.unequal is None else table.added(np.column_stack(sums) * (clipped.unequal - 1.0))
+            followed.append(replace(clipped, expected=added, lacking=lacking))
         return tuple(followed)
 
     def observed(
@@ -706,7 +711,8 @@ class TableSystem:
         rows, values, errors, first = list[Rows](), list[Floats](), list[Floats](), int(self.weight is not None)
         for table, value, error in self.residuals(calibrated, limits, sums, of_all):
             hidden = None if self.alike else table.hidden
-            of_table = placed_in(rows_of(table.cell, table.mean, self.prediction, hidden), 0, len(self._prior.size))
+            of_table = rows_of(table.cell, table.mean, self.prediction, hidden, table.unequal)
+            of_table, value = placed_in(of_table, 0, len(self._prior.size)), value + table.lacking
             rows.append([row[first * len(value) :] for row in of_table])
             values.append(value[:, first:].T.ravel())
             errors.append(error[:, first:].T.ravel())
@@ -908,6 +914,8 @@ class TableSystem:
         prior = self.prior
         if refined is not None:
             return learned(self._prior_about(refined), rows, observed, errors, clipped, self.laplace)
+        if calibration is not None and not self.secret:
+            prior = prior.rescaled(calibration.factors)
         if calibration is not None and self.beyond is not None:
             spread = self._shown(self.limits(calibration)[1])
             prior = prior.spreading(np.maximum(prior.spread[: len(self.codes)], spread))
@@ -937,8 +945,8 @@ class TableSystem:
         before, clipped = self.before, system.clipped(limits, calibrated=calibrated)
         posterior = Posterior(self.prior.drifting(*PLANNED), rows, errors, clipped)
         # Rows depend on limits only where numbers of records are secret.
-        if before is not None and equal_rows(before.rows, rows):
-            posterior = before.under(errors, clipped)
+        if before is not None:
+            posterior = before.under(errors, clipped, rows)
         return Planned(posterior, system.parts, system.noises(limits))
 
     @cached_property
@@ -1005,7 +1013,9 @@ class _Following:
         limits, placed, of_all = piece
         law, about = following(self.law, self.before, limits.cell, placed, self.count), self.calibrated
         about, ends = (self.informed if of_all else about), (self.highest, self.lowest)
-        return choose(limits.cell, placed, self.count, law, 1.0, *ends, PLANNED_DRIFT, limits, about=about)
+        followed = choose(limits.cell, placed, self.count, law, 1.0, *ends, PLANNED_DRIFT, limits, about=about)
+        far = np.abs(self.law.means / np.where(about.means == 0.0, 1.0, about.means) - 1.0).max() > FAR
+        return replace(followed, unequal=left_of_changes(followed, self.law, about, self.count) if far else None)
 
 
 class Planned(NamedTuple):
@@ -1021,12 +1031,6 @@ def _with_hidden(hidden: Floats, value: Floats, variance: Floats) -> tuple[Float
     count, of_count = value[:, :1] / (1.0 - hidden[:, :1]), variance[:, :1] / (1.0 - hidden[:, :1]) ** 2
     rest, errors = value[:, 1:] + hidden[:, 1:] * count, variance[:, 1:] + hidden[:, 1:] ** 2 * of_count
     return np.column_stack([count, rest]), np.column_stack([of_count, errors])
-
-
-def equal_rows(rows: Rows, other: Rows) -> bool:
-    """Whether rows are the same."""
-    pairs = [(a, b) for a, b in zip(rows, other, strict=True)]
-    return all(a.shape == b.shape and a.nnz == b.nnz and abs(a - b).nnz == 0 for a, b in pairs)
 
 
 def union_of_codes(codes: Ints, further_codes: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
