@@ -17,7 +17,7 @@ from test_tables import BOUNDS, LEVELS, Population, Run, Sample, direct, of_tabl
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation import donors
 from dpdist.estimation.donors import PeriodTotals, remembered
-from dpdist.mechanisms.tables import posterior
+from dpdist.mechanisms.tables import drift_sizes
 from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.random_effects import cell_index
 from dpdist.mechanisms.tables.spec import Tables
@@ -181,8 +181,8 @@ def test_intervals_hold_under_drift_that_noise_may_hide(drift: object) -> None:
 
 
 def test_control_a_law_without_drift_has_intervals_that_do_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posterior, "DRIFTS", {0.0005: 1.0})
-    monkeypatch.setattr(posterior, "COMMON_DRIFTS", {0.001: 1.0})
+    monkeypatch.setattr(drift_sizes, "DRIFTS", {0.0005: 1.0})
+    monkeypatch.setattr(drift_sizes, "COMMON_DRIFTS", {0.001: 1.0})
     found = [drifted(seed, everywhere, 0.1) for seed in range(6)]
     assert pooled(found)[2].min() < 0.86
 

@@ -16,9 +16,19 @@ from dpdist.core.records import Floats
 from dpdist.core.sharing import using_workers
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Runtime
-from dpdist.mechanisms.tables import conjugate, limits, main_effects, posterior, prediction, random_effects
+from dpdist.mechanisms.tables import (
+    conjugate,
+    drift_sizes,
+    limits,
+    main_effects,
+    posterior,
+    prediction,
+    random_effects,
+    residual_samples,
+)
 from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, solved
-from dpdist.mechanisms.tables.posterior import Posterior, ResidualPrior, learned, prior_variances
+from dpdist.mechanisms.tables.drift_sizes import learned
+from dpdist.mechanisms.tables.posterior import Posterior, ResidualPrior, prior_variances
 from dpdist.mechanisms.tables.rows import stacked
 from dpdist.mechanisms.tables.system import CommonFactors
 from dpdist.runtime.executors import executor
@@ -209,12 +219,12 @@ def test_drift_is_learned_alike_from_some_of_the_sums(monkeypatch: pytest.Monkey
         values = observed(true, rng)[:, 0]
         found = []
         for most in (10_000, 50):
-            monkeypatch.setattr(posterior, "MOST_OF_DRIFT", most)
+            monkeypatch.setattr(drift_sizes, "MOST_OF_DRIFT", most)
             found.append(learned(dense.prior, dense.rows, values, dense.noise).prior.drift[-1].cells[0])
         drifts.append(found)
     every, some = np.log(np.array(drifts)).T
     assert np.abs(some - every).mean() <= 0.3
-    expected = sum(np.log(size) * share for size, share in posterior.DRIFTS.items())
+    expected = sum(np.log(size) * share for size, share in drift_sizes.DRIFTS.items())
     assert np.abs(expected - every).mean() > 0.5
 
 
@@ -294,7 +304,7 @@ def test_limits_are_computed_for_some_cells_at_a_time(whole: bool, monkeypatch: 
     expected = replace(system.prediction, adds_weight=whole)
 
     def chosen(at_once: int) -> list[Floats]:
-        monkeypatch.setattr(limits, "AT_ONCE", at_once)
+        monkeypatch.setattr(residual_samples, "AT_ONCE", at_once)
         args = (system.tables[0][1], system.placed[0], system.count, expected, 40.0, system.highest, system.lowest)
         one = limits.choose(*args)
         return [one.centre, one.weight, one.outcome, one.loss, one.beyond]

@@ -20,7 +20,7 @@ import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import Floats
 from dpdist.mechanisms.tables.bins import BinnedColumns, Bins, _curve_of
-from dpdist.mechanisms.tables.limits import ClippedResiduals
+from dpdist.mechanisms.tables.clipped_residuals import ClippedResiduals
 from dpdist.mechanisms.tables.spec import Tables
 
 SHARE = float(Tables.histogram_share)

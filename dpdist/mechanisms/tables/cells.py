@@ -25,11 +25,12 @@ from dpdist.job import Job, Statistic
 from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.costs import projected_cost
+from dpdist.mechanisms.tables.drift_sizes import mean_square_drift
 from dpdist.mechanisms.tables.effects import PredictionBySums
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, unpaired
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
-from dpdist.mechanisms.tables.posterior import NoiseErrorDraws, Posterior, SampleErrorDraws, mean_square_drift
+from dpdist.mechanisms.tables.posterior import NoiseErrorDraws, Posterior, SampleErrorDraws
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, part_beyond, worth_of

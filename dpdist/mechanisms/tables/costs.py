@@ -11,7 +11,8 @@ from itertools import combinations
 import numpy as np
 
 from dpdist.mechanisms.tables.conjugate import ENTRIES, FEWEST_SIDES, SIDES
-from dpdist.mechanisms.tables.posterior import ENTRIES_OF_DRAWS, FEWEST_DRAWS, MOST_DENSE, MOST_OF_DRIFT
+from dpdist.mechanisms.tables.drift_sizes import MOST_OF_DRIFT
+from dpdist.mechanisms.tables.posterior import ENTRIES_OF_DRAWS, FEWEST_DRAWS, MOST_DENSE
 from dpdist.mechanisms.tables.random_effects import MOST_EFFECTS, most_effects
 from dpdist.models.protocol import DRAWS, Cost
 

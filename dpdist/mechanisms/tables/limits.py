@@ -15,46 +15,42 @@ max(|u_0|/K, |u_k|), below ‖u‖₁: with one outcome this leaves half the var
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import scipy
 
 from dpdist.core.records import UNIT, Codes, Floats, Ints
+from dpdist.mechanisms.tables.clipped_residuals import MOST_HIDDEN, ClippedResiduals, clipped_change
 from dpdist.mechanisms.tables.prediction import Prediction
+from dpdist.mechanisms.tables.residual_samples import (
+    AT_ONCE,
+    OWN,
+    PLANNED_DRIFT,
+    POOL_WORTH,
+    POOLED,
+    common_drifts,
+    quantile_ranks,
+    residual_samples,
+    with_tails,
+    within_bounds,
+)
 from dpdist.mechanisms.tables.workload import AddedCells
 
-OWN, POOLED, BEYOND = 96, 32, 5
-"""Numbers of residuals of a cell's own reference records, of all records, and beyond them, that stand for a cell."""
-AT_ONCE = 256
-"""Cells whose limits are computed together: what they need stays in a processor's own memory."""
 MOST_WITH_ALL_CENTRES = 256
 """Tables of more cells try one centre besides 0: that of the least risk under the limits about 0."""
-POOL_WORTH = 30.0
-"""Number of records that the residuals of all records count for in a cell."""
 CANDIDATES = 14
 """Number of limits that are tried at a time."""
 SWEEPS = 2
 NEGLIGIBLE = 0.01
 """Noise in direct standard errors below which limits are as wide as that noise allows."""
-NEARLY_NONE = 1e-9
-"""Smallest of the largest residuals, in what public bounds allow: a constant has none."""
-TAIL = 4.0
-"""Exponent of the power law beyond the largest residual of the reference."""
 CENTRES = (0.0, 0.8, 0.95, 1.0)
 """Quantiles of a cell's residuals of weights that are tried as centres, besides 0."""
 NARROW = 0.001
 """Noise in direct standard errors of limits that counts of records beyond them will widen."""
 WIDER, STEPS_WIDER = 4.0, 12
 """Factor and number of the sizes by which records beyond limits are counted under a large budget."""
-MOST_HIDDEN = 0.9
-"""Largest part of a count that is expected beyond limits."""
-PLANNED_DRIFT = 0.05
-"""Relative drift of a cell's weights and outcomes that limits have room for."""
-FAR_DRIFTS = {0.12: 0.018, 0.3: 1.8e-3, 0.9: 2e-4, 2.7: 2e-5}
-"""Relative sizes of drift far beyond that, and their probabilities: three times as far is a tenth as likely."""
 
 
 @dataclass(frozen=True)
@@ -221,115 +217,6 @@ def sampled_variances(adding: scipy.sparse.csr_array | AddedCells, size: Floats,
     return np.asarray(np.maximum(squares - sums**2 / size.sum(), 0.0))
 
 
-def _quantile_ranks(start: Ints, count: Ints, number: int) -> tuple[Ints, Floats]:
-    """Places within sorted runs of records, denser at their ends, (cell, number), and weights that sum to 1."""
-    u = (np.arange(number) + 0.5) / number
-    place = start[:, None] + np.floor(np.maximum(count, 1)[:, None] * (1.0 - (1.0 - u) ** 3)).astype(np.int64)
-    share = 3.0 * (1.0 - u) ** 2
-    return place, share / share.sum()
-
-
-def residual_samples(
-    cell: Ints,
-    of_reference: Ints | Codes,
-    size: Floats,
-    mean: Floats,
-    prediction: Prediction,
-    drift: Floats | float,
-    bounds: tuple[Floats, Floats],
-    about: Prediction | None = None,
-    together: bool = False,
-) -> Iterator[tuple[slice, Floats, Floats, Floats, Floats]]:
-    """Residuals (r, ρ) that stand for a cell's records, (cell, place, 1 + outcome), their shares (cell, place), the number
-    of reference records, (cell,), and squares of moves by drift in relative ones, times what a relative drift of 1 adds,
-    (cell, place, 1 + outcome), for some cells at a time.
-
-    `of_reference` is the cell of every reference record, -1 for those in none. Values beyond public `bounds` of weight and
-    outcomes are moved to them: residuals of a law of all cells may be far from a cell's, and a law may have moved. They
-    are taken `about` another prediction, if it is given.
-    """
-    about = about or prediction
-    cells, z = int(cell.max()) + 1, prediction.residuals
-    rank = np.argsort(np.abs(z).max(axis=1), kind="stable")
-    # Records by cell, those with small residuals first: a matrix by rows counts entries instead of comparing them.
-    ranked = rank[of_reference[rank] >= 0]
-    order = scipy.sparse.csr_array(
-        (ranked, (of_reference[ranked], np.arange(len(ranked)))), shape=(cells, len(ranked))
-    ).data
-    count = np.bincount(of_reference[ranked], minlength=cells)
-    start = np.concatenate([[0], np.cumsum(count)[:-1]])
-    pool_place, pool_share = _quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
-    pool_z = z[rank[pool_place[0]]]
-    # Every residual is that of one of the cell's base cells, in turn by their sizes.
-    by_cell = np.argsort(cell, kind="stable")
-    reach = np.cumsum(size[by_cell])
-    ends = np.bincount(cell, weights=size, minlength=cells)
-    first = np.concatenate([[0.0], np.cumsum(ends)[:-1]])
-    number = OWN + POOLED
-    steps = (np.arange(number) * 0.6180339887498949) % 1.0
-    sign = np.where(np.arange(number) % 2 == 0, 1.0, -1.0)[None, :, None]
-    if together:
-        # Nodes of a normal law (Gauss-Hermite): 0, and ±√3 standard deviations in a sixth of the places each.
-        sign = sign * (np.sqrt(3.0) * (np.arange(number) % 3 == 0))[:, None]
-    errors = np.sqrt(np.column_stack([load.variance for load in prediction.loadings]) + prediction.alone**2)
-    # Errors of the prediction and planned drift move residuals of all records of a base cell.
-    moves = np.hypot(errors * prediction.spread, drift * prediction.drifting)
-    for begin in range(0, cells, AT_ONCE):
-        block = slice(begin, min(begin + AT_ONCE, cells))
-        place, share = _quantile_ranks(start[block], count[block], OWN)
-        quantiles = (
-            z[order[np.minimum(place, max(len(order) - 1, 0))]] if len(order) else np.zeros((*place.shape, z.shape[1]))
-        )
-        sample = np.concatenate([quantiles, np.broadcast_to(pool_z, (len(quantiles), *pool_z.shape))], axis=1)
-        pooled = np.broadcast_to(POOL_WORTH * pool_share, (len(quantiles), POOLED))
-        shares = np.concatenate([count[block, None] * share, pooled], axis=1)
-        quantile_rank = first[block, None] + steps * ends[block, None]
-        base = by_cell[np.minimum(np.searchsorted(reach, quantile_rank, side="right"), len(cell) - 1)]
-        means = prediction.means[base]
-        residual = sample * prediction.spread[base] + sign * moves[base]
-        weight, centre = np.maximum(means[..., 0] + residual[..., 0], 0.0), mean[block, None, :]
-        total = residual[..., 1:] + (means[..., 1:] - centre) * weight[..., None]
-        weight, total = _within(weight, total, means[..., 0], centre, bounds)
-        offset = about.subtracted[base]
-        r, rho = weight - offset, total - offset[..., None] * (about.means[base, 1:] - centre)
-        yield (
-            block,
-            np.concatenate([r[..., None], rho], axis=-1),
-            shares,
-            np.asarray(count[block] + POOL_WORTH, dtype=np.float64),
-            sign**2 * prediction.drifting[base],
-        )
-
-
-def _within(
-    weight: Floats, total: Floats, predicted: Floats, centre: Floats, bounds: tuple[Floats, Floats]
-) -> tuple[Floats, Floats]:
-    """Weights, and totals about `centre`, (…, outcome), that are at most those of public bounds: a weight as `predicted` is
-    within them.
-    """
-    lowest, highest = bounds
-    most = np.maximum(highest[0], predicted)
-    total = total * (np.minimum(weight, most) / np.maximum(weight, 1e-300))[..., None]
-    weight = np.minimum(weight, most)
-    return weight, np.clip(total, weight[..., None] * (lowest[1:] - centre), weight[..., None] * (highest[1:] - centre))
-
-
-def common_drifts(drift: Floats | float, prediction: Prediction, together: bool) -> Iterator[Floats]:
-    """Sizes of drift that residuals of a base cell's records have in common, (cell, 1 + outcome), planned drift first, then
-    those of `FAR_DRIFTS`: all of planned drift if records drift `together`, otherwise what is above their own spread.
-    """
-    reach, spread = prediction.drifting, prediction.spread * (not together)
-    for size in (0.0, *FAR_DRIFTS):
-        yield np.sqrt(np.maximum((drift * reach) ** 2 + (size * reach) ** 2 - spread**2, 0.0))
-
-
-def probabilities(sizes: int) -> Floats:
-    """Those of the first of `common_drifts`, (size,)."""
-    far = np.array([0.0, *FAR_DRIFTS.values()])[:sizes]
-    far[0] = 1.0 - far.sum()
-    return far
-
-
 def choose(
     cell: Ints,
     of_reference: Ints | Codes,
@@ -388,7 +275,7 @@ def choose(
     samples = residual_samples(cell, of_reference, size, mean, prediction, drift, bounds, about, together)
     for block, sample, share, records, moves in samples:
         share = share / share.sum(axis=1, keepdims=True)
-        sample, share = _with_tails(sample, share, len(prediction.residuals), ends[block])
+        sample, share = with_tails(sample, share, len(prediction.residuals), ends[block])
         unknown_means = None if unknown_mean is None else unknown_mean[block]
         law = number[block], records, prediction.adds_weight, unknown_means, drifts[:, block], moves
         if fixed is None:
@@ -460,7 +347,7 @@ def _beyond(
     residual = prediction.residuals[inside] * spread
     weight, of_about = np.maximum(means[:, 0] + residual[:, 0], 0.0), about.at_reference[inside, 0]
     total = residual[:, 1:] + (means[:, 1:] - mean[cell]) * weight[:, None]
-    weight, total = _within(weight, total, means[:, 0], mean[cell], bounds)
+    weight, total = within_bounds(weight, total, means[:, 0], mean[cell], bounds)
     offset = (1.0 - about.adds_weight) * of_about[:, 0]
     r, rho = weight - offset, total - offset[:, None] * (of_about[:, 1:] - mean[cell])
     clipped_part = _lost(np.column_stack([r, rho])[:, None], centre[cell], scale[cell], prediction.adds_weight)[:, 0]
@@ -475,7 +362,7 @@ def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, siz
     Records have the law of all residuals, and values change in proportion.
     """
     rank = np.argsort(np.abs(law.residuals).max(axis=1), kind="stable")
-    place, share = _quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
+    place, share = quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
     residual, centre = law.residuals[rank[place[0]]] * law.spread[:, None], limits.mean[limits.cell, None]
     weight = np.maximum(law.means[:, None, 0] + residual[..., 0], 0.0)
     total = residual[..., 1:] + (law.means[:, None, 1:] - centre) * weight[..., None]
@@ -488,7 +375,7 @@ def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, siz
     values = (
         np.concatenate([weight[..., None], np.maximum(total + centre * weight[..., None], 0.0)], axis=-1) * share[:, None]
     )
-    left = np.einsum("bsk,bsk->bk", values, 1.0 - _changed(ratio, ratio.sum(axis=-1, keepdims=True)))
+    left = np.einsum("bsk,bsk->bk", values, 1.0 - clipped_change(ratio, ratio.sum(axis=-1, keepdims=True)))
     of_all = values.sum(axis=1)
     of_cell = [limits.added(size[:, None] * part)[limits.cell] for part in (left, of_all)]
     base, whole = (
@@ -539,26 +426,6 @@ def _ranges(cell: Ints, prediction: Prediction, mean: Floats, highest: Floats, l
     return np.column_stack([most, reach + far])
 
 
-def _with_tails(sample: Floats, share: Floats, records: int, ends: Floats) -> tuple[Floats, Floats]:
-    """The sample with values beyond its largest residuals, which one record more than all of the reference's would take."""
-    cells, _, coordinates = sample.shape
-    largest = np.maximum(np.abs(sample).max(axis=1), NEARLY_NONE * ends)
-    extra, parts = [], []
-    steps = (np.arange(BEYOND) + 0.5) / BEYOND
-    tail_share = 1.0 / (records + 1.0)
-    for k in range(coordinates):
-        ratio = np.maximum(ends[:, k] / np.maximum(largest[:, k], 1e-300), 1.0)[:, None]
-        size, worth = largest[:, k, None] * ratio**steps, ratio ** (-TAIL * (steps - steps[0]))
-        worth = worth / worth.sum(axis=1, keepdims=True) * tail_share
-        for sign in (1.0,) if k == 0 else (1.0, -1.0):
-            place = np.zeros((cells, BEYOND, coordinates))
-            place[..., k] = sign * size
-            extra.append(place)
-            parts.append(worth if k == 0 else worth / 2.0)
-    shares = np.concatenate([share * (1.0 - coordinates * tail_share), *parts], axis=1)
-    return np.concatenate([sample, *extra], axis=1), shares
-
-
 def _quantile(values: Floats, share: Floats, quantile: float, most: Floats) -> Floats:
     order = np.argsort(values, axis=1)
     reach = np.cumsum(np.take_along_axis(share, order, axis=1), axis=1)
@@ -566,162 +433,6 @@ def _quantile(values: Floats, share: Floats, quantile: float, most: Floats) -> F
     rank = quantile * reach[:, -1] if quantile < 1.0 else 0.998 * reach[:, -1]
     place = np.minimum((reach < rank[:, None]).sum(axis=1), values.shape[1] - 1)
     return np.asarray(np.clip(values[np.arange(len(values)), order[np.arange(len(values)), place]], -most, most))
-
-
-class ClippedResiduals(NamedTuple):
-    """What limits clip of residuals that stand for cells' records: products of residuals with their shares.
-
-    `size` are |r − c| and |ρ|; `first`, `second` and `across` are shares times residuals, their squares, and their products
-    with r, (1 + outcome, cell, place) each. `across` has no coordinates where numbers of records are public.
-    """
-
-    size: Floats
-    first: Floats
-    second: Floats
-    across: Floats
-    weight: Floats
-    """Means of r and of its square, (cell, 2)."""
-    mean: Floats
-    """Means of r − c and ρ, (1 + outcome, cell)."""
-    square: Floats
-    centre: Floats
-    number: Floats
-    records: Floats
-    relative: Floats
-    """Shares times weights and totals over means that are not known, otherwise 0, (1 + outcome, cell, place)."""
-    moving: Floats
-    """Parts of places in a drift of all records, (1 + outcome, cell, place)."""
-    drifts: Floats
-    """What drift of all records adds to the cell's sums, (1 + outcome, cell, size), by size (`common_drifts`)."""
-
-    @classmethod
-    def of(
-        cls,
-        sample: Floats,
-        share: Floats,
-        centre: Floats,
-        number: Floats,
-        records: Floats,
-        adds_weight: bool,
-        unknown_mean: Floats | None = None,
-        drifts: Floats | None = None,
-        moves: Floats | None = None,
-    ) -> ClippedResiduals:
-        """`unknown_mean` (cell, 1 + outcome) are predicted means that may be far from the right ones; 0 for known ones."""
-        deviation = np.moveaxis(sample, 2, 0).copy()
-        deviation[0] -= centre[:, None]
-        first = share * deviation
-        products = share[:, : OWN + POOLED] * sample[:, : OWN + POOLED, 0]
-        across = (first * sample[..., 0])[:, :, : OWN + POOLED] if adds_weight else np.zeros((0, *products.shape))
-        weight = np.column_stack([products.sum(axis=1), (products * sample[:, : OWN + POOLED, 0]).sum(axis=1)])
-        second = first * deviation
-        sums = first.sum(axis=2), second.sum(axis=2)
-        relative = np.zeros_like(first) if unknown_mean is None else _relative(sample, share, unknown_mean)
-        drifts = np.zeros((len(first), len(share), 0)) if drifts is None else drifts
-        moving = np.zeros((len(first), *products.shape))
-        if moves is not None:
-            moving = share[:, : OWN + POOLED] * np.moveaxis(moves, 2, 0)
-            moving = moving / np.maximum(moving.sum(axis=2, keepdims=True), 1e-300)
-        return cls(
-            np.abs(deviation), first, second, across, weight, *sums, centre, number, records, relative, moving, drifts
-        )
-
-    @classmethod
-    def chosen(cls, several: Sequence[ClippedResiduals], which: Ints) -> ClippedResiduals:
-        """By cell that of the given number."""
-
-        def by_cell(parts: Sequence[Floats], axis: int) -> Floats:
-            place = np.expand_dims(which, [k for k in range(parts[0].ndim + 1) if k != 1 + axis])
-            return np.asarray(np.take_along_axis(np.stack(parts), place, axis=0)[0])
-
-        axes = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 1, 1, 1)
-        return cls(*(by_cell(parts, axis) for *parts, axis in zip(*several, axes, strict=True)))
-
-    def ratios(self, scale: Floats) -> list[Floats]:
-        """Sizes of residuals in limits (cell, 1 + outcome): of every coordinate, (cell, place).
-
-        Here and below, axes before these are those of several limits that are tried.
-        """
-        return [size / scale[..., k, None] for k, size in enumerate(self.size)]
-
-    def norm(self, ratios: Sequence[Floats]) -> Floats:
-        """Norms of contributions, (cell, place), as `_lost` has them."""
-        if not len(self.across):
-            return np.asarray(sum(ratios))
-        part = ratios[0] / max(len(ratios) - 1, 1)
-        return np.asarray(sum(np.maximum(part, ratio) for ratio in ratios[1:]))
-
-    def slope(self, ratios: Sequence[Floats], norm: Floats) -> Floats:
-        """The part of a change of a cell's mean weight, and mean outcomes, that is clipped, (cell, 1 + outcome): values
-        change in proportion.
-        """
-        columns = list[Floats]()
-        for ratio, relative in zip(ratios, self.relative, strict=True):
-            columns.append(np.minimum(_dot(relative, _changed(ratio, norm)), MOST_HIDDEN))
-        return np.stack(columns, axis=-1)
-
-    def variances(self, scale: Floats, norm: Floats) -> tuple[Floats, Floats]:
-        """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each."""
-        clipped_share, columns = 1.0 - 1.0 / np.maximum(norm, 1.0), list[tuple[Floats, Floats]]()
-        body, ahead = OWN + POOLED, self.number + self.number**2 / self.records
-        for k, (first, second) in enumerate(zip(self.first, self.second, strict=True)):
-            mean, product = _dot(first[:, :body], clipped_share[..., :body]), second * clipped_share
-            inside, tail = (
-                _dot(product[..., :body], clipped_share[..., :body]),
-                _dot(product[..., body:], clipped_share[..., body:]),
-            )
-            if len(self.across):
-                # What is clipped goes with the count: only what is left of it is uncertain.
-                part = mean / np.maximum(self.weight[:, 0], 1e-300)
-                uncertain = (
-                    inside - 2.0 * part * _dot(self.across[k], clipped_share[..., :body]) + part**2 * self.weight[:, 1]
-                )
-            else:
-                uncertain = inside - mean**2
-            loss = np.maximum(uncertain, 0.0) * ahead + tail * self.number
-            variance = self.square[k] - 2.0 * product.sum(axis=-1) + inside + tail
-            if k == 0:
-                of_centre = self.centre + 2.0 * (self.mean[0] - mean - _dot(first[:, body:], clipped_share[..., body:]))
-                variance = variance + self.centre * of_centre
-            variance = np.maximum(variance, 0.0) * self.number
-            if self.drifts[k].any():
-                # Drift adds to all records at once: what limits leave of it, and what they clip.
-                part = _dot(self.moving[k], _changed(self.size[k] / scale[..., k, None], norm)[..., :body])
-                most = (self.number * scale[..., k])[..., None]
-                left = np.minimum((1.0 - part)[..., None] * self.drifts[k], most)
-                of_sizes = probabilities(self.drifts.shape[2])
-                loss, variance = loss + (self.drifts[k] - left) ** 2 @ of_sizes, variance + left**2 @ of_sizes
-            columns.append((loss, variance))
-        clipped, kept_of = (np.stack(part, axis=-1) for part in zip(*columns, strict=True))
-        return clipped, kept_of
-
-    def risk(self, norm: Floats, scale: Floats, noise: Floats | float, direct: Floats, unknown: Floats) -> Floats:
-        """Predicted squared errors of a cell's count and means, summed, in direct variances, (cell,)."""
-        ratios = self.ratios(scale)
-        loss, variance = self.variances(scale, norm)
-        variance, added = variance + unknown, noise * scale**2
-        if self.relative.any():
-            response = (1.0 - self.slope(ratios, norm)) ** 2
-            loss, added = loss / response, added / response
-        return np.asarray(((variance * added / np.maximum(variance + added, 1e-300) + loss) / direct).sum(axis=-1))
-
-
-def _changed(ratio: Floats, norm: Floats) -> Floats:
-    """The part of a change of residuals with this ratio to their limit that is clipped."""
-    beyond = np.maximum(norm, 1.0)
-    return np.asarray(np.where(norm > 1.0, 1.0 - 1.0 / beyond + ratio / beyond**2, 0.0))
-
-
-def _relative(sample: Floats, share: Floats, means: Floats) -> Floats:
-    """Shares times weights, and times totals of outcomes, over their means, (1 + outcome, cell, place)."""
-    weight = np.maximum(sample[..., 0] + means[:, :1], 0.0)
-    totals = [np.maximum(sample[..., k] + means[:, k, None] * weight, 0.0) for k in range(1, means.shape[1])]
-    parts = [share * (part if k == 0 else part * (means[:, k, None] > 0.0)) for k, part in enumerate([weight, *totals])]
-    return np.array([part / np.maximum(part.sum(axis=1, keepdims=True), 1e-300) for part in parts])
-
-
-def _dot(left: Floats, right: Floats) -> Floats:
-    return np.asarray(np.einsum("...s,...s->...", left, right))
 
 
 def _descend(

@@ -88,6 +88,44 @@ class Sizes:
         )
 
 
+@dataclass(frozen=True)
+class NumberChanges:
+    """Relative changes of weights by which populations stay the same with other public numbers of records, where these have
+    changed beyond chance: of levels and tables' cells, (cell, change), and of all records.
+    """
+
+    of_cells: scipy.sparse.csr_array
+    of_all: float
+
+    @classmethod
+    def none(cls, cells: int) -> NumberChanges:
+        return cls(scipy.sparse.csr_array((cells, 0)), 0.0)
+
+    @classmethod
+    def of(
+        cls, codes: Ints, count: Floats, tables: Sequence[Sequence[int]], before: Ints | Codes, number: Floats
+    ) -> NumberChanges:
+        """Arguments are those of `changes_of`."""
+        return cls(changes_of(codes, count, tables, before, number), change_of(float(count.sum()), float(number.sum())))
+
+    def room(self, drift: float, coordinates: int, together: bool) -> Floats:
+        """Relative drift of cells' weights and outcomes that limits have room for, (cell, coordinate)."""
+        room = np.full((self.of_cells.shape[0], coordinates), drift)
+        of_cells = np.asarray(self.of_cells.power(2).sum(axis=1)).ravel()
+        room[:, 0] = np.sqrt(drift**2 + of_cells + together * self.of_all**2)
+        return room
+
+    def in_sums(self, predicted: Floats, cells: int) -> Loadings | None:
+        """Changes in predicted sums of weights, (cell,), of the file, and none in further `cells`, of earlier periods."""
+        number = self.of_cells.shape[1]
+        if not number:
+            return None
+        further = scipy.sparse.csr_array((cells - len(predicted), number))
+        design = scipy.sparse.vstack([scipy.sparse.diags_array(predicted) @ self.of_cells, further]).tocsr()
+        variance = np.asarray(design.power(2).sum(axis=1)).ravel()
+        return Loadings(design, np.ones(number), np.zeros((number, 0)), variance)
+
+
 def change_of(now: float, then: float) -> float:
     """The relative change of weights by which a population stays the same with another number of records, or 0 where the
     number is within chance.

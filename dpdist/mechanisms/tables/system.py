@@ -26,10 +26,10 @@ from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.core.sharing import share_out
 from dpdist.core.this_process import return_memory
 from dpdist.estimation.donors import PeriodTotals
+from dpdist.mechanisms.tables.drift_sizes import learned
 from dpdist.mechanisms.tables.effects import Families, NoisyCellSums, PredictionBySums, predicted_by_sums
 from dpdist.mechanisms.tables.learners import recalled
 from dpdist.mechanisms.tables.limits import (
-    PLANNED_DRIFT,
     STEPS_WIDER,
     TableLimits,
     choose,
@@ -37,13 +37,14 @@ from dpdist.mechanisms.tables.limits import (
     left_of_changes,
 )
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
-from dpdist.mechanisms.tables.posterior import PeriodCells, Posterior, ResidualPrior, learned
+from dpdist.mechanisms.tables.posterior import PeriodCells, Posterior, ResidualPrior
 from dpdist.mechanisms.tables.predicted import PredictedCells, PredictedErrors
 from dpdist.mechanisms.tables.prediction import Prediction, learners_of, of_one_law, predict
 from dpdist.mechanisms.tables.random_effects import Loadings
+from dpdist.mechanisms.tables.residual_samples import PLANNED_DRIFT
 from dpdist.mechanisms.tables.rows import FigureRows, Rows, placed_in, rows_about, rows_of, stacked
 from dpdist.mechanisms.tables.shares import PublishedTable, Target, best_parts, equal_parts, in_turn, part_beyond
-from dpdist.mechanisms.tables.sizes import Sizes, change_of, changes_of
+from dpdist.mechanisms.tables.sizes import NumberChanges, Sizes
 from dpdist.mechanisms.tables.spec import EFFECTS, PredictionName
 from dpdist.mechanisms.tables.workload import AddedCells
 from dpdist.privacy.guarantees import NoisyQuery
@@ -386,34 +387,17 @@ class TableSystem:
         return Sizes.predicted(self.codes, self.sizes, [by for by, _ in self.tables], of_reference)
 
     @cached_property
-    def _before(self) -> tuple[Ints | Codes, Floats] | None:
-        """Crosses of the last period or of the reference and their numbers of records, where weights may depend on them."""
+    def changes(self) -> NumberChanges:
+        """Drift of weights that public numbers of records let expect since the last period, or since the reference."""
         if self.secret or self.first_year or self.weight is not None:
-            return None
+            return NumberChanges.none(len(self.codes))
+        before: Ints | Codes
         if self.history:
-            return self.history[-1].codes, self.history[-1].count
-        crosses = len(self.reference.codes)
-        number = np.bincount(self.reference.of_records(np.arange(crosses)), minlength=crosses).astype(np.float64)
-        return self.reference.codes, number
-
-    @cached_property
-    def changes(self) -> scipy.sparse.csr_array:
-        """Relative drift of weights that changes of public numbers of records let expect, (cell, change)."""
-        if self._before is None:
-            return scipy.sparse.csr_array((len(self.codes), 0))
-        return changes_of(self.codes, self.count, [by for by, _ in self.tables], *self._before)
-
-    @property
-    def _resized(self) -> float:
-        """Relative change of weights if numbers of records have changed beyond chance, and their population has not."""
-        return 0.0 if self._before is None else change_of(float(self.count.sum()), float(self._before[1].sum()))
-
-    def _room(self, drift: float, together: bool) -> Floats:
-        """Relative drift of cells' weights and outcomes that limits have room for, (cell, 1 + outcome)."""
-        room = np.full((len(self.codes), len(self.lowest)), drift)
-        of_cells = np.asarray(self.changes.power(2).sum(axis=1)).ravel()
-        room[:, 0] = np.sqrt(drift**2 + of_cells + together * self._resized**2)
-        return room
+            before, number = self.history[-1].codes, self.history[-1].count
+        else:
+            before, crosses = self.reference.codes, len(self.reference.codes)
+            number = np.bincount(self.reference.of_records(np.arange(crosses)), minlength=crosses).astype(np.float64)
+        return NumberChanges.of(self.codes, self.count, [by for by, _ in self.tables], before, number)
 
     @cached_property
     def first(self) -> TableLimits:
@@ -447,7 +431,8 @@ class TableSystem:
             # A noisy law is not known as well as by its many values, which are in no cell.
             placed = np.full(len(prediction.residuals), -1)
         ends, unknown = (self.highest, self.lowest), self._unknown(cell, prediction) if self.alike else None
-        of_law = cell, placed, growth * count, prediction, noise, *ends, self._room(drift, together), fixed, unknown, narrow
+        room = self.changes.room(drift, len(self.lowest), together)
+        of_law = cell, placed, growth * count, prediction, noise, *ends, room, fixed, unknown, narrow
         chosen = choose(*of_law, together=together and not (self.secret or self.alike))
         if not self.secret:
             return chosen
@@ -502,13 +487,13 @@ class TableSystem:
         relative, variance = relative / scale, errors / (weight * scale) ** 2
         variance[0] += error / growth**2
         spread = np.full(len(scale), self.wide**2)
-        spread[0] += self._resized**2
+        spread[0] += self.changes.of_all**2
         if self.secret:
             spread[0] = max(spread[0], relative[0] ** 2 - CLEAR * variance[0])
         trust = spread / (spread + variance)
         if self.weight is not None:
             trust[0] = 0.0
-        least, most = (LEAST_FACTOR, MOST_FACTOR) if self.secret else np.sort([1.0, 1.0 + self._resized]) * [0.5, 2.0]
+        least, most = (LEAST_FACTOR, MOST_FACTOR) if self.secret else np.sort([1.0, 1.0 + self.changes.of_all]) * [0.5, 2.0]
         factors = np.clip(1.0 + trust * relative, [least, *[0.5] * (len(scale) - 1)], [most, *[2.0] * (len(scale) - 1)])
         # Limits have room for drift relative to outcomes' means and spread, and factors are relative to means alone.
         outcomes = self.numbers.count @ prediction.spread[:, 1:] / predicted
@@ -563,8 +548,8 @@ class TableSystem:
     def _prior(self) -> ResidualPrior:
         """The law of z before the measurement, with spreads that the reference shows, and without drift."""
         if not self.later:
-            changed = self._changed(len(self.codes))
-            return replace(self._prior_about(self.prediction), changed=changed, resized=self._resized)
+            changed = self.changes.in_sums(self.count * self.prediction.means[:, 0], len(self.codes))
+            return replace(self._prior_about(self.prediction), changed=changed, resized=self.changes.of_all)
         codes, places = self.combinations
         cells = [np.unique(codes[:, list(by)], axis=0, return_inverse=True)[1].reshape(-1) for by, _ in self.tables if by]
         cross = np.concatenate([np.arange(len(self.codes)), *places])
@@ -585,21 +570,16 @@ class TableSystem:
         if not self.secret:
             sizes = Sizes.public(np.bincount(cross, weights=earlier.size).astype(np.float64))
             law = ResidualPrior.of(self.at_crosses, sizes, list(codes.T), cells)
-            return replace(law, earlier=earlier, changed=self._changed(len(cross)), resized=self._resized)
+            return replace(
+                law,
+                earlier=earlier,
+                changed=self.changes.in_sums(self.count * self.prediction.means[:, 0], len(cross)),
+                resized=self.changes.of_all,
+            )
         growth = float(self.later[-1].count.sum() / self.numbers.count.sum())
         weight = np.concatenate([np.ones(len(self.codes)), *factors])
         law = ResidualPrior.of(self.at_crosses, self.numbers, list(codes.T), cells)
         return replace(law, earlier=earlier, weight=weight, growth=growth)
-
-    def _changed(self, cells: int) -> Loadings | None:
-        """`changes` in sums, with no more in the cells of earlier periods, which follow."""
-        number = self.changes.shape[1]
-        if not number:
-            return None
-        sums = scipy.sparse.diags_array(self.count * self.prediction.means[:, 0]) @ self.changes
-        design = scipy.sparse.vstack([sums, scipy.sparse.csr_array((cells - len(self.codes), number))]).tocsr()
-        variance = np.asarray(design.power(2).sum(axis=1)).ravel()
-        return Loadings(design, np.ones(number), np.zeros((number, 0)), variance)
 
     def _prior_about(self, prediction: Prediction) -> ResidualPrior:
         return ResidualPrior.of(prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])

@@ -1,0 +1,170 @@
+"""What limits clip of a cell's records, and what they leave: variances, parts of drift, and the predicted risk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdist.core.records import Floats, Ints
+from dpdist.mechanisms.tables.residual_samples import OWN, POOLED, probabilities
+
+MOST_HIDDEN = 0.9
+"""Largest part of a count that is expected beyond limits."""
+
+
+class ClippedResiduals(NamedTuple):
+    """What limits clip of residuals that stand for cells' records: products of residuals with their shares.
+
+    `size` are |r − c| and |ρ|; `first`, `second` and `across` are shares times residuals, their squares, and their products
+    with r, (1 + outcome, cell, place) each. `across` has no coordinates where numbers of records are public.
+    """
+
+    size: Floats
+    first: Floats
+    second: Floats
+    across: Floats
+    weight: Floats
+    """Means of r and of its square, (cell, 2)."""
+    mean: Floats
+    """Means of r − c and ρ, (1 + outcome, cell)."""
+    square: Floats
+    centre: Floats
+    number: Floats
+    records: Floats
+    relative: Floats
+    """Shares times weights and totals over means that are not known, otherwise 0, (1 + outcome, cell, place)."""
+    moving: Floats
+    """Parts of places in a drift of all records, (1 + outcome, cell, place)."""
+    drifts: Floats
+    """What drift of all records adds to the cell's sums, (1 + outcome, cell, size), by size (`common_drifts`)."""
+
+    @classmethod
+    def of(
+        cls,
+        sample: Floats,
+        share: Floats,
+        centre: Floats,
+        number: Floats,
+        records: Floats,
+        adds_weight: bool,
+        unknown_mean: Floats | None = None,
+        drifts: Floats | None = None,
+        moves: Floats | None = None,
+    ) -> ClippedResiduals:
+        """`unknown_mean` (cell, 1 + outcome) are predicted means that may be far from the right ones; 0 for known ones."""
+        deviation = np.moveaxis(sample, 2, 0).copy()
+        deviation[0] -= centre[:, None]
+        first = share * deviation
+        products = share[:, : OWN + POOLED] * sample[:, : OWN + POOLED, 0]
+        across = (first * sample[..., 0])[:, :, : OWN + POOLED] if adds_weight else np.zeros((0, *products.shape))
+        weight = np.column_stack([products.sum(axis=1), (products * sample[:, : OWN + POOLED, 0]).sum(axis=1)])
+        second = first * deviation
+        sums = first.sum(axis=2), second.sum(axis=2)
+        relative = np.zeros_like(first) if unknown_mean is None else _relative(sample, share, unknown_mean)
+        drifts = np.zeros((len(first), len(share), 0)) if drifts is None else drifts
+        moving = np.zeros((len(first), *products.shape))
+        if moves is not None:
+            moving = share[:, : OWN + POOLED] * np.moveaxis(moves, 2, 0)
+            moving = moving / np.maximum(moving.sum(axis=2, keepdims=True), 1e-300)
+        return cls(
+            np.abs(deviation), first, second, across, weight, *sums, centre, number, records, relative, moving, drifts
+        )
+
+    @classmethod
+    def chosen(cls, several: Sequence[ClippedResiduals], which: Ints) -> ClippedResiduals:
+        """By cell that of the given number."""
+
+        def by_cell(parts: Sequence[Floats], axis: int) -> Floats:
+            place = np.expand_dims(which, [k for k in range(parts[0].ndim + 1) if k != 1 + axis])
+            return np.asarray(np.take_along_axis(np.stack(parts), place, axis=0)[0])
+
+        axes = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 1, 1, 1)
+        return cls(*(by_cell(parts, axis) for *parts, axis in zip(*several, axes, strict=True)))
+
+    def ratios(self, scale: Floats) -> list[Floats]:
+        """Sizes of residuals in limits (cell, 1 + outcome): of every coordinate, (cell, place).
+
+        Here and below, axes before these are those of several limits that are tried.
+        """
+        return [size / scale[..., k, None] for k, size in enumerate(self.size)]
+
+    def norm(self, ratios: Sequence[Floats]) -> Floats:
+        """Norms of contributions, (cell, place), as `_lost` has them."""
+        if not len(self.across):
+            return np.asarray(sum(ratios))
+        part = ratios[0] / max(len(ratios) - 1, 1)
+        return np.asarray(sum(np.maximum(part, ratio) for ratio in ratios[1:]))
+
+    def slope(self, ratios: Sequence[Floats], norm: Floats) -> Floats:
+        """The part of a change of a cell's mean weight, and mean outcomes, that is clipped, (cell, 1 + outcome): values
+        change in proportion.
+        """
+        columns = list[Floats]()
+        for ratio, relative in zip(ratios, self.relative, strict=True):
+            columns.append(np.minimum(_dot(relative, clipped_change(ratio, norm)), MOST_HIDDEN))
+        return np.stack(columns, axis=-1)
+
+    def variances(self, scale: Floats, norm: Floats) -> tuple[Floats, Floats]:
+        """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each."""
+        clipped_share, columns = 1.0 - 1.0 / np.maximum(norm, 1.0), list[tuple[Floats, Floats]]()
+        body, ahead = OWN + POOLED, self.number + self.number**2 / self.records
+        for k, (first, second) in enumerate(zip(self.first, self.second, strict=True)):
+            mean, product = _dot(first[:, :body], clipped_share[..., :body]), second * clipped_share
+            inside, tail = (
+                _dot(product[..., :body], clipped_share[..., :body]),
+                _dot(product[..., body:], clipped_share[..., body:]),
+            )
+            if len(self.across):
+                # What is clipped goes with the count: only what is left of it is uncertain.
+                part = mean / np.maximum(self.weight[:, 0], 1e-300)
+                uncertain = (
+                    inside - 2.0 * part * _dot(self.across[k], clipped_share[..., :body]) + part**2 * self.weight[:, 1]
+                )
+            else:
+                uncertain = inside - mean**2
+            loss = np.maximum(uncertain, 0.0) * ahead + tail * self.number
+            variance = self.square[k] - 2.0 * product.sum(axis=-1) + inside + tail
+            if k == 0:
+                of_centre = self.centre + 2.0 * (self.mean[0] - mean - _dot(first[:, body:], clipped_share[..., body:]))
+                variance = variance + self.centre * of_centre
+            variance = np.maximum(variance, 0.0) * self.number
+            if self.drifts[k].any():
+                # Drift adds to all records at once: what limits leave of it, and what they clip.
+                part = _dot(self.moving[k], clipped_change(self.size[k] / scale[..., k, None], norm)[..., :body])
+                most = (self.number * scale[..., k])[..., None]
+                left = np.minimum((1.0 - part)[..., None] * self.drifts[k], most)
+                of_sizes = probabilities(self.drifts.shape[2])
+                loss, variance = loss + (self.drifts[k] - left) ** 2 @ of_sizes, variance + left**2 @ of_sizes
+            columns.append((loss, variance))
+        clipped, kept_of = (np.stack(part, axis=-1) for part in zip(*columns, strict=True))
+        return clipped, kept_of
+
+    def risk(self, norm: Floats, scale: Floats, noise: Floats | float, direct: Floats, unknown: Floats) -> Floats:
+        """Predicted squared errors of a cell's count and means, summed, in direct variances, (cell,)."""
+        ratios = self.ratios(scale)
+        loss, variance = self.variances(scale, norm)
+        variance, added = variance + unknown, noise * scale**2
+        if self.relative.any():
+            response = (1.0 - self.slope(ratios, norm)) ** 2
+            loss, added = loss / response, added / response
+        return np.asarray(((variance * added / np.maximum(variance + added, 1e-300) + loss) / direct).sum(axis=-1))
+
+
+def clipped_change(ratio: Floats, norm: Floats) -> Floats:
+    """The part of a change of residuals with this ratio to their limit that is clipped."""
+    beyond = np.maximum(norm, 1.0)
+    return np.asarray(np.where(norm > 1.0, 1.0 - 1.0 / beyond + ratio / beyond**2, 0.0))
+
+
+def _relative(sample: Floats, share: Floats, means: Floats) -> Floats:
+    """Shares times weights, and times totals of outcomes, over their means, (1 + outcome, cell, place)."""
+    weight = np.maximum(sample[..., 0] + means[:, :1], 0.0)
+    totals = [np.maximum(sample[..., k] + means[:, k, None] * weight, 0.0) for k in range(1, means.shape[1])]
+    parts = [share * (part if k == 0 else part * (means[:, k, None] > 0.0)) for k, part in enumerate([weight, *totals])]
+    return np.array([part / np.maximum(part.sum(axis=1, keepdims=True), 1e-300) for part in parts])
+
+
+def _dot(left: Floats, right: Floats) -> Floats:
+    return np.asarray(np.einsum("...s,...s->...", left, right))

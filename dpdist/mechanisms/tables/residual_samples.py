@@ -1,0 +1,155 @@
+"""Residuals that stand for the records of a table's cells, by the reference: their sample, bounds, drift and tails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import scipy
+
+from dpdist.core.records import Codes, Floats, Ints
+from dpdist.mechanisms.tables.prediction import Prediction
+
+OWN, POOLED, BEYOND = 96, 32, 5
+"""Numbers of residuals of a cell's own reference records, of all records, and beyond them, that stand for a cell."""
+AT_ONCE = 256
+"""Cells whose limits are computed together: what they need stays in a processor's own memory."""
+POOL_WORTH = 30.0
+"""Number of records that the residuals of all records count for in a cell."""
+NEARLY_NONE = 1e-9
+"""Smallest of the largest residuals, in what public bounds allow: a constant has none."""
+TAIL = 4.0
+"""Exponent of the power law beyond the largest residual of the reference."""
+PLANNED_DRIFT = 0.05
+"""Relative drift of a cell's weights and outcomes that limits have room for."""
+FAR_DRIFTS = {0.12: 0.018, 0.3: 1.8e-3, 0.9: 2e-4, 2.7: 2e-5}
+"""Relative sizes of drift far beyond that, and their probabilities: three times as far is a tenth as likely."""
+
+
+def quantile_ranks(start: Ints, count: Ints, number: int) -> tuple[Ints, Floats]:
+    """Places within sorted runs of records, denser at their ends, (cell, number), and weights that sum to 1."""
+    u = (np.arange(number) + 0.5) / number
+    place = start[:, None] + np.floor(np.maximum(count, 1)[:, None] * (1.0 - (1.0 - u) ** 3)).astype(np.int64)
+    share = 3.0 * (1.0 - u) ** 2
+    return place, share / share.sum()
+
+
+def residual_samples(
+    cell: Ints,
+    of_reference: Ints | Codes,
+    size: Floats,
+    mean: Floats,
+    prediction: Prediction,
+    drift: Floats | float,
+    bounds: tuple[Floats, Floats],
+    about: Prediction | None = None,
+    together: bool = False,
+) -> Iterator[tuple[slice, Floats, Floats, Floats, Floats]]:
+    """Residuals (r, ρ) that stand for a cell's records, (cell, place, 1 + outcome), their shares (cell, place), the number
+    of reference records, (cell,), and squares of moves by drift in relative ones, times what a relative drift of 1 adds,
+    (cell, place, 1 + outcome), for some cells at a time.
+
+    `of_reference` is the cell of every reference record, -1 for those in none. Values beyond public `bounds` of weight and
+    outcomes are moved to them: residuals of a law of all cells may be far from a cell's, and a law may have moved. They
+    are taken `about` another prediction, if it is given.
+    """
+    about = about or prediction
+    cells, z = int(cell.max()) + 1, prediction.residuals
+    rank = np.argsort(np.abs(z).max(axis=1), kind="stable")
+    # Records by cell, those with small residuals first: a matrix by rows counts entries instead of comparing them.
+    ranked = rank[of_reference[rank] >= 0]
+    order = scipy.sparse.csr_array(
+        (ranked, (of_reference[ranked], np.arange(len(ranked)))), shape=(cells, len(ranked))
+    ).data
+    count = np.bincount(of_reference[ranked], minlength=cells)
+    start = np.concatenate([[0], np.cumsum(count)[:-1]])
+    pool_place, pool_share = quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
+    pool_z = z[rank[pool_place[0]]]
+    # Every residual is that of one of the cell's base cells, in turn by their sizes.
+    by_cell = np.argsort(cell, kind="stable")
+    reach = np.cumsum(size[by_cell])
+    ends = np.bincount(cell, weights=size, minlength=cells)
+    first = np.concatenate([[0.0], np.cumsum(ends)[:-1]])
+    number = OWN + POOLED
+    steps = (np.arange(number) * 0.6180339887498949) % 1.0
+    sign = np.where(np.arange(number) % 2 == 0, 1.0, -1.0)[None, :, None]
+    if together:
+        # Nodes of a normal law (Gauss-Hermite): 0, and ±√3 standard deviations in a sixth of the places each.
+        sign = sign * (np.sqrt(3.0) * (np.arange(number) % 3 == 0))[:, None]
+    errors = np.sqrt(np.column_stack([load.variance for load in prediction.loadings]) + prediction.alone**2)
+    # Errors of the prediction and planned drift move residuals of all records of a base cell.
+    moves = np.hypot(errors * prediction.spread, drift * prediction.drifting)
+    for begin in range(0, cells, AT_ONCE):
+        block = slice(begin, min(begin + AT_ONCE, cells))
+        place, share = quantile_ranks(start[block], count[block], OWN)
+        quantiles = (
+            z[order[np.minimum(place, max(len(order) - 1, 0))]] if len(order) else np.zeros((*place.shape, z.shape[1]))
+        )
+        sample = np.concatenate([quantiles, np.broadcast_to(pool_z, (len(quantiles), *pool_z.shape))], axis=1)
+        pooled = np.broadcast_to(POOL_WORTH * pool_share, (len(quantiles), POOLED))
+        shares = np.concatenate([count[block, None] * share, pooled], axis=1)
+        quantile_rank = first[block, None] + steps * ends[block, None]
+        base = by_cell[np.minimum(np.searchsorted(reach, quantile_rank, side="right"), len(cell) - 1)]
+        means = prediction.means[base]
+        residual = sample * prediction.spread[base] + sign * moves[base]
+        weight, centre = np.maximum(means[..., 0] + residual[..., 0], 0.0), mean[block, None, :]
+        total = residual[..., 1:] + (means[..., 1:] - centre) * weight[..., None]
+        weight, total = within_bounds(weight, total, means[..., 0], centre, bounds)
+        offset = about.subtracted[base]
+        r, rho = weight - offset, total - offset[..., None] * (about.means[base, 1:] - centre)
+        yield (
+            block,
+            np.concatenate([r[..., None], rho], axis=-1),
+            shares,
+            np.asarray(count[block] + POOL_WORTH, dtype=np.float64),
+            sign**2 * prediction.drifting[base],
+        )
+
+
+def within_bounds(
+    weight: Floats, total: Floats, predicted: Floats, centre: Floats, bounds: tuple[Floats, Floats]
+) -> tuple[Floats, Floats]:
+    """Weights, and totals about `centre`, (…, outcome), that are at most those of public bounds: a weight as `predicted` is
+    within them.
+    """
+    lowest, highest = bounds
+    most = np.maximum(highest[0], predicted)
+    total = total * (np.minimum(weight, most) / np.maximum(weight, 1e-300))[..., None]
+    weight = np.minimum(weight, most)
+    return weight, np.clip(total, weight[..., None] * (lowest[1:] - centre), weight[..., None] * (highest[1:] - centre))
+
+
+def common_drifts(drift: Floats | float, prediction: Prediction, together: bool) -> Iterator[Floats]:
+    """Sizes of drift that residuals of a base cell's records have in common, (cell, 1 + outcome), planned drift first, then
+    those of `FAR_DRIFTS`: all of planned drift if records drift `together`, otherwise what is above their own spread.
+    """
+    reach, spread = prediction.drifting, prediction.spread * (not together)
+    for size in (0.0, *FAR_DRIFTS):
+        yield np.sqrt(np.maximum((drift * reach) ** 2 + (size * reach) ** 2 - spread**2, 0.0))
+
+
+def probabilities(sizes: int) -> Floats:
+    """Those of the first of `common_drifts`, (size,)."""
+    far = np.array([0.0, *FAR_DRIFTS.values()])[:sizes]
+    far[0] = 1.0 - far.sum()
+    return far
+
+
+def with_tails(sample: Floats, share: Floats, records: int, ends: Floats) -> tuple[Floats, Floats]:
+    """The sample with values beyond its largest residuals, which one record more than all of the reference's would take."""
+    cells, _, coordinates = sample.shape
+    largest = np.maximum(np.abs(sample).max(axis=1), NEARLY_NONE * ends)
+    extra, parts = [], []
+    steps = (np.arange(BEYOND) + 0.5) / BEYOND
+    tail_share = 1.0 / (records + 1.0)
+    for k in range(coordinates):
+        ratio = np.maximum(ends[:, k] / np.maximum(largest[:, k], 1e-300), 1.0)[:, None]
+        size, worth = largest[:, k, None] * ratio**steps, ratio ** (-TAIL * (steps - steps[0]))
+        worth = worth / worth.sum(axis=1, keepdims=True) * tail_share
+        for sign in (1.0,) if k == 0 else (1.0, -1.0):
+            place = np.zeros((cells, BEYOND, coordinates))
+            place[..., k] = sign * size
+            extra.append(place)
+            parts.append(worth if k == 0 else worth / 2.0)
+    shares = np.concatenate([share * (1.0 - coordinates * tail_share), *parts], axis=1)
+    return np.concatenate([sample, *extra], axis=1), shares
