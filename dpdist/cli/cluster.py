@@ -146,7 +146,7 @@ def size(
 def manifests(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job.")],
     namespace: Annotated[str, typer.Option("--namespace", help="Namespace for this release alone.")],
-    image: Annotated[str, typer.Option("--image", help="The image, with its digest or a tag of its own.")],
+    image: Annotated[str, typer.Option("--image", help="Image, with a digest or its own tag.")],
     input: Annotated[Path | None, typer.Option("--input", help="File to plan for instead of the job's input.")] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Largest number of workers; tasks may need fewer.")] = 32,
     workspace: Annotated[

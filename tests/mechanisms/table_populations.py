@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import UNIT, Floats, Ints
-from dpdist.estimation.donors import AbsentRecords, Donors
+from dpdist.estimation.donors import AbsentRecords, Donors, PeriodTotals
 from dpdist.job import Statistic
 from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.limits import TableLimits, direct_variances
@@ -460,11 +460,13 @@ def release(
     gaussian: bool = False,
     prediction: Prediction | None = None,
     louder: float = 1.0,
+    history: tuple[PeriodTotals, ...] = (),
 ) -> Release:
     """`prediction` is that of an earlier release with the same reference, which it need not learn again. Noise is `louder`
-    than stated by a factor, for controls.
+    than stated by a factor, for controls. `history` are totals of earlier periods.
     """
     model = model_of(public, files, epsilon, gaussian)
+    model = replace(model, donors=replace(model.donors, history=history)) if history else model
     system, rng = model.system, np.random.default_rng(seed)
     if prediction is not None:
         system.__dict__["prediction"] = prediction
@@ -478,7 +480,7 @@ def release(
         noise = rng.standard_normal(sums.shape) if gaussian else rng.laplace(size=sums.shape) / np.sqrt(2.0)
         return sums + np.rint(noise * deviation)
 
-    noisy = [measured(system.first, system.prediction, system.parts[0])]
+    noisy = [measured(system.first, system.informed, system.parts[0])]
     calibrated, limits = model.limits(system, noisy[0])
     system = widened(system, limits, base, current.weight, current.outcomes, calibrated, rng, louder, gaussian)
     calibrated, limits = model.limits(system, noisy[0])

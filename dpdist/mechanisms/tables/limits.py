@@ -356,32 +356,35 @@ def _beyond(
     return np.asarray((sums + POOL_WORTH * pool) / (number[:, None] + POOL_WORTH))
 
 
-def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, size: Floats) -> Floats:
+def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, size: Floats, lowest: Floats) -> Floats:
     """What limits leave of a change of a base cell over what they leave of one of its whole cell, (base cell, 1 + outcome).
 
-    Records have the law of all residuals, and values change in proportion.
+    Records have the law of all residuals, and values change in proportion: as in `choose`, nothing is clipped of changes of
+    outcomes that may be negative.
     """
     rank = np.argsort(np.abs(law.residuals).max(axis=1), kind="stable")
     place, share = quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
-    residual, centre = law.residuals[rank[place[0]]] * law.spread[:, None], limits.mean[limits.cell, None]
-    weight = np.maximum(law.means[:, None, 0] + residual[..., 0], 0.0)
-    total = residual[..., 1:] + (law.means[:, None, 1:] - centre) * weight[..., None]
-    r, rho = (
-        weight - about.subtracted[:, None],
-        total - (about.subtracted[:, None] * (about.means[:, 1:] - centre[:, 0]))[:, None],
-    )
-    deviation = np.concatenate([(r - limits.centre[limits.cell, None])[..., None], rho], axis=-1)
-    ratio = np.abs(deviation) / limits.scale[limits.cell, None]
-    values = (
-        np.concatenate([weight[..., None], np.maximum(total + centre * weight[..., None], 0.0)], axis=-1) * share[:, None]
-    )
-    left = np.einsum("bsk,bsk->bk", values, 1.0 - clipped_change(ratio, ratio.sum(axis=-1, keepdims=True)))
-    of_all = values.sum(axis=1)
+    sample, parts = law.residuals[rank[place[0]]], list[tuple[Floats, Floats]]()
+    for begin in range(0, len(size), 8 * AT_ONCE):
+        block = slice(begin, begin + 8 * AT_ONCE)
+        cell, means, offset = limits.cell[block], law.means[block], about.subtracted[block, None]
+        residual, centre = sample * law.spread[block, None], limits.mean[cell, None]
+        weight = np.maximum(means[:, None, 0] + residual[..., 0], 0.0)
+        total = residual[..., 1:] + (means[:, None, 1:] - centre) * weight[..., None]
+        r, rho = weight - offset, total - (offset * (about.means[block, 1:] - centre[:, 0]))[:, None]
+        deviation = np.concatenate([(r - limits.centre[cell, None])[..., None], rho], axis=-1)
+        ratio = np.abs(deviation) / limits.scale[cell, None]
+        values = np.concatenate([weight[..., None], np.maximum(total + centre * weight[..., None], 0.0)], axis=-1)
+        values = values * share[:, None]
+        kept = 1.0 - clipped_change(ratio, ratio.sum(axis=-1, keepdims=True))
+        parts.append((np.einsum("bsk,bsk->bk", values, kept), values.sum(axis=1)))
+    left, of_all = map(np.concatenate, zip(*parts, strict=True))
     of_cell = [limits.added(size[:, None] * part)[limits.cell] for part in (left, of_all)]
     base, whole = (
         np.divide(part, most, out=np.ones_like(part), where=most > 0.0) for part, most in ((left, of_all), of_cell)
     )
-    return np.asarray(base / np.maximum(whole, 1.0 - MOST_HIDDEN))
+    known = np.concatenate([[True], lowest[1:] >= 0.0])
+    return np.where(known, base / np.maximum(whole, 1.0 - MOST_HIDDEN), 1.0)
 
 
 def following(law: Prediction, before: Prediction, cell: Ints, of_reference: Ints | Codes, size: Floats) -> Prediction:

@@ -125,10 +125,10 @@ def errors_of_two(
 def rescaled_as(prior: ResidualPrior, later: Estimated, earlier: Estimated) -> ResidualPrior:
     """The law of both releases' files, and of periods between, where records of both vary as each release has it."""
     number, before = len(later.totals.count), sum(len(totals.count) for totals in earlier.history)
-    factor = np.ones((len(prior.size), prior.coordinates))
+    factor = np.array(np.broadcast_to(prior.factor, prior.spread.shape))
     for release, first in ((later, 0), (earlier, number + before)):
         own, law = len(release.totals.count), release.posterior.prior
-        factor[first : first + own] = np.broadcast_to(law.factor, (len(law.size), prior.coordinates))[:own]
+        factor[first : first + own] = np.broadcast_to(law.factor, law.spread.shape)[:own]
     return replace(prior, factor=factor)
 
 

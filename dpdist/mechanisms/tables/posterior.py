@@ -91,7 +91,7 @@ class ResidualPrior:
     """Relative change of weights if a public number of records has changed, and its population has not."""
     earlier: PeriodCells | None = None
     factor: Floats | float = 1.0
-    """A record's residuals over those of the reference's records, (cell, 1 + outcome)."""
+    """A record's residuals over those of the reference's records, (cell, 1 + outcome). Spreads of `earlier` have it."""
 
     @classmethod
     def of(cls, prediction: Prediction, sizes: Sizes, levels: Sequence[Ints], cells: Sequence[Ints]) -> ResidualPrior:
@@ -122,21 +122,24 @@ class ResidualPrior:
 
     def spreading(self, spread: Floats) -> ResidualPrior:
         """This law with other standard deviations of a record's residuals in the file's cells, (cell, 1 + outcome)."""
-        of_crosses = np.concatenate([spread, self.prediction.spread[len(spread) :]])
+        of_reference = spread / np.broadcast_to(self.factor, self.spread.shape)[: len(spread)]
+        of_crosses = np.concatenate([of_reference, self.prediction.spread[len(spread) :]])
         prediction, earlier = replace(self.prediction, spread=of_crosses), self.earlier
         if earlier is not None:
             earlier = earlier._replace(spread=np.concatenate([spread, earlier.spread[len(spread) :]]))
         return replace(self, prediction=prediction, earlier=earlier)
 
     def rescaled(self, factors: Floats) -> ResidualPrior:
-        """This law where the file's weights and outcomes are these times the reference's, (1 + outcome,).
+        """This law where a record's residuals in the file have changed by these factors, (1 + outcome,).
 
         Sampling variances and errors of the prediction go with them.
         """
         file = len(self.size) if self.earlier is None else int((self.earlier.period == self.earlier.period.max()).sum())
-        factor = np.ones((len(self.size), self.coordinates))
-        factor[:file] = factors[0] * np.concatenate([np.ones(1), factors[1:]])
-        return replace(self, factor=factor)
+        factor, earlier = np.array(np.broadcast_to(self.factor, self.spread.shape)), self.earlier
+        factor[:file] *= factors
+        if earlier is not None:
+            earlier = earlier._replace(spread=np.concatenate([earlier.spread[:file] * factors, earlier.spread[file:]]))
+        return replace(self, factor=factor, earlier=earlier)
 
     @property
     def records_by_coordinate(self) -> Floats:
@@ -164,7 +167,7 @@ class ResidualPrior:
     @property
     def spread(self) -> Floats:
         """Standard deviations of a record's residuals, (cell, 1 + outcome)."""
-        return self.factor * (self.prediction.spread if self.earlier is None else self.earlier.spread)
+        return self.factor * self.prediction.spread if self.earlier is None else self.earlier.spread
 
     @cached_property
     def records(self) -> scipy.sparse.csr_array:
@@ -180,11 +183,14 @@ class ResidualPrior:
         of_residuals = [load.scaled(spread[:, j]) for j, load in enumerate(self.prediction.loadings)]
         of_numbers = self.sizes.shared.scaled(self.prediction.means[:, 0] / self.sizes.count)
         by_record = (of_residuals[0].plus(of_numbers), *of_residuals[1:])
+        changed = (
+            None if self.changed is None else self.changed.scaled(np.broadcast_to(self.factor, self.spread.shape)[:, 0])
+        )
         of_weights, *of_outcomes = (
             load.of_cells(cross).scaled(records)
             for load, records in zip(by_record, self.records_by_coordinate, strict=True)
         )
-        return of_weights if self.changed is None else of_weights.plus(self.changed), *of_outcomes
+        return of_weights if changed is None else of_weights.plus(changed), *of_outcomes
 
     @cached_property
     def alone(self) -> tuple[scipy.sparse.csr_array, ...]:
@@ -355,7 +361,7 @@ class Posterior:
         """The posterior with other error variances, and with other shared ones and other rows if they are given."""
         clipped, before = self.clipped if clipped is None else clipped, self.rows
         copy = replace(self, noise=noise, clipped=clipped, rows=rows or before)
-        if self.dense and equal_rows(copy.rows, before):
+        if self.dense and (rows is None or equal_rows(rows, before)):
             copy.__dict__.update(covariance=self.covariance, reached=self.reached)
         return copy
 

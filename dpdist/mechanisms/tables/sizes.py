@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.mechanisms.tables.random_effects import Loadings, cell_index, components, effects_of, families
@@ -107,6 +108,15 @@ class NumberChanges:
     ) -> NumberChanges:
         """Arguments are those of `changes_of`."""
         return cls(changes_of(codes, count, tables, before, number), change_of(float(count.sum()), float(number.sum())))
+
+    @classmethod
+    def beside(cls, changes: Sequence[NumberChanges]) -> NumberChanges:
+        """All these changes of cells; that of all records is the last one's."""
+        return cls(scipy.sparse.hstack([each.of_cells for each in changes]).tocsr(), changes[-1].of_all)
+
+    def since(self, cross: Ints, after: NDArray[np.bool_]) -> NumberChanges:
+        """These changes in cells of several periods, by their crosses, where they are `after` the change, (cell,)."""
+        return replace(self, of_cells=(scipy.sparse.diags_array(after.astype(np.float64)) @ self.of_cells[cross]).tocsr())
 
     def room(self, drift: float, coordinates: int, together: bool) -> Floats:
         """Relative drift of cells' weights and outcomes that limits have room for, (cell, coordinate)."""

@@ -386,18 +386,20 @@ class TableSystem:
         of_reference = self.reference.of_records(self.reference.codes)
         return Sizes.predicted(self.codes, self.sizes, [by for by, _ in self.tables], of_reference)
 
+    @property
+    def _numbers_of_reference(self) -> tuple[Codes, Floats]:
+        """Codes of the reference's crosses, and their numbers of records."""
+        crosses = len(self.reference.codes)
+        number = np.bincount(self.reference.of_records(np.arange(crosses)), minlength=crosses)
+        return self.reference.codes, number.astype(np.float64)
+
     @cached_property
     def changes(self) -> NumberChanges:
         """Drift of weights that public numbers of records let expect since the last period, or since the reference."""
         if self.secret or self.first_year or self.weight is not None:
             return NumberChanges.none(len(self.codes))
-        before: Ints | Codes
-        if self.history:
-            before, number = self.history[-1].codes, self.history[-1].count
-        else:
-            before, crosses = self.reference.codes, len(self.reference.codes)
-            number = np.bincount(self.reference.of_records(np.arange(crosses)), minlength=crosses).astype(np.float64)
-        return NumberChanges.of(self.codes, self.count, [by for by, _ in self.tables], before, number)
+        before = (self.history[-1].codes, self.history[-1].count) if self.history else self._numbers_of_reference
+        return NumberChanges.of(self.codes, self.count, [by for by, _ in self.tables], *before)
 
     @cached_property
     def first(self) -> TableLimits:
@@ -570,16 +572,38 @@ class TableSystem:
         if not self.secret:
             sizes = Sizes.public(np.bincount(cross, weights=earlier.size).astype(np.float64))
             law = ResidualPrior.of(self.at_crosses, sizes, list(codes.T), cells)
-            return replace(
-                law,
-                earlier=earlier,
-                changed=self.changes.in_sums(self.count * self.prediction.means[:, 0], len(cross)),
-                resized=self.changes.of_all,
-            )
+            predicted = [self.at_crosses.means[place, 0] for place in places]
+            last = self.later[-1]
+            of_file = float(last.count @ last.weight / (last.count @ predicted[-1]))
+            ratio = [totals.weight / means for totals, means in zip(self.later, predicted, strict=True)]
+            factor = np.concatenate([np.full(len(self.codes), of_file), *ratio])[:, None] * np.ones(len(self.lowest))
+            changed, resized = self._changes_of_periods(earlier), self.changes.of_all
+            return replace(law, earlier=earlier, changed=changed, resized=resized, factor=factor)
         growth = float(self.later[-1].count.sum() / self.numbers.count.sum())
         weight = np.concatenate([np.ones(len(self.codes)), *factors])
         law = ResidualPrior.of(self.at_crosses, self.numbers, list(codes.T), cells)
         return replace(law, earlier=earlier, weight=weight, growth=growth)
+
+    def _changes_of_periods(self, earlier: PeriodCells) -> Loadings | None:
+        """What changes of public numbers between periods let expect of weights since, in sums, (cell, change)."""
+        if self.weight is not None:
+            return None
+        codes, places = self.combinations
+        numbers = [
+            np.bincount(place, totals.count, len(codes)).astype(np.float64)
+            for place, totals in zip(places, self.later, strict=True)
+        ]
+        numbers.append(np.pad(self.count, (0, len(codes) - len(self.count))))
+        before: tuple[Ints | Codes, Floats] = self._numbers_of_reference
+        if self.root is not None:
+            before = self.root.codes, self.root.count
+        predicted = earlier.size * self.at_crosses.means[earlier.cross, 0]
+        changes = [NumberChanges.none(len(earlier.cross))]
+        for period, number in enumerate(numbers, start=1):
+            step = NumberChanges.of(codes, number, [by for by, _ in self.tables], *before)
+            changes.append(step.since(earlier.cross, earlier.period >= period))
+            before = codes, number
+        return NumberChanges.beside(changes).in_sums(predicted, len(predicted))
 
     def _prior_about(self, prediction: Prediction) -> ResidualPrior:
         return ResidualPrior.of(prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
@@ -895,7 +919,7 @@ class TableSystem:
         if refined is not None:
             return learned(self._prior_about(refined), rows, observed, errors, clipped, self.laplace)
         if calibration is not None and not self.secret:
-            prior = prior.rescaled(calibration.factors)
+            prior = prior.rescaled(self._factors_of_residuals(calibration.factors))
         if calibration is not None and self.beyond is not None:
             spread = self._shown(self.limits(calibration)[1])
             prior = prior.spreading(np.maximum(prior.spread[: len(self.codes)], spread))
@@ -904,6 +928,14 @@ class TableSystem:
             growth = calibration.growth * weight
             prior = prior.sized(self.numbers.times(growth), weight, growth)
         return learned(prior, rows, observed, errors, clipped, self.laplace)
+
+    def _factors_of_residuals(self, factors: Floats) -> Floats:
+        """Factors of residuals from those of weights and outcomes, (1 + outcome,).
+
+        Residuals of an outcome that may be negative do not go with its mean, and those of one that falls go with its root.
+        """
+        outcomes = np.where(self.lowest[1:] >= 0.0, np.where(factors[1:] < 1.0, np.sqrt(factors[1:]), factors[1:]), 1.0)
+        return np.concatenate([factors[:1], factors[0] * outcomes])
 
     def _shown(self, limits: Sequence[TableLimits]) -> Floats:
         """Spreads that go with the limits of counted records, (cell, 1 + outcome): a cell has such a record in no table or
@@ -994,8 +1026,16 @@ class _Following:
         law, about = following(self.law, self.before, limits.cell, placed, self.count), self.calibrated
         about, ends = (self.informed if of_all else about), (self.highest, self.lowest)
         followed = choose(limits.cell, placed, self.count, law, 1.0, *ends, PLANNED_DRIFT, limits, about=about)
-        far = np.abs(self.law.means / np.where(about.means == 0.0, 1.0, about.means) - 1.0).max() > FAR
-        return replace(followed, unequal=left_of_changes(followed, self.law, about, self.count) if far else None)
+        unequal = left_of_changes(followed, self.law, about, self.count, self.lowest) if self.far else None
+        return replace(followed, unequal=unequal)
+
+    @property
+    def far(self) -> bool:
+        """Whether a base cell has moved by more than `FAR`, relative to its mean, or mean and spread of an outcome."""
+        moved = np.abs(self.law.means - self.calibrated.means)
+        moved[:, 1:] *= self.calibrated.means[:, :1]
+        reach = self.calibrated.drifting
+        return bool((moved > FAR * reach)[reach > 0.0].any())
 
 
 class Planned(NamedTuple):
