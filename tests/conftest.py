@@ -160,8 +160,9 @@ def noise_of() -> Callable[[str], AbstractContextManager[None]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_release_is_held_by_chance(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Noise is drawn anew in every run, and so a verdict holds some releases by chance: a test that reads a release would
-    fail now and then. The verdict is made, and decides in modules that say HOLDING = True. Other processes are as they are.
+    """A verdict holds some releases by chance, and a test that reads a release needs one.
+
+    The verdict is made, and decides in modules that say HOLDING = True. Other processes are as they are.
     """
     with pytest.MonkeyPatch.context() as patch:
         if not getattr(request.module, "HOLDING", False):

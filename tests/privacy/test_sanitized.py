@@ -24,6 +24,8 @@ from dpdist.mechanisms.sanitized_lognormal.sensitivity import (
     noise_variances,
 )
 
+OWN_NOISE = True
+
 SENSITIVITY = {"zero_out": 1, "substitution": 2}
 WHITENING = Whitening(np.array([[10.0, 4.0], [11.0, 3.0]]), np.array([[2.0, 0.0], [-1.0, 1.5]]))
 """Two cells."""
