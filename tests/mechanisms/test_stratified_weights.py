@@ -269,7 +269,7 @@ def test_a_sample_of_another_size_of_the_same_population(records: int, spread: f
     """All weights are four times as large, or a quarter: what records vary by goes with them."""
     found = reallocated(np.ones(AREAS), records, 1.0, 4, spread)
     # Four samples of 1,000 records: their means share the error of the mean of all, which few heavy records decide.
-    assert (found.covered.mean(axis=0) >= (0.86, 0.8)).all()
+    assert (found.covered.mean(axis=0) >= (0.86, 0.75)).all()
 
 
 def test_means_of_a_small_sample_miss_the_population_if_spreads_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_degrees_of_freedom_are_satterthwaites() -> None:
 def test_one_period_and_figures_without_errors_and_other_tables_are_refused(
     releases: tuple[dpdist.Release, dpdist.Release], tmp_path: Path
 ) -> None:
-    with pytest.raises(AnalysisError, match="both releases are of small 2021"):
+    with pytest.raises(AnalysisError, match="both releases are for small 2021"):
         period_differences(releases[0], releases[0])
     bare = release(tmp_path, "bare", LOCAL.replace('"2021"', '"2020"'), 3)
     with pytest.raises(AnalysisError, match="'laplace' gives none") as refused:

@@ -199,8 +199,8 @@ def test_outcomes_that_a_family_cannot_take_are_refused(
 CONTRADICTIONS = [
     ("poisson", {"sampler": "{name: grid}"}, "'poisson' has no grid sampler"),
     ("beta", {"sampler": "{name: exact}"}, "'beta' has no exact sampler"),
-    ("beta", {"bounds": "[0, 2]"}, "bounds outside what 'beta' takes"),
-    ("poisson", {"bounds": "[-1, 5]"}, "bounds outside what 'poisson' takes"),
+    ("beta", {"bounds": "[0, 2]"}, "bounds outside the range of 'beta'"),
+    ("poisson", {"bounds": "[-1, 5]"}, "bounds outside the range of 'poisson'"),
     ("poisson", {"sampler": "{name: exact, chains: 2}"}, "makes independent draws and has no chains"),
 ]
 

@@ -145,7 +145,7 @@ def test_publishing_and_verifying_recompute_the_release(chain: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an earlier link's period": ({"period": "2021"}, "release of period 2021, the job's own"),
-    "another adjacency": ({"budget": {"epsilon": "1", "adjacency": "zero_out"}}, "another budget.adjacency"),
+    "another adjacency": ({"budget": {"epsilon": "1", "adjacency": "zero_out"}}, "a different budget.adjacency"),
 }
 
 

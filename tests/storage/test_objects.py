@@ -90,7 +90,7 @@ def test_no_credentials_no_bucket_no_encryption_no_answer_are_told(s3: ObjectSer
     assert refused().fault == "the store does not answer"
     assert "AWS_ENDPOINT_URL" in refused().remedy
     environment.delenv("AWS_ALLOW_HTTP")
-    assert "not encrypted" in refused().fault
+    assert "does not use https" in refused().fault
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         environment.delenv(name)
     environment.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{free_port()}")

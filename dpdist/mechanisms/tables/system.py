@@ -26,7 +26,7 @@ from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.core.sharing import share_out
 from dpdist.core.this_process import return_memory
 from dpdist.estimation.donors import PeriodTotals
-from dpdist.mechanisms.tables.drift_sizes import learned
+from dpdist.mechanisms.tables.drift_sizes import STABLE, learned
 from dpdist.mechanisms.tables.effects import Families, NoisyCellSums, PredictionBySums, predicted_by_sums
 from dpdist.mechanisms.tables.learners import recalled
 from dpdist.mechanisms.tables.limits import (
@@ -60,7 +60,7 @@ LEAST_GROWTH, MOST_GROWTH = 1e-3, 1e3
 LEAST_FACTOR, MOST_FACTOR = 0.02, 50.0
 """Range of the factor of weights since the reference, where numbers of records are secret."""
 CLEAR = 8.0
-"""Squared standard errors of a relative change that is taken for noise where numbers of records are secret."""
+"""Squared standard errors of a relative change that is taken for noise where numbers of records are secret or changed."""
 FACTOR_STEPS = 5
 """Steps in which the factor of weights and what limits clip of them are found."""
 FAR = 0.5
@@ -489,9 +489,14 @@ class TableSystem:
         relative, variance = relative / scale, errors / (weight * scale) ** 2
         variance[0] += error / growth**2
         spread = np.full(len(scale), self.wide**2)
-        spread[0] += self.changes.of_all**2
         if self.secret:
             spread[0] = max(spread[0], relative[0] ** 2 - CLEAR * variance[0])
+        elif stays := self.changes.of_all:
+            # The file has a sample of another size, or a population of another size.
+            sizes = variance[0] + self.wide**2 * np.array([1.0, (1.0 + stays) ** 2])
+            odds = np.log([1.0 - STABLE, STABLE]) - 0.5 * np.log(sizes)
+            odds -= 0.5 * (relative[0] - np.array([0.0, stays])) ** 2 / sizes
+            spread[0] += stays**2 * scipy.special.expit(odds[1] - odds[0])
         trust = spread / (spread + variance)
         if self.weight is not None:
             trust[0] = 0.0
