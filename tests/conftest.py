@@ -134,8 +134,8 @@ def _noise_of(name: str) -> Iterator[None]:
     """
     numbers = itertools.count()
 
-    def make(law: NoiseName) -> Callable[..., Callable[[list[int]], list[int]]]:
-        def made(*_: object, scale: float) -> Callable[[list[int]], list[int]]:
+    def maker_of(law: NoiseName) -> Callable[..., Callable[[list[int]], list[int]]]:
+        def make(*_: object, scale: float) -> Callable[[list[int]], list[int]]:
             def measurement(values: list[int]) -> list[int]:
                 digest = hashlib.blake2b(f"{name} {next(numbers)}".encode(), digest_size=16).digest()
                 rng = np.random.default_rng(int.from_bytes(digest, "little"))
@@ -144,11 +144,11 @@ def _noise_of(name: str) -> Iterator[None]:
 
             return measurement
 
-        return made
+        return make
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("opendp.measurements.make_laplace", make("laplace"))
-        patch.setattr("opendp.measurements.make_gaussian", make("gaussian"))
+        patch.setattr("opendp.measurements.make_laplace", maker_of("laplace"))
+        patch.setattr("opendp.measurements.make_gaussian", maker_of("gaussian"))
         yield
 
 

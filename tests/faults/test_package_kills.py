@@ -14,7 +14,7 @@ import pytest
 from campaign import Run, inventory, public_bytes, run, stamps, strata_done, survivors
 from sized_package import sets_of_columns, sized_job
 
-from dpdist.mechanisms.tables.posterior import MOST_TERMS
+from dpdist.mechanisms.tables.residual_prior import MOST_TERMS
 
 KILLS = 60
 OF_WORKERS = 20

@@ -19,8 +19,9 @@ from dpdist.estimation.donors import AbsentRecords, Donors, PeriodTotals
 from dpdist.job import Statistic
 from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.limits import TableLimits, direct_variances
-from dpdist.mechanisms.tables.posterior import Posterior, prior_variances
+from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.prediction import Prediction
+from dpdist.mechanisms.tables.residual_prior import prior_variances
 from dpdist.mechanisms.tables.rows import Rows, placed_in, rows_about
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.system import Reading, TableSystem

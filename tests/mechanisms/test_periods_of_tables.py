@@ -11,7 +11,8 @@ from test_tables import Population, Run, population, release, released, system_o
 
 from dpdist.core.records import Floats
 from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from, rescaled_as
-from dpdist.mechanisms.tables.posterior import Posterior, ResidualPrior, errors_of
+from dpdist.mechanisms.tables.posterior import Posterior, errors_of
+from dpdist.mechanisms.tables.residual_prior import ResidualPrior
 
 DRAWS = 2_000
 TOLERANCE = 5.5 / np.sqrt(DRAWS)

@@ -24,11 +24,13 @@ from dpdist.mechanisms.tables import (
     posterior,
     prediction,
     random_effects,
+    residual_prior,
     residual_samples,
 )
 from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, solved
 from dpdist.mechanisms.tables.drift_sizes import learned
-from dpdist.mechanisms.tables.posterior import Posterior, ResidualPrior, prior_variances
+from dpdist.mechanisms.tables.posterior import Posterior
+from dpdist.mechanisms.tables.residual_prior import ResidualPrior, prior_variances
 from dpdist.mechanisms.tables.rows import stacked
 from dpdist.mechanisms.tables.system import CommonFactors
 from dpdist.runtime.executors import executor
@@ -233,7 +235,7 @@ def test_levels_and_cells_of_most_records_drift(monkeypatch: pytest.MonkeyPatch)
     expected, size, sizes = dense.prior.prediction, dense.prior.size, dense.prior.sizes
     cells = [np.arange(len(size)), np.arange(len(size)) % 3]
     assert ResidualPrior.of(expected, sizes, [], cells).terms.shape[1] == len(size) + 3
-    monkeypatch.setattr(posterior, "MOST_TERMS", 10)
+    monkeypatch.setattr(residual_prior, "MOST_TERMS", 10)
     terms = ResidualPrior.of(expected, sizes, [], cells).terms
     held = np.sort(np.concatenate([size, np.bincount(cells[1], weights=size)]))[::-1]
     assert np.sort(terms.T @ size)[::-1][:10] == pytest.approx(held[:10])

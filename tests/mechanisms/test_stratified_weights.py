@@ -5,6 +5,7 @@ NumPy noise stands for the released one. Seeds are fixed: a law fails only if th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +17,9 @@ from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables import learners, sizes, system
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
-from dpdist.mechanisms.tables.posterior import ResidualPrior
 from dpdist.mechanisms.tables.prediction import Prediction, predict
+from dpdist.mechanisms.tables.residual_prior import ResidualPrior
+from dpdist.mechanisms.tables.rows import row_values, rows_of
 from dpdist.mechanisms.tables.sizes import changes_of
 
 AREAS, KINDS = 24, 4
@@ -255,6 +257,21 @@ def test_spreads_of_counted_records_are_the_files_own() -> None:
     spread = np.full(law.spread.shape, 7.0)
     assert law.rescaled(np.array([4.0, 2.0])).spreading(spread).spread == pytest.approx(spread)
     assert law.rescaled(np.array([4.0, 2.0])).spread == pytest.approx(law.spread * [4.0, 2.0])
+
+
+def test_rows_show_of_base_cells_what_limits_leave_of_them() -> None:
+    """Σ a_0 z_0 and Σ a_k ((m_k − μ_k) z_0 + z_k), by hand, for two outcomes with parts of their own."""
+    rng, cell = np.random.default_rng(0), np.array([0, 1, 1, 0, 1])
+    means, about = rng.uniform(1.0, 2.0, (5, 3)), rng.uniform(1.0, 2.0, (2, 2))
+    z, part = rng.normal(size=(5, 3)), rng.uniform(0.0, 1.0, (5, 3))
+    law = release(
+        PUBLIC, Files(sample(stratum_weights(0), 200, 1), sample(stratum_weights(0), 200, 2)), 1.0
+    ).system.prediction
+    rows = rows_of(cell, about, replace(law, means=means), unequal=part)
+    expected = [np.bincount(cell, part[:, 0] * z[:, 0])]
+    for k in (1, 2):
+        expected.append(np.bincount(cell, part[:, k] * ((means[:, k] - about[cell, k - 1]) * z[:, 0] + z[:, k])))
+    assert row_values(rows, z) == pytest.approx(np.concatenate(expected))
 
 
 @pytest.mark.parametrize("records", [1_000, 16_000])

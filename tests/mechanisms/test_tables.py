@@ -22,9 +22,10 @@ from dpdist.estimation.donors import Donors, PeriodTotals
 from dpdist.mechanisms.tables import limits
 from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
-from dpdist.mechanisms.tables.posterior import Drift, Posterior
+from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.prediction import Prediction, predict
 from dpdist.mechanisms.tables.random_effects import cell_index
+from dpdist.mechanisms.tables.residual_prior import Drift
 from dpdist.mechanisms.tables.rows import rows_of
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.system import CommonFactors, TableSystem

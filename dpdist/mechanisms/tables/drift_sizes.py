@@ -9,7 +9,8 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.tables.posterior import Drift, Posterior, ResidualPrior, errors_of, squares_of
+from dpdist.mechanisms.tables.posterior import Posterior, errors_of, squares_of
+from dpdist.mechanisms.tables.residual_prior import Drift, ResidualPrior
 from dpdist.mechanisms.tables.rows import Rows
 
 DRIFTS = {0.0005: 0.3, 0.002: 0.25, 0.006: 0.2, 0.02: 0.15, 0.05: 0.08, 0.12: 0.018, 0.3: 0.0018, 0.9: 0.0002}

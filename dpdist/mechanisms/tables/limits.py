@@ -376,15 +376,16 @@ def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, siz
         ratio = np.abs(deviation) / limits.scale[cell, None]
         values = np.concatenate([weight[..., None], np.maximum(total + centre * weight[..., None], 0.0)], axis=-1)
         values = values * share[:, None]
-        kept = 1.0 - clipped_change(ratio, ratio.sum(axis=-1, keepdims=True))
-        parts.append((np.einsum("bsk,bsk->bk", values, kept), values.sum(axis=1)))
-    left, of_all = map(np.concatenate, zip(*parts, strict=True))
-    of_cell = [limits.added(size[:, None] * part)[limits.cell] for part in (left, of_all)]
-    base, whole = (
-        np.divide(part, most, out=np.ones_like(part), where=most > 0.0) for part, most in ((left, of_all), of_cell)
+        unclipped = 1.0 - clipped_change(ratio, ratio.sum(axis=-1, keepdims=True))
+        parts.append((np.einsum("bsk,bsk->bk", values, unclipped), values.sum(axis=1)))
+    unclipped_values, all_values = map(np.concatenate, zip(*parts, strict=True))
+    of_cell = [limits.added(size[:, None] * part)[limits.cell] for part in (unclipped_values, all_values)]
+    of_base, of_whole = (
+        np.divide(part, most, out=np.ones_like(part), where=most > 0.0)
+        for part, most in ((unclipped_values, all_values), of_cell)
     )
-    known = np.concatenate([[True], lowest[1:] >= 0.0])
-    return np.where(known, base / np.maximum(whole, 1.0 - MOST_HIDDEN), 1.0)
+    rising = np.concatenate([[True], lowest[1:] >= 0.0])
+    return np.where(rising, of_base / np.maximum(of_whole, 1.0 - MOST_HIDDEN), 1.0)
 
 
 def following(law: Prediction, before: Prediction, cell: Ints, of_reference: Ints | Codes, size: Floats) -> Prediction:

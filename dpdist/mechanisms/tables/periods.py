@@ -30,7 +30,8 @@ import numpy as np
 
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.donors import PeriodTotals
-from dpdist.mechanisms.tables.posterior import Drift, Posterior, ResidualPrior
+from dpdist.mechanisms.tables.posterior import Posterior
+from dpdist.mechanisms.tables.residual_prior import Drift, ResidualPrior
 
 
 class Estimated(NamedTuple):
@@ -125,10 +126,10 @@ def errors_of_two(
 def rescaled_as(prior: ResidualPrior, later: Estimated, earlier: Estimated) -> ResidualPrior:
     """The law of both releases' files, and of periods between, where records of both vary as each release has it."""
     number, before = len(later.totals.count), sum(len(totals.count) for totals in earlier.history)
-    factor = np.array(np.broadcast_to(prior.factor, prior.spread.shape))
+    factor = prior.factors_of_cells.copy()
     for release, first in ((later, 0), (earlier, number + before)):
-        own, law = len(release.totals.count), release.posterior.prior
-        factor[first : first + own] = np.broadcast_to(law.factor, law.spread.shape)[:own]
+        own = len(release.totals.count)
+        factor[first : first + own] = release.posterior.prior.factors_of_cells[:own]
     return replace(prior, factor=factor)
 
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.mechanisms.tables.random_effects import Loadings, cell_index, components, effects_of, families
@@ -109,15 +108,6 @@ class NumberChanges:
         """Arguments are those of `changes_of`."""
         return cls(changes_of(codes, count, tables, before, number), change_of(float(count.sum()), float(number.sum())))
 
-    @classmethod
-    def beside(cls, changes: Sequence[NumberChanges]) -> NumberChanges:
-        """All these changes of cells; that of all records is the last one's."""
-        return cls(scipy.sparse.hstack([each.of_cells for each in changes]).tocsr(), changes[-1].of_all)
-
-    def since(self, cross: Ints, after: NDArray[np.bool_]) -> NumberChanges:
-        """These changes in cells of several periods, by their crosses, where they are `after` the change, (cell,)."""
-        return replace(self, of_cells=(scipy.sparse.diags_array(after.astype(np.float64)) @ self.of_cells[cross]).tocsr())
-
     def room(self, drift: float, coordinates: int, together: bool) -> Floats:
         """Relative drift of cells' weights and outcomes that limits have room for, (cell, coordinate)."""
         room = np.full((self.of_cells.shape[0], coordinates), drift)
@@ -125,15 +115,15 @@ class NumberChanges:
         room[:, 0] = np.sqrt(drift**2 + of_cells + together * self.of_all**2)
         return room
 
-    def in_sums(self, predicted: Floats, cells: int) -> Loadings | None:
-        """Changes in predicted sums of weights, (cell,), of the file, and none in further `cells`, of earlier periods."""
-        number = self.of_cells.shape[1]
-        if not number:
-            return None
-        further = scipy.sparse.csr_array((cells - len(predicted), number))
-        design = scipy.sparse.vstack([scipy.sparse.diags_array(predicted) @ self.of_cells, further]).tocsr()
-        variance = np.asarray(design.power(2).sum(axis=1)).ravel()
-        return Loadings(design, np.ones(number), np.zeros((number, 0)), variance)
+
+def changes_in_sums(changes: scipy.sparse.csr_array, predicted: Floats) -> Loadings | None:
+    """Changes of cells, (cell, change), in predicted sums of weights, (cell,); None if there is no change."""
+    number = changes.shape[1]
+    if not number:
+        return None
+    design = (scipy.sparse.diags_array(predicted) @ changes).tocsr()
+    variance = np.asarray(design.power(2).sum(axis=1)).ravel()
+    return Loadings(design, np.ones(number), np.zeros((number, 0)), variance)
 
 
 def change_of(now: float, then: float) -> float:

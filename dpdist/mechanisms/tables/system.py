@@ -37,14 +37,15 @@ from dpdist.mechanisms.tables.limits import (
     left_of_changes,
 )
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
-from dpdist.mechanisms.tables.posterior import PeriodCells, Posterior, ResidualPrior
+from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.predicted import PredictedCells, PredictedErrors
 from dpdist.mechanisms.tables.prediction import Prediction, learners_of, of_one_law, predict
 from dpdist.mechanisms.tables.random_effects import Loadings
+from dpdist.mechanisms.tables.residual_prior import PeriodCells, ResidualPrior
 from dpdist.mechanisms.tables.residual_samples import PLANNED_DRIFT
 from dpdist.mechanisms.tables.rows import FigureRows, Rows, placed_in, rows_about, rows_of, stacked
 from dpdist.mechanisms.tables.shares import PublishedTable, Target, best_parts, equal_parts, in_turn, part_beyond
-from dpdist.mechanisms.tables.sizes import NumberChanges, Sizes
+from dpdist.mechanisms.tables.sizes import NumberChanges, Sizes, changes_in_sums, changes_of
 from dpdist.mechanisms.tables.spec import EFFECTS, PredictionName
 from dpdist.mechanisms.tables.workload import AddedCells
 from dpdist.privacy.guarantees import NoisyQuery
@@ -60,7 +61,7 @@ LEAST_GROWTH, MOST_GROWTH = 1e-3, 1e3
 LEAST_FACTOR, MOST_FACTOR = 0.02, 50.0
 """Range of the factor of weights since the reference, where numbers of records are secret."""
 CLEAR = 8.0
-"""Squared standard errors of a relative change that is taken for noise where numbers of records are secret or changed."""
+"""Squared standard errors of a relative change that is taken for noise where numbers of records are secret."""
 FACTOR_STEPS = 5
 """Steps in which the factor of weights and what limits clip of them are found."""
 FAR = 0.5
@@ -555,7 +556,7 @@ class TableSystem:
     def _prior(self) -> ResidualPrior:
         """The law of z before the measurement, with spreads that the reference shows, and without drift."""
         if not self.later:
-            changed = self.changes.in_sums(self.count * self.prediction.means[:, 0], len(self.codes))
+            changed = changes_in_sums(self.changes.of_cells, self.count * self.prediction.means[:, 0])
             return replace(self._prior_about(self.prediction), changed=changed, resized=self.changes.of_all)
         codes, places = self.combinations
         cells = [np.unique(codes[:, list(by)], axis=0, return_inverse=True)[1].reshape(-1) for by, _ in self.tables if by]
@@ -602,13 +603,14 @@ class TableSystem:
         before: tuple[Ints | Codes, Floats] = self._numbers_of_reference
         if self.root is not None:
             before = self.root.codes, self.root.count
-        predicted = earlier.size * self.at_crosses.means[earlier.cross, 0]
-        changes = [NumberChanges.none(len(earlier.cross))]
+        tables, steps = [by for by, _ in self.tables], list[scipy.sparse.csr_array]()
         for period, number in enumerate(numbers, start=1):
-            step = NumberChanges.of(codes, number, [by for by, _ in self.tables], *before)
-            changes.append(step.since(earlier.cross, earlier.period >= period))
+            # Weights keep a change in all periods after it.
+            after = scipy.sparse.diags_array((earlier.period >= period).astype(np.float64))
+            steps.append(after @ changes_of(codes, number, tables, *before)[earlier.cross])
             before = codes, number
-        return NumberChanges.beside(changes).in_sums(predicted, len(predicted))
+        predicted = earlier.size * self.at_crosses.means[earlier.cross, 0]
+        return changes_in_sums(scipy.sparse.hstack(steps).tocsr(), predicted)
 
     def _prior_about(self, prediction: Prediction) -> ResidualPrior:
         return ResidualPrior.of(prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
@@ -697,7 +699,8 @@ class TableSystem:
         everywhere, followed = np.zeros(len(self.reference.weight), dtype=np.int32), list[TableLimits]()
         light = before.without_factors, law.without_factors, self.informed.without_factors, calibrated.without_factors
         clipping = _Following(*light, self.count, self.highest, self.lowest)
-        pieces = list(zip(limits, (everywhere, *self._placed_records), (True, *[False] * len(self.tables)), strict=True))
+        bare = [replace(table, unequal=None) for table in limits]
+        pieces = list(zip(bare, (everywhere, *self._placed_records), (True, *[False] * len(self.tables)), strict=True))
         for table, clipped in zip(limits, share_out(clipping, pieces), strict=True):
             sums = [drift_sums[:, 0], *((means[:, 1:] - table.mean[table.cell]) * drift_sums[:, :1] + drift_sums[:, 1:]).T]
             added = table.added(np.column_stack(sums))

@@ -1,0 +1,337 @@
+"""The law of base cells' residual sums before the measurement: sampling, errors of the prediction, drift and periods.
+
+z is that of `posterior`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from dpdist.core.records import Floats, Ints
+from dpdist.mechanisms.tables.prediction import Prediction
+from dpdist.mechanisms.tables.random_effects import Loadings
+from dpdist.mechanisms.tables.rows import Rows
+from dpdist.mechanisms.tables.sizes import Sizes
+
+MOST_TERMS = 6_000
+"""Largest number of levels and tables' cells that drift on their own: those of most records."""
+
+
+class Drift(NamedTuple):
+    """Relative sizes of one period's drift by coordinate: of levels and tables' cells, and of all cells together."""
+
+    cells: tuple[float, ...]
+    common: tuple[float, ...]
+
+
+class PeriodCells(NamedTuple):
+    """Cells of the file and of earlier periods, in this order, (cell,).
+
+    `cross` is the cross of columns, and `period` the number of totals since the reference, the file's counted. `size` are
+    numbers of records, and `spread` standard deviations of a record's residuals, (cell, 1 + outcome). `since` (period,) are
+    numbers of periods since the totals before.
+    """
+
+    cross: Ints
+    period: Ints
+    size: Floats
+    spread: Floats
+    since: Floats
+
+
+@dataclass(frozen=True)
+class ResidualPrior:
+    """Law of z before the measurement. `terms` (cross, term) are drift's terms.
+
+    z_0 of a secret number of records is Σ w − n̂ m_w, with the predicted number n̂. Its variance has that of the number
+    times m_w², and errors of n̂ times m_w. Cells are crosses of columns, unless there are earlier periods.
+    """
+
+    prediction: Prediction
+    sizes: Sizes
+    terms: scipy.sparse.csr_array
+    weight: float | Floats = 1.0
+    """Factor of weights since the reference where numbers of records are secret, one or (cell,); `size` is times it."""
+    growth: float = 1.0
+    """The file's count over the reference's, as the first sums show it, where numbers of records are secret."""
+    drift: tuple[Drift, ...] = ()
+    """Drift of every period, if it is known: since the totals before it."""
+    changed: Loadings | None = None
+    """What changes of public numbers of records let expect of the file's weights, in sums, (cell, change)."""
+    resized: float = 0.0
+    """Relative change of weights if a public number of records has changed, and its population has not."""
+    earlier: PeriodCells | None = None
+    factor: Floats | float = 1.0
+    """A record's residuals over those of the reference's records, (cell, 1 + outcome). Spreads of `earlier` have it."""
+
+    @classmethod
+    def of(cls, prediction: Prediction, sizes: Sizes, levels: Sequence[Ints], cells: Sequence[Ints]) -> ResidualPrior:
+        """`levels` are the levels of every column, and `cells` the cells of every table, by cross."""
+        base, indices = np.arange(len(sizes.count), dtype=np.int32), (*levels, *cells)
+        sums = [np.bincount(index, weights=sizes.count) for index in indices]
+        least = np.sort(np.concatenate([np.zeros(1), *sums]))[-MOST_TERMS:][0]
+        blocks = [scipy.sparse.csr_array((len(base), 0))]
+        for index, records in zip(indices, sums, strict=True):
+            terms = np.flatnonzero(records >= least)
+            place = np.full(len(records), -1, dtype=np.int32)
+            place[terms] = np.arange(len(terms))
+            members = base[place[index] >= 0]
+            block = (np.ones(len(members)), (members, place[index[members]]))
+            blocks.append(scipy.sparse.csr_array(block, shape=(len(base), len(terms))))
+        return cls(prediction, sizes, scipy.sparse.hstack(blocks).tocsr())
+
+    def drifting(self, cells: float, common: float) -> ResidualPrior:
+        """This law with drift of these sizes in every coordinate."""
+        return self.moving(Drift((cells,) * self.coordinates, (common,) * self.coordinates))
+
+    def moving(self, drift: Drift) -> ResidualPrior:
+        """This law with this drift in one period, and so much more since totals of several periods before."""
+        drifts = (
+            Drift(*(tuple(root * size for size in sizes) for sizes in drift)) for root in np.sqrt(self.since).tolist()
+        )
+        return replace(self, drift=tuple(drifts))
+
+    def spreading(self, spread: Floats) -> ResidualPrior:
+        """This law with other standard deviations of a record's residuals in the file's cells, (cell, 1 + outcome)."""
+        of_reference = spread / self.factors_of_cells[: len(spread)]
+        of_crosses = np.concatenate([of_reference, self.prediction.spread[len(spread) :]])
+        prediction, earlier = replace(self.prediction, spread=of_crosses), self.earlier
+        if earlier is not None:
+            earlier = earlier._replace(spread=np.concatenate([spread, earlier.spread[len(spread) :]]))
+        return replace(self, prediction=prediction, earlier=earlier)
+
+    def rescaled(self, factors: Floats) -> ResidualPrior:
+        """This law where a record's residuals in the file have changed by these factors, (1 + outcome,).
+
+        Sampling variances and errors of the prediction go with them.
+        """
+        factor, earlier, file = self.factors_of_cells.copy(), self.earlier, self.cells_of_file
+        factor[:file] *= factors
+        if earlier is not None:
+            earlier = earlier._replace(spread=np.concatenate([earlier.spread[:file] * factors, earlier.spread[file:]]))
+        return replace(self, factor=factor, earlier=earlier)
+
+    @property
+    def factors_of_cells(self) -> Floats:
+        """`factor` of every cell, (cell, 1 + outcome)."""
+        return np.broadcast_to(self.factor, (len(self.size), self.coordinates))
+
+    @property
+    def cells_of_file(self) -> int:
+        return len(self.size) if self.earlier is None else int((self.earlier.period == self.earlier.period.max()).sum())
+
+    @property
+    def scaled_records(self) -> Floats:
+        """Numbers of records times factors of their residuals, (1 + outcome, cell)."""
+        return np.asarray((self.factors_of_cells * self.size[:, None]).T)
+
+    def sized(self, sizes: Sizes, weight: float, growth: float) -> ResidualPrior:
+        """This law with other secret numbers of records of the file, `growth` times the reference's, and its `weight`."""
+        earlier, file = self.earlier, len(sizes.count)
+        if earlier is None:
+            return replace(self, sizes=sizes, weight=weight, growth=growth)
+        size, before = np.concatenate([sizes.count, earlier.size[file:]]), np.broadcast_to(self.weight, earlier.size.shape)
+        weights = np.concatenate([np.full(file, weight), before[file:]])
+        return replace(self, sizes=sizes, weight=weights, growth=growth, earlier=earlier._replace(size=size))
+
+    @property
+    def coordinates(self) -> int:
+        return int(self.prediction.means.shape[1])
+
+    @property
+    def size(self) -> Floats:
+        """Numbers of records, (cell,)."""
+        return self.sizes.count if self.earlier is None else self.earlier.size
+
+    @property
+    def spread(self) -> Floats:
+        """Standard deviations of a record's residuals, (cell, 1 + outcome)."""
+        return self.factor * self.prediction.spread if self.earlier is None else self.earlier.spread
+
+    @cached_property
+    def records(self) -> scipy.sparse.csr_array:
+        """Numbers of records by cell and its cross, (cell, cross)."""
+        cells = np.arange(len(self.size))
+        cross = cells if self.earlier is None else self.earlier.cross
+        return scipy.sparse.csr_array((self.size, (cells, cross)), shape=(len(cells), len(self.sizes.count)))
+
+    @cached_property
+    def shared(self) -> tuple[Loadings, ...]:
+        """The prediction's errors that cells share, in sums, of every coordinate, (cell, effect)."""
+        spread, cross = self.prediction.spread, self.records.indices.astype(np.int64)
+        of_residuals = [load.scaled(spread[:, j]) for j, load in enumerate(self.prediction.loadings)]
+        of_numbers = self.sizes.shared.scaled(self.prediction.means[:, 0] / self.sizes.count)
+        by_record = (of_residuals[0].plus(of_numbers), *of_residuals[1:])
+        changed = (
+            None if self.changed is None else self.changed.scaled(np.broadcast_to(self.factor, self.spread.shape)[:, 0])
+        )
+        of_weights, *of_outcomes = (
+            load.of_cells(cross).scaled(records) for load, records in zip(by_record, self.scaled_records, strict=True)
+        )
+        return of_weights if changed is None else of_weights.plus(changed), *of_outcomes
+
+    @cached_property
+    def alone(self) -> tuple[scipy.sparse.csr_array, ...]:
+        """Sums that the prediction's other errors add, of every coordinate, (cell, cross)."""
+        of_residuals = self.prediction.spread * self.prediction.alone
+        of_numbers = self.prediction.means[:, 0] / self.sizes.count * self.sizes.alone
+        deviations = np.column_stack([np.hypot(of_residuals[:, 0], of_numbers), of_residuals[:, 1:]])
+        return tuple(
+            (scipy.sparse.diags_array(records) @ self.combinations @ scipy.sparse.diags_array(deviation)).tocsr()
+            for records, deviation in zip(self.scaled_records, deviations.T, strict=True)
+        )
+
+    @cached_property
+    def relative(self) -> Floats:
+        """Sums that a relative drift of 1 adds, (cell, 1 + outcome)."""
+        return np.asarray(self.records @ self.prediction.drifting)
+
+    def reached(self, j: int, period: int) -> Floats:
+        """Sums that a coordinate's relative drift of 1 in a period adds, (cell,)."""
+        relative: Floats = self.relative[:, j]
+        return relative if self.earlier is None else np.where(self.earlier.period >= period, relative, 0.0)
+
+    def diagonal(self, j: int, k: int) -> Floats:
+        """Covariance of z_j and z_k by the sample of records, (cell,)."""
+        number, spread = self.weight * self.size, self.spread
+        covariance: Floats = number * self.prediction.correlation[j, k] * spread[:, j] * spread[:, k]
+        if j == k == 0 and self.sizes.secret:
+            covariance = covariance + self.weight * (self.records @ self.prediction.means[:, 0] ** 2)
+        return covariance
+
+    def lone(self, j: int, k: int) -> Floats:
+        """Covariance of z_j and z_k by the sample of records and errors that cells do not share, in the file's cells."""
+        cells = self.cells_of_file
+        alone = self.alone[j].diagonal()[:cells] ** 2 if j == k else 0.0
+        return np.asarray(self.diagonal(j, k)[:cells] + alone)
+
+    def factors(self, rows: Rows) -> Floats:
+        """Rows of the prediction's shared errors, (row, effect)."""
+        return np.concatenate([load.rows(row) for row, load in zip(rows, self.shared, strict=True)], axis=1)
+
+    @cached_property
+    def combinations(self) -> scipy.sparse.csr_array:
+        """Takes values of crosses to cells, (cell, cross)."""
+        return scipy.sparse.csr_array(
+            (np.ones(len(self.size)), self.records.indices, self.records.indptr), self.records.shape
+        )
+
+    def drifts(self, rows: Rows, j: int, period: int) -> Floats:
+        """Rows of a coordinate's drift of size 1 in a period, (row, term)."""
+        reached = scipy.sparse.diags_array(self.reached(j, period))
+        return np.asarray((rows[j] @ reached @ self.combinations @ self.terms).toarray())
+
+    def common_drift(self, rows: Rows, j: int, period: int) -> Floats:
+        """Rows of a coordinate's common drift of size 1 in a period, (row,)."""
+        return np.asarray(rows[j] @ self.reached(j, period))
+
+    def covariance(self, left: Rows, right: Rows) -> Floats:
+        """Covariance of rows without drift, (left, right)."""
+        covariance = self.factors(left) @ self.factors(right).T
+        for j in range(self.coordinates):
+            covariance += ((left[j] @ self.alone[j]) @ (right[j] @ self.alone[j]).T).toarray()
+            for k in range(self.coordinates):
+                covariance += (left[j] @ scipy.sparse.diags_array(self.diagonal(j, k)) @ right[k].T).toarray()
+        return covariance
+
+    @property
+    def moves(self) -> list[tuple[int, int, float, float]]:
+        """Period, coordinate, and sizes of drift of cells and of all cells together."""
+        return [
+            (period, j, tau, common)
+            for period, drift in enumerate(self.drift, start=1)
+            for j, (tau, common) in enumerate(zip(*drift, strict=True))
+        ]
+
+    @property
+    def since(self) -> Floats:
+        """Numbers of periods since the totals before, (period,), that of the file last."""
+        return np.ones(1) if self.earlier is None else self.earlier.since
+
+    def with_drift(self, left: Rows, right: Rows) -> Floats:
+        covariance = self.covariance(left, right)
+        for period, j, tau, common in self.moves:
+            if tau:
+                covariance += tau**2 * (self.drifts(left, j, period) @ self.drifts(right, j, period).T)
+            if common:
+                covariance += common**2 * np.outer(self.common_drift(left, j, period), self.common_drift(right, j, period))
+        return covariance
+
+    def spread_out(self, rows: Rows, values: Floats) -> Floats:
+        """Covariance of z with rows, applied to `values` (row,) or (row, draw): (cell, 1 + outcome) or with draws last."""
+        return self.times([row.T @ values for row in rows])
+
+    def times(self, onto: Sequence[Floats], sampling: bool = True) -> Floats:
+        """Covariance of z, with or without that of sampling, applied to values by coordinate, (cell,) or (cell, draw), as
+        `spread_out` has it.
+        """
+        columns = []
+        for j in range(self.coordinates):
+            value = self.shared[j] @ self.shared[j].back(onto[j])
+            if sampling:
+                value = value + sum(_scaled(self.diagonal(j, k), onto[k]) for k in range(self.coordinates))
+            columns.append(value + self.alone[j] @ (self.alone[j].T @ onto[j]))
+        for period, j, tau, common in self.moves:
+            reached = self.reached(j, period)
+            of_terms = self.terms @ (self.terms.T @ (self.combinations.T @ _scaled(reached, onto[j])))
+            columns[j] = columns[j] + tau**2 * _scaled(reached, self.combinations @ of_terms)
+            columns[j] = columns[j] + common**2 * np.multiply.outer(reached, reached @ onto[j])
+        return _beside(columns)
+
+    def sampled(self, number: int, rng: np.random.Generator) -> Floats:
+        """Draws of z by the sample of records, given their numbers, (cell, 1 + outcome, draw)."""
+        root = np.linalg.cholesky(self.prediction.correlation + 1e-9 * np.eye(self.coordinates))
+        alike = np.einsum("jk,bkd->jbd", root, rng.standard_normal((len(self.size), self.coordinates, number)))
+        alike *= (np.sqrt(self.weight * self.size)[:, None] * self.spread).T[..., None]
+        return np.asarray(alike.swapaxes(0, 1))
+
+    def deviated(self, number: int, rng: np.random.Generator) -> Floats:
+        """Draws of z by the prediction's errors and drift, (cell, 1 + outcome, draw)."""
+        columns = []
+        for j in range(self.coordinates):
+            value = self.alone[j] @ rng.standard_normal((len(self.sizes.count), number))
+            value += self.shared[j] @ rng.standard_normal((self.shared[j].shape[1], number))
+            for period, _, tau, common in (move for move in self.moves if move[1] == j):
+                reached = self.reached(j, period)
+                if tau:
+                    term = tau * rng.standard_normal((self.terms.shape[1], number))
+                    value += _scaled(reached, self.combinations @ (self.terms @ term))
+                if common:
+                    value += common * np.outer(reached, rng.standard_normal(number))
+            columns.append(value)
+        return _beside(columns)
+
+
+def _beside(columns: Sequence[Floats]) -> Floats:
+    """Coordinates (cell,) or (cell, draw) as (cell, coordinate) or (cell, coordinate, draw), each contiguous in memory:
+    sparse products copy what is not.
+    """
+    return np.stack(columns).swapaxes(0, 1)
+
+
+def _scaled(by: Floats, values: Floats) -> Floats:
+    return by[:, None] * values if values.ndim == 2 else by * values
+
+
+def lone_variances(prior: ResidualPrior, rows: Rows) -> Floats:
+    """Variances of rows before the measurement without shared errors and drift, (row,)."""
+    numbers = range(prior.coordinates)
+    sampled = sum(rows[j].multiply(rows[k]).tocsr() @ prior.diagonal(j, k) for j in numbers for k in numbers)
+    alone = sum((rows[j] @ prior.alone[j]).power(2).sum(axis=1) for j in numbers)
+    return np.asarray(np.asarray(sampled) + np.asarray(alone).ravel())
+
+
+def prior_variances(prior: ResidualPrior, rows: Rows) -> Floats:
+    """Variances of rows before the measurement, (row,)."""
+    variance: Floats = (prior.factors(rows) ** 2).sum(axis=1)
+    for period, j, tau, common in prior.moves:
+        if tau:
+            variance += tau**2 * (prior.drifts(rows, j, period) ** 2).sum(axis=1)
+        variance += (common * prior.common_drift(rows, j, period)) ** 2
+    return variance + lone_variances(prior, rows)
