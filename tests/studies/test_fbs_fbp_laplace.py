@@ -161,7 +161,7 @@ def test_ratios_are_those_of_the_loops() -> None:
     [
         ("sets: [1, 3, 5]", "sets: [1, 1]", "numbers of sets must differ"),
         ("synthesis: fbp, population_weights", "population_weights", "population_weights needs synthesis: fbp"),
-        ("label: fbp, weights: linear, synthesis: fbp", "label: fbs, weights: linear", "'fbs' stands twice"),
+        ("label: fbp, weights: linear, synthesis: fbp", "label: fbs, weights: linear", "'fbs' appears twice"),
         ("noise: lognormal", "noise: cauchy", "'cauchy' is not known"),
     ],
 )

@@ -109,7 +109,7 @@ def test_a_killed_rehearsal_resumes_with_what_is_finished(job: Job, tmp_path: Pa
     first, events = list(tried), list[Event]()
     tried.clear()
     made = rehearse(job, tmp_path / "out", listener=events.append)
-    (said,) = [event.note for event in events if "killed" in event.note]
+    (said,) = [event.note for event in events if "interrupted" in event.note]
     assert said == USED_AGAIN.format(len(first))
     after = pd.read_csv(tmp_path / "out" / "rehearsal.csv")
     again = after[after["mechanism"].isin(before["mechanism"]) & (after["draw"] == 0)]
@@ -277,7 +277,7 @@ def test_a_process_that_is_killed_says_what_it_does_and_resumes(tmp_path: Path) 
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as again:
         assert again.stdout is not None
         for line in again.stdout:
-            if "killed" in (note := json.loads(line).get("note", "")):
+            if "interrupted" in (note := json.loads(line).get("note", "")):
                 break
         again.kill()
     assert note == USED_AGAIN.format(kept)
