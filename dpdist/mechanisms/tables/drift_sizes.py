@@ -11,7 +11,7 @@ import scipy
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.tables.posterior import Posterior, errors_of, squares_of
 from dpdist.mechanisms.tables.residual_prior import Drift, ResidualPrior
-from dpdist.mechanisms.tables.rows import Rows
+from dpdist.mechanisms.tables.rows import Matrix, Rows
 
 DRIFTS = {0.0005: 0.3, 0.002: 0.25, 0.006: 0.2, 0.02: 0.15, 0.05: 0.08, 0.12: 0.018, 0.3: 0.0018, 0.9: 0.0002}
 """Relative sizes of drift of levels and cells, with their probabilities before the measurement."""
@@ -38,7 +38,7 @@ def learned(
     rows: Rows,
     observed: Floats,
     noise: Floats,
-    clipped: scipy.sparse.csr_array | None = None,
+    clipped: Matrix | None = None,
     laplace: bool = False,
 ) -> Posterior:
     """The posterior with drift of typical sizes: geometric means of their laws, each given the others.
@@ -94,7 +94,7 @@ class _Likelihoods(NamedTuple):
         rows: Rows,
         observed: Floats,
         noise: Floats,
-        clipped: scipy.sparse.csr_array | None,
+        clipped: Matrix | None,
         laplace: bool,
     ) -> _Likelihoods:
         selection = np.sort(np.argsort(-_signal(prior, rows) / noise, kind="stable")[:MOST_OF_DRIFT])

@@ -385,7 +385,7 @@ def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, siz
         for part, most in ((unclipped_values, all_values), of_cell)
     )
     rising = np.concatenate([[True], lowest[1:] >= 0.0])
-    return np.where(rising, of_base / np.maximum(of_whole, 1.0 - MOST_HIDDEN), 1.0)
+    return np.asfortranarray(np.where(rising, of_base / np.maximum(of_whole, 1.0 - MOST_HIDDEN), 1.0))
 
 
 def following(law: Prediction, before: Prediction, cell: Ints, of_reference: Ints | Codes, size: Floats) -> Prediction:

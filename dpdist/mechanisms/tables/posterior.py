@@ -28,7 +28,7 @@ from dpdist.core.records import Floats, Ints
 from dpdist.core.sharing import share_out
 from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, SIDES, in_blocks, solved
 from dpdist.mechanisms.tables.residual_prior import ResidualPrior, lone_variances, prior_variances
-from dpdist.mechanisms.tables.rows import FigureRows, Rows, equal_rows, placed_in, row_values
+from dpdist.mechanisms.tables.rows import FigureRows, Matrix, Rows, TableSums, equal_rows, placed_in, row_values
 
 TAILS = 3
 """Number of steps that find variances of far Laplace noise."""
@@ -53,7 +53,7 @@ class Posterior:
     prior: ResidualPrior
     rows: Rows
     noise: Floats
-    clipped: scipy.sparse.csr_array | None = None
+    clipped: Matrix | None = None
     erring: ResidualPrior | None = None
     """The law with the drift that errors have, where that by which sums are shrunk is another."""
     laplace: bool = False
@@ -64,7 +64,7 @@ class Posterior:
         """Covariance of the rows before the measurement, without errors of observations."""
         return self.prior.with_drift(self.rows, self.rows)
 
-    def under(self, noise: Floats, clipped: scipy.sparse.csr_array | None = None, rows: Rows | None = None) -> Posterior:
+    def under(self, noise: Floats, clipped: Matrix | None = None, rows: Rows | None = None) -> Posterior:
         """The posterior with other error variances, and with other shared ones and other rows if they are given."""
         clipped, before = self.clipped if clipped is None else clipped, self.rows
         copy = replace(self, noise=noise, clipped=clipped, rows=rows or before)
@@ -259,12 +259,14 @@ class _DrawnBlock:
         return self.draw(self.posterior, number, np.random.default_rng(seed))
 
 
-def squares_of(clipped: scipy.sparse.csr_array | None) -> Floats | float:
+def squares_of(clipped: Matrix | None) -> Floats | float:
     """Variances of shared errors, (row,)."""
+    if isinstance(clipped, TableSums):
+        return clipped.squares()
     return 0.0 if clipped is None else np.asarray(clipped.power(2).sum(axis=1), dtype=np.float64).ravel()
 
 
-def errors_of(noise: Floats, clipped: scipy.sparse.csr_array | None) -> Floats:
+def errors_of(noise: Floats, clipped: Matrix | None) -> Floats:
     """The covariance of errors of observations, (row, row)."""
     if clipped is None:
         return np.diag(noise)

@@ -1,6 +1,7 @@
 """Linear functions ("rows") of base cells' residual sums z: cells of measured tables, and published cells.
 
-Measured rows are matrices by coordinate. Published rows are operations, for most base cells are in many published cells.
+Measured rows are matrices by coordinate; those of many sums have entries that are computed at every product, for every base
+cell is in every table. Published rows are operations, for most base cells are in many published cells.
 """
 
 from __future__ import annotations
@@ -8,16 +9,150 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Codes, Floats, Ints
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.workload import AddedCells
 
-Rows = list[scipy.sparse.csr_array]
+ENTRIES = 2**17
+"""Number of entries of `TableSums` that are computed together."""
+
+
+@dataclass(frozen=True, eq=False)
+class TableEntries:
+    """Matrix of a table (row, base cell) with one entry in every column, in row `cell` (base cell,).
+
+    An entry is 1, or `base` (base cell,); less that of its row in `less`, times that of its row in `factor`, (row,) each,
+    and times `shown` (base cell,), of those that are given.
+    """
+
+    cell: Codes
+    rows: int
+    base: Floats | None = None
+    less: Floats | None = None
+    factor: Floats | None = None
+    shown: Floats | None = None
+
+    def entries(self, of: slice | Ints = slice(None)) -> Floats:
+        """Entries of these base cells, in their order."""
+        cell = self.cell[of]
+        entries = np.ones(len(cell)) if self.base is None else self.base[of]
+        for parts, operation in ((self.less, np.subtract), (self.factor, np.multiply)):
+            entries = entries if parts is None else operation(entries, parts[cell])
+        return entries if self.shown is None else entries * self.shown[of]
+
+    def __matmul__(self, values: Floats) -> Floats:
+        pointer = np.arange(len(self.cell) + 1, dtype=np.int32)
+        by_column = (self.entries(), self.cell, pointer)
+        return np.asarray(scipy.sparse.csc_array(by_column, shape=(self.rows, len(self.cell))) @ values)
+
+    def of_rows(self, rows: Ints) -> scipy.sparse.csr_array:
+        """Some rows as a matrix."""
+        place = np.full(self.rows, -1)
+        place[rows] = np.arange(len(rows))
+        members = np.flatnonzero(place[self.cell] >= 0)
+        entries = self.entries(members), (place[self.cell[members]], members)
+        return scipy.sparse.csr_array(entries, shape=(len(rows), len(self.cell)))
+
+
+@dataclass(frozen=True, eq=False)
+class TableSums:
+    """Matrix (row, column) of tables below each other, by products, as a `csr_array` would give them to the last digit.
+
+    Each table has rows of every coordinate in turn. `tables` (table, coordinate) are their entries, None for zeros, and
+    `sizes` (table,) numbers of rows of a coordinate. Columns are base cells, or base cells by coordinate if `apart`.
+    """
+
+    tables: tuple[tuple[TableEntries | None, ...], ...]
+    sizes: tuple[int, ...]
+    base_cells: int
+    apart: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        coordinates = len(self.tables[0])
+        return coordinates * sum(self.sizes), self.base_cells * (coordinates if self.apart else 1)
+
+    @property
+    def T(self) -> TransposedSums:
+        return TransposedSums(self)
+
+    def _columns(self, coordinate: int) -> slice:
+        first = coordinate * self.base_cells * self.apart
+        return slice(first, first + self.base_cells)
+
+    def __matmul__(self, values: Floats) -> Floats:
+        """The product with values (column,) or (column, side)."""
+        return np.concatenate(
+            [
+                np.zeros((rows, *values.shape[1:])) if entries is None else entries @ values[self._columns(j)]
+                for table, rows in zip(self.tables, self.sizes, strict=True)
+                for j, entries in enumerate(table)
+            ]
+        )
+
+    def back(self, values: Floats) -> Floats:
+        """The transposed matrix times values (row,) or (row, side). Every column adds up its rows in their order."""
+        onto, first = np.zeros((self.shape[1], *values.shape[1:])), 0
+        by_columns = dict[int, list[tuple[int, TableEntries]]]()
+        for table, rows in zip(self.tables, self.sizes, strict=True):
+            for j, entries in enumerate(table):
+                if entries is not None:
+                    by_columns.setdefault(self._columns(j).start, []).append((first, entries))
+                first += rows
+        for column, parts in by_columns.items():
+            at_once = max(1, ENTRIES // len(parts))
+            for start in range(0, self.base_cells, at_once):
+                of = slice(start, min(start + at_once, self.base_cells))
+                rows_of_cells = np.stack([entries.cell[of] + np.int32(row) for row, entries in parts], axis=1)
+                entries_of_cells = np.stack([entries.entries(of) for _, entries in parts], axis=1)
+                pointer = np.arange(0, rows_of_cells.size + 1, len(parts), dtype=np.int32)
+                matrix = (entries_of_cells.ravel(), rows_of_cells.ravel(), pointer)
+                form = (of.stop - of.start, len(values))
+                onto[column + of.start : column + of.stop] = scipy.sparse.csr_array(matrix, shape=form) @ values
+        return onto
+
+    def of_tables(self) -> Iterator[scipy.sparse.csr_array]:
+        """The rows of every table in turn, as a matrix."""
+        first, coordinates = 0, len(self.tables[0])
+        for rows in self.sizes:
+            yield self[np.arange(first, first := first + coordinates * rows)]
+
+    def __getitem__(self, selection: Ints) -> scipy.sparse.csr_array:
+        """Some rows as a matrix; `selection` is sorted."""
+        blocks, first = list[scipy.sparse.csr_array](), 0
+        for table, rows in zip(self.tables, self.sizes, strict=True):
+            for j, entries in enumerate(table):
+                chosen = selection[slice(*np.searchsorted(selection, [first, first + rows]))] - first
+                first += rows
+                if not len(chosen):
+                    continue
+                form, at = (len(chosen), self.shape[1]), self._columns(j).start
+                block = scipy.sparse.csr_array(form) if entries is None else entries.of_rows(chosen)
+                blocks.append(scipy.sparse.csr_array((block.data, block.indices + np.int32(at), block.indptr), shape=form))
+        return scipy.sparse.csr_array(scipy.sparse.vstack(blocks))
+
+    def squares(self) -> Floats:
+        """Sums of squared entries, (row,)."""
+        return np.concatenate([np.asarray(part.power(2).sum(axis=1)).ravel() for part in self.of_tables()])
+
+
+@dataclass(frozen=True)
+class TransposedSums:
+    sums: TableSums
+
+    def __matmul__(self, values: Floats) -> Floats:
+        return self.sums.back(values)
+
+
+Matrix: TypeAlias = Any
+"""A `csr_array`, or `TableSums`: they have the same products, and the same selection of rows."""
+Rows = list[Matrix]
 """Rows that are linear in z, by coordinate: (row, cell) each."""
 
 
@@ -38,6 +173,29 @@ def rows_of(
     shown = [row.data * unequal[row.indices, np.repeat(coordinate, np.diff(row.indptr))] for row in rows]
     return [
         scipy.sparse.csr_array((data, row.indices, row.indptr), row.shape) for data, row in zip(shown, rows, strict=True)
+    ]
+
+
+def rows_by_products(
+    tables: Sequence[tuple[Codes, Floats, Floats | None]], prediction: Prediction, first: int
+) -> list[TableSums]:
+    """Rows of tables below each other, from the coordinate `first` on: `rows_of` them, stacked, with entries computed at
+    every product. A table is its cell of every base cell, its means, and what its sums show of base cells.
+    """
+    columns, coordinates = [np.ascontiguousarray(part) for part in prediction.means.T], range(prediction.means.shape[1])
+    of_tables, sizes = list[list[tuple[TableEntries | None, ...]]](), tuple(len(mean) for _, mean, _ in tables)
+    for cell, mean, unequal in tables:
+        of_table = list[tuple[TableEntries | None, ...]]()
+        for k in coordinates[first:]:
+            shown = None if unequal is None else np.ascontiguousarray(unequal[:, k])
+            entries = dict[int, TableEntries]({k: TableEntries(cell, len(mean), shown=shown)})
+            if k:
+                entries[0] = TableEntries(cell, len(mean), columns[k], np.ascontiguousarray(mean[:, k - 1]), shown=shown)
+            of_table.append(tuple(entries.get(j) for j in coordinates))
+        of_tables.append(of_table)
+    return [
+        TableSums(tuple(tuple(entries[j] for entries in of_table) for of_table in of_tables), sizes, len(columns[0]))
+        for j in coordinates
     ]
 
 

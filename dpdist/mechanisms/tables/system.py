@@ -26,6 +26,7 @@ from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.core.sharing import share_out
 from dpdist.core.this_process import return_memory
 from dpdist.estimation.donors import PeriodTotals
+from dpdist.mechanisms.tables import posterior as of_sums
 from dpdist.mechanisms.tables.drift_sizes import STABLE, learned
 from dpdist.mechanisms.tables.effects import Families, NoisyCellSums, PredictionBySums, predicted_by_sums
 from dpdist.mechanisms.tables.learners import recalled
@@ -43,7 +44,18 @@ from dpdist.mechanisms.tables.prediction import Prediction, learners_of, of_one_
 from dpdist.mechanisms.tables.random_effects import Loadings
 from dpdist.mechanisms.tables.residual_prior import PeriodCells, ResidualPrior
 from dpdist.mechanisms.tables.residual_samples import PLANNED_DRIFT
-from dpdist.mechanisms.tables.rows import FigureRows, Rows, placed_in, rows_about, rows_of, stacked
+from dpdist.mechanisms.tables.rows import (
+    FigureRows,
+    Matrix,
+    Rows,
+    TableEntries,
+    TableSums,
+    placed_in,
+    rows_about,
+    rows_by_products,
+    rows_of,
+    stacked,
+)
 from dpdist.mechanisms.tables.shares import PublishedTable, Target, best_parts, equal_parts, in_turn, part_beyond
 from dpdist.mechanisms.tables.sizes import NumberChanges, Sizes, changes_in_sums, changes_of
 from dpdist.mechanisms.tables.spec import EFFECTS, PredictionName
@@ -665,7 +677,7 @@ class TableSystem:
         """
         all_limits = (calibration.first or self.first, *limits)
 
-        def observed_under(all_limits: tuple[TableLimits, ...]) -> tuple[Rows, Floats, Floats, scipy.sparse.csr_array]:
+        def observed_under(all_limits: tuple[TableLimits, ...]) -> tuple[Rows, Floats, Floats, Matrix]:
             rows, observed, errors = self.observed(calibrated, all_limits[1:], sums, all_limits[0])
             return rows, observed, errors, self.clipped(all_limits[1:], all_limits[0], calibrated)
 
@@ -721,13 +733,20 @@ class TableSystem:
         `of_all`. Public weights have no row.
         """
         rows, values, errors, first = list[Rows](), list[Floats](), list[Floats](), int(self.weight is not None)
+        measured = (of_all or self.first, *limits)
+        by_products = self._by_products(measured)
         for table, value, error in self.residuals(calibrated, limits, sums, of_all):
-            hidden = None if self.alike else table.hidden
-            of_table = rows_of(table.cell, table.mean, self.prediction, hidden, table.unequal)
-            of_table, value = placed_in(of_table, 0, len(self._prior.size)), value + table.lacking
-            rows.append([row[first * len(value) :] for row in of_table])
+            value = value + table.lacking
+            if not by_products:
+                hidden = None if self.alike else table.hidden
+                of_table = rows_of(table.cell, table.mean, self.prediction, hidden, table.unequal)
+                rows.append([row[first * len(value) :] for row in placed_in(of_table, 0, len(self._prior.size))])
             values.append(value[:, first:].T.ravel())
             errors.append(error[:, first:].T.ravel())
+        if by_products:
+            cells = zip(self._cells_of_tables, measured, strict=True)
+            tables = [(cell, table.mean, table.unequal) for cell, table in cells]
+            return rows_by_products(tables, self.prediction, first), np.concatenate(values), np.concatenate(errors)
         if self.by_sums is not None:
             by_law = self._laws(self.by_sums, calibrated, (of_all or self.first, *limits))
             errors = [np.concatenate(errors) + (by_law**2).sum(axis=1)]
@@ -737,6 +756,16 @@ class TableSystem:
             values.append(value)
             errors.append(error)
         return stacked(rows), np.concatenate(values), np.concatenate(errors)
+
+    def _by_products(self, measured: Sequence[TableLimits]) -> bool:
+        """True if sums of a file alone are so many that entries of their rows are computed at every product."""
+        sums = sum(len(table.size) for table in measured) * (len(self.lowest) - int(self.weight is not None))
+        return sums > of_sums.MOST_DENSE and not (self.secret or self.alike or self.later)
+
+    @cached_property
+    def _cells_of_tables(self) -> tuple[Codes, ...]:
+        """The cell of every base cell by measurement, that of all records first, (cell,) each."""
+        return np.zeros(len(self.codes), dtype=np.int32), *(cell.astype(np.int32) for _, cell in self.tables)
 
     def again(
         self, calibrated: Prediction, limits: Sequence[TableLimits], sums: Sequence[Floats]
@@ -887,11 +916,20 @@ class TableSystem:
 
     def clipped(
         self, limits: Sequence[TableLimits], of_all: TableLimits | None = None, calibrated: Prediction | None = None
-    ) -> scipy.sparse.csr_array:
+    ) -> Matrix:
         """Factors of what limits clip, by row of `observed` and by base cell's coordinate: all measurements clip the same
         records. `of_all` and `calibrated` are those of `observed`.
         """
-        factors = self._factors((of_all or self.first, *limits))
+        measured = (of_all or self.first, *limits)
+        if self._by_products(measured):
+            first, root = int(self.weight is not None), np.sqrt(self.numbers.count)
+            of_records = [np.sqrt(table.loss / table.size[:, None]) / (1.0 - table.slope) for table in measured]
+            tables = [
+                tuple(TableEntries(cell, len(of_record), root, factor=factor) for factor in of_record[:, first:].T.copy())
+                for cell, of_record in zip(self._cells_of_tables, of_records, strict=True)
+            ]
+            return TableSums(tuple(tables), tuple(map(len, of_records)), len(root), apart=True)
+        factors = self._factors(measured)
         if self.by_sums is not None:
             origin = calibrated or self.informed
             laws = self._laws(self.by_sums, origin, (of_all or self.first, *limits))
@@ -917,7 +955,7 @@ class TableSystem:
         errors: Floats,
         calibration: CommonFactors | None = None,
         refined: Prediction | None = None,
-        clipped: scipy.sparse.csr_array | None = None,
+        clipped: Matrix | None = None,
     ) -> Posterior:
         """`calibration` is that of the first sums, by which z varies where numbers of records are secret. `refined` is the
         prediction by first measurements, if arguments are those of the second. `clipped` are factors of errors that rows
