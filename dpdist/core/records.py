@@ -188,6 +188,18 @@ NAMED = 10
 """Largest number of cells that a line names."""
 
 
+AT_ONCE = 24
+"""Number of draws of many rows that are summed together."""
+
+
+def no_draws(draws: int, rows: int, *more: int) -> Floats:
+    """An array for draws of rows, (draw, row, …). Those of many rows have single precision, and lie in memory as sparse
+    sums over rows read them. Rounding is far below the errors that a few draws have. Sums over rows have double precision.
+    """
+    many = rows >= MANY_ROWS
+    return np.empty((draws, rows, *more), dtype=np.float32 if many else np.float64, order="F" if many else "C")
+
+
 @dataclass(frozen=True)
 class Cells:
     """The cells of a table over a crosstab.
@@ -213,15 +225,19 @@ class Cells:
         """Number of cells that contain a record, the same for every record of the table's universe."""
         return int(self.membership.sum(axis=0).max())
 
-    def sums(self, values: Floats) -> Floats:
-        """Sums of values (row, side) over the rows of every cell, (cell, side).
+    def sums(self, n: Floats, values: Floats) -> Floats:
+        """Sums of n (row,) times values (row, side) over the rows of every cell, (cell, side).
 
-        Of many rows, base cells are summed first, and margins from these: a row is in up to 2^columns cells.
+        Of many rows, base cells are summed first, and margins from these: a row is in up to 2^columns cells. A matrix then
+        has n, because values times n would take much memory.
         """
         if len(values) < MANY_ROWS:
-            return np.asarray(self.membership @ values)
+            return np.asarray(self.membership @ (n[:, None] * values))
         margins, base = self._by_base_cell
-        return np.asarray(margins @ (base @ values))
+        of_rows = scipy.sparse.csr_array((n[base.indices], base.indices, base.indptr), shape=base.shape)
+        sides = [values[:, first : first + AT_ONCE] for first in range(0, values.shape[1], AT_ONCE)]
+        of_base = [of_rows @ np.asarray(part, dtype=np.float64) for part in sides]
+        return np.asarray(margins @ np.concatenate(of_base, axis=1))
 
     @cached_property
     def _by_base_cell(self) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:

@@ -5,12 +5,14 @@ The manifest is written last.
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
@@ -19,23 +21,26 @@ from dpdist.core.errors import installed
 from dpdist.core.files import RELEASE, sha256, version_of, write_json, write_text
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, canonical, release_id
+from dpdist.core.records import Floats
+from dpdist.core.sharing import share_out
 from dpdist.core.this_process import single_threaded
 from dpdist.estimation.estimators import PsuSums
+from dpdist.job import Table
 from dpdist.models.protocol import Expectation, NoisedFigures
 from dpdist.publish.further_statistics import Material
 from dpdist.publish.noisy_figures import FILE as MEASUREMENTS
-from dpdist.publish.noisy_figures import NoisedTables, remember_noise, write_measurements, write_model_tables
-from dpdist.publish.predicted_errors import beyond_direct
+from dpdist.publish.noisy_figures import NoisedTables, NoiseParts, remember_noise, write_measurements, write_model_tables
+from dpdist.publish.predicted_errors import OfTable, Ratios, Within, beyond_direct, within_cells
 from dpdist.publish.printed_tables import WrittenTables, printed_table, with_withheld, without_empty_figures
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ByBatch, ReleasedObject, run_here, write_released
-from dpdist.publish.standard_errors import simulate_errors
+from dpdist.publish.standard_errors import CellsKey, cells_key, simulate_errors, take_noise
 from dpdist.publish.statement import statement
 from dpdist.publish.swapping import aside, swap_in
 from dpdist.publish.synthesis import expectations, synthesize
 from dpdist.publish.tables import Grounds, table
 from dpdist.publish.writers.codebook import write_codebook, write_ddi, write_registry
-from dpdist.publish.writers.csv_tables import for_spreadsheets, write_wide
+from dpdist.publish.writers.csv_tables import for_spreadsheets, wide_text
 from dpdist.publish.writers.microdata import write_measurements_stata, write_microdata
 from dpdist.publish.writers.page import write_page
 from dpdist.publish.writers.sdmx import write_sdmx
@@ -116,9 +121,9 @@ def _publish(released: ReleasedObject, public: Path, listener: Listener, unfit: 
     building.mkdir(parents=True)
     write_released(building / "released", released)
     grounds, material = grounds_of(released, building, listener, by_batch)
-    tables = _write_tables(released, building / "tables", grounds, material, listener)
-    remember_noise(released, {name: of_outcome.spread for name, of_outcome in grounds.items()})
-    write_json(building / "statement.json", with_withheld(tables, statement(released, beyond_direct(released, grounds))))
+    tables, beyond = _write_tables(released, building / "tables", grounds, material, listener)
+    del grounds, material
+    write_json(building / "statement.json", with_withheld(tables, statement(released, beyond)))
     written = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
     write_measurements(building / MEASUREMENTS, released)
     write_measurements_stata(building / MEASUREMENTS, released.job)
@@ -144,18 +149,59 @@ def _signed(public: Path) -> bool:
     return all((public / name).is_file() and not (public / name).is_symlink() for name in (MANIFEST, SIGNATURE))
 
 
+class _TableFigures(NamedTuple):
+    """A table's files by the end of their names, predicted errors, and variances by noise alone by outcome and cells."""
+
+    files: Mapping[str, bytes]
+    beyond: OfTable
+    noise: NoiseParts
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """Work on a table: its figures."""
+
+    released: ReleasedObject
+    grounds: Mapping[str, Grounds]
+    material: Material | None
+    within: Mapping[str, Within]
+
+    def __call__(self, spec: Table) -> _TableFigures:
+        released, cells = self.released, self.released.cells(spec)
+        rows = without_empty_figures(released.job, spec, table(released, spec, self.grounds, self.material))
+        beyond = beyond_direct(released, spec, self.grounds, self.within)
+        spreads = {name: ground.spread for name, ground in self.grounds.items() if ground.spread is not None}
+        noise = {(name, cells_key(cells)): take_noise(cells, spread) for name, spread in spreads.items()}
+        parquet, text = io.BytesIO(), io.BytesIO()
+        pq.write_table(rows, parquet)
+        pa_csv.write_csv(for_spreadsheets(rows), text)
+        wide = wide_text(printed_table(released.job, spec, rows, released.crosstab)).encode()
+        files = {"parquet": parquet.getvalue(), "csv": text.getvalue(), "wide.csv": wide}
+        return _TableFigures(files, beyond, {key: parts for key, parts in noise.items() if parts})
+
+
 def _write_tables(
     released: ReleasedObject, folder: Path, grounds: dict[str, Grounds], material: Material | None, listener: Listener
-) -> WrittenTables:
+) -> tuple[WrittenTables, Ratios]:
+    """Writes all tables; returns them, and predicted errors above FAR. Workers share tables without further statistics."""
     folder.mkdir()
-    with stage(listener, "tables", len(released.job.tables)) as tick:
-        for spec in released.job.tables:
-            rows = without_empty_figures(released.job, spec, table(released, spec, grounds, material))
-            pq.write_table(rows, folder / f"{spec.name}.parquet")
-            pa_csv.write_csv(for_spreadsheets(rows), folder / f"{spec.name}.csv")
-            write_wide(folder / f"{spec.name}.wide.csv", printed_table(released.job, spec, rows, released.crosstab))
+    job, beyond, noise = released.job, dict[str, OfTable](), dict[tuple[str, CellsKey], Sequence[Floats]]()
+    with stage(listener, "tables", len(job.tables)) as tick:
+        work = _Figures(released, grounds, material, within_cells(released))
+        results: Iterator[_TableFigures]
+        if all(statistic.plain for spec in job.tables for statistic in spec.statistics):
+            results = share_out(replace(work, released=released.without_records, material=None), job.tables)
+        else:
+            results = map(work, job.tables)
+        for spec, figures in zip(job.tables, results, strict=True):
+            for end, content in figures.files.items():
+                (folder / f"{spec.name}.{end}").write_bytes(content)
+            if figures.beyond:
+                beyond[spec.name] = figures.beyond
+            noise.update(figures.noise)
             tick(1)
-    return WrittenTables(released.job, folder, released.crosstab)
+    remember_noise(released, noise)
+    return WrittenTables(job, folder, released.crosstab), beyond
 
 
 def grounds_of(

@@ -255,15 +255,10 @@ _published: dict[str, NoiseParts] = {}
 """Those of this process's last publication, by its release's key."""
 
 
-def remember_noise(released: ReleasedObject, by_outcome: Mapping[str, Spreads | None]) -> None:
+def remember_noise(released: ReleasedObject, noise: NoiseParts) -> None:
     """Keeps variances by noise of all published tables, so that the verdict on a run does not simulate noise again."""
     _published.clear()
-    _published[keyed(released).key] = {
-        (name, key): [part.noise for part in parts]
-        for name, spread in by_outcome.items()
-        if spread is not None
-        for key, (_, parts) in spread.parts.items()
-    }
+    _published[keyed(released).key] = noise
 
 
 @lru_cache(maxsize=1)

@@ -57,27 +57,31 @@ IN_WORDS = (
     "included."
 )
 
-Ratios = Mapping[str, Mapping[str, Mapping[tuple[str, ...], float]]]
+OfTable = Mapping[str, Mapping[tuple[str, ...], float]]
+"""Predicted errors above FAR of a table, by statistic and cell."""
+Ratios = Mapping[str, OfTable]
 """Predicted errors above FAR, by table, statistic and cell; a cell by its levels."""
 
 
-def beyond_direct(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> Ratios:
-    """Predicted errors above FAR of published counts, means and totals; other statistics are not predicted."""
-    by_table: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}
-    within = within_cells(released)
-    for table in released.job.tables:
-        cells, by_outcome = released.cells(table), dict[str, list[Floats]]()
-        for statistic in table.statistics:
-            outcome = statistic.variable or released.job.outcomes[0]
-            if not statistic.plain or outcome not in grounds:
-                continue
-            if outcome not in by_outcome:
-                by_outcome[outcome] = predict_errors(released, table, cells, grounds[outcome], within.get(outcome))
-            ratios = by_outcome[outcome][STATISTICS.index(statistic.name)]
-            far = {cells.labels[k]: min(round(float(ratios[k]), 2), MOST) for k in np.flatnonzero(ratios > FAR)}
-            if far:
-                by_table.setdefault(table.name, {})[statistic.text] = far
-    return by_table
+def beyond_direct(
+    released: ReleasedObject, table: Table, grounds: Mapping[str, Grounds], within: Mapping[str, Within]
+) -> OfTable:
+    """Predicted errors above FAR of a table's counts, means and totals; other statistics are not predicted.
+
+    `within` is that of `within_cells`.
+    """
+    cells, by_outcome, beyond = released.cells(table), dict[str, list[Floats]](), dict[str, dict[tuple[str, ...], float]]()
+    for statistic in table.statistics:
+        outcome = statistic.variable or released.job.outcomes[0]
+        if not statistic.plain or outcome not in grounds:
+            continue
+        if outcome not in by_outcome:
+            by_outcome[outcome] = predict_errors(released, table, cells, grounds[outcome], within.get(outcome))
+        ratios = by_outcome[outcome][STATISTICS.index(statistic.name)]
+        far = {cells.labels[k]: min(round(float(ratios[k]), 2), MOST) for k in np.flatnonzero(ratios > FAR)}
+        if far:
+            beyond[statistic.text] = far
+    return beyond
 
 
 def predict_errors(
@@ -141,7 +145,7 @@ def _over(released: ReleasedObject, table: Table, stratum: int, expected: Expect
     rows = released.crosstab.rows_of(stratum)
     if len(released.crosstab.stratum_labels) == 1:
         cells, n = released.cells(table), released.crosstab.count.astype(float)
-        return CellSums(*(cells.sums((n * values).T).T for values in expected))
+        return CellSums(*(cells.sums(n, values.T).T for values in expected))
     membership, n = released.rows_of_cells(table)[:, rows.start : rows.stop], released.crosstab.count[rows].astype(float)
     return CellSums(*((membership @ (n * values).T).T for values in expected))
 

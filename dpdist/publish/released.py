@@ -185,6 +185,11 @@ class ReleasedObject:
         """Every set's parameters as JSON texts by stratum."""
         return [of_set.texts if isinstance(of_set, Parameters) else Parameters.of(of_set).texts for of_set in self.sets]
 
+    @property
+    def without_records(self) -> ReleasedObject:
+        """The release without what its reference and earlier releases add, which figures of tables do not need."""
+        return replace(self, points=None, facts={}, donors={}, history={})
+
     def with_texts(self, texts: Sequence[Mapping[str, str]]) -> ReleasedObject:
         """The release with other texts for parameters."""
         return replace(self, sets=tuple(map(Parameters, texts)))

@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.progress import within
-from dpdist.core.records import MANY_ROWS, Cells, Floats, Ints
+from dpdist.core.records import Cells, Floats, Ints
 from dpdist.estimation.estimators import NORMAL_90, Figures, PsuSums, counts_and_means
 from dpdist.estimation.raking import Margin, factors, margins_of, raked_counts_and_means
 from dpdist.models.protocol import DRAWS, Draws, Recentred, Resampled, expected_of
@@ -270,19 +270,21 @@ def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | 
 
 def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | None]) -> list[list[LawSpread]]:
     """Draws of every outcome's expectations in a batch's rows, by outcome and law. Laws with the same draws are one."""
-    batch_rows, by_stratum = (
-        rows_of_batch(released.crosstab, batch),
-        [of_stratum.draws for of_stratum in laws if of_stratum is not None],
-    )
-    sizes = [max(map(len, of_law)) for of_law in zip(*by_stratum, strict=True)] or [1] * len(RefitExpectations._fields)
-    by_outcome = [
-        [LawSpread(*(_unknown(draws, batch_rows.stop - batch_rows.start) for _ in range(2))) for draws in sizes]
-        for _ in released.job.outcomes
-    ]
+    batch_rows, by_outcome = rows_of_batch(released.crosstab, batch), list[list[LawSpread]]()
+    if len(batch) == 1:
+        with np.errstate(all="ignore"):
+            of_outcomes = expected_under(released, batch.start, laws[0])
+        by_outcome = [[LawSpread(*pair) for pair in of_outcome] for of_outcome in of_outcomes]
+    else:
+        by_stratum = [of_stratum.draws for of_stratum in laws if of_stratum is not None]
+        sizes = [max(map(len, of_law)) for of_law in zip(*by_stratum, strict=True)] or [1] * len(RefitExpectations._fields)
+        shapes = [(draws, batch_rows.stop - batch_rows.start) for draws in sizes]
+        for _ in released.job.outcomes:
+            by_outcome.append([LawSpread(*(np.full(shape, np.nan) for _ in range(2))) for shape in shapes])
     if all(of_stratum is None or of_stratum.one_sampling for of_stratum in laws):
         for spreads_of_outcome in by_outcome:
             spreads_of_outcome[1] = spreads_of_outcome[0]
-    for stratum, laws_of_stratum in zip(batch, laws, strict=True):
+    for stratum, laws_of_stratum in zip(batch, laws, strict=True) if len(batch) > 1 else ():
         rows = released.crosstab.rows_of(stratum)
         inside = slice(rows.start - batch_rows.start, rows.stop - batch_rows.start)
         with np.errstate(all="ignore"):
@@ -290,15 +292,6 @@ def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | No
                 for spread, expected in zip(outcome, of_outcome, strict=True):
                     spread.weight[:, inside], spread.product[:, inside] = expected
     return by_outcome
-
-
-def _unknown(draws: int, rows: int) -> Floats:
-    """Draws of rows, (draw, row), all NaN. Those of many rows lie in memory as sparse sums over rows read them, which would
-    otherwise copy them for every table.
-    """
-    if rows < MANY_ROWS:
-        return np.full((draws, rows), np.nan)
-    return np.full((rows, draws), np.nan).T
 
 
 def _join(
@@ -452,6 +445,12 @@ def _variance_parts(
     return parts
 
 
+def take_noise(cells: Cells, spread: Spreads) -> list[Floats] | None:
+    """Variances by noise alone of a table whose parts of variances are known, which are then forgotten."""
+    known = spread.parts.pop(cells_key(cells), None)
+    return None if known is None else [parts.noise for parts in known[1]]
+
+
 def noise_variances(released: ReleasedObject, cells: Cells, spread: Spreads) -> list[Floats]:
     """Variances of counts, means and totals by noise alone, (cell,) each."""
     return _noise_variances(released, spread.figures(cells, released.crosstab.count.astype(float))[NOISED])
@@ -474,7 +473,7 @@ def about(draws: Floats, value: Floats) -> Floats:
 def cell_estimates(cells: Cells, n: Floats, weight: Floats, product: Floats) -> tuple[Floats, Floats, Floats]:
     """Counts Σ n E(w|x), means Σ n E(wy|x) / Σ n E(w|x) and totals Σ n E(wy|x) of every cell, (draw, cell)."""
     with np.errstate(all="ignore"):
-        return ratios(cells.sums((n * weight).T).T, cells.sums((n * product).T).T)
+        return ratios(cells.sums(n, weight.T).T, cells.sums(n, product.T).T)
 
 
 def ratios(count: Floats, total: Floats) -> tuple[Floats, Floats, Floats]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from dpdist.core.digests import digest
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import OTHER_LIMITS
-from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints, cells_of_record, codes_of
+from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints, cells_of_record, codes_of, no_draws
 from dpdist.estimation.donors import AbsentRecords, Donors, PeriodTotals, law_of, remembered
 from dpdist.job import Job, Statistic
 from dpdist.mechanisms.tables.bins import BinnedColumns
@@ -566,11 +566,14 @@ class ResidualCells(PublicModel):
 
     def expect(self, theta: Draws, outcome: int = 0) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every crosstab row, (draw, row) each."""
+        pattern = self.design.pattern
         if "products" in theta.values:
             weight, product = theta["weights"], theta["products"][..., outcome]
+            if len(pattern) == weight.shape[1] and np.array_equal(pattern, np.arange(len(pattern))):
+                return weight, product  # draws of many cells are large, and need no copy
         else:
             weight, product = theta["means"][..., 0], theta["means"][..., 0] * theta["means"][..., 1 + outcome]
-        return weight[:, self.design.pattern], product[:, self.design.pattern]
+        return weight[:, pattern], product[:, pattern]
 
     def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         means = theta["means"][0, self.pattern(crosstab_row)]
@@ -719,7 +722,7 @@ class ResidualCells(PublicModel):
         """
         means, size = theta["means"][0], self.sized(theta).count
         predicted = self.posterior(theta).prior.prediction.means[: len(size)]
-        weights, products = np.empty((draws, len(size))), np.empty((draws, len(size), len(self.outcomes)))
+        weights, products = no_draws(draws, len(size)), no_draws(draws, *means[:, 1:].shape)
         of_counts: Floats | None = None
         for block, z in parts:
             z = z[: len(size)]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from pathlib import Path
 
 import pyarrow as pa
 
-from dpdist.core.files import write_text
 from dpdist.publish.printed_tables import FLAG, NO_ESTIMATE, SAMPLE, PrintedColumn, PrintedTable, figure_text, wide_heads
 
 _FORMULA = re.compile(r"[=@＝＠]|[-+－＋](?!\d+\.?\d*$)")
@@ -34,8 +32,8 @@ def _plain(column: pa.ChunkedArray) -> pa.Array:
     return pa.array([plain(text) for text in coded.dictionary.to_pylist()], pa.string()).take(coded.indices)
 
 
-def write_wide(path: Path, table: PrintedTable) -> None:
-    """Writes a table as it is printed. The header line has unique names, each a level across and a statistic.
+def wide_text(table: PrintedTable) -> str:
+    """A table as it is printed, as CSV. The header line has unique names, each a level across and a statistic.
 
     An error, a flag and sample records follow their figures.
     """
@@ -45,7 +43,7 @@ def write_wide(path: Path, table: PrintedTable) -> None:
     columns = (_texts(column) for column in table.printed)
     for row, *figures in zip(table.rows, *columns, strict=True):
         writer.writerow([*map(plain, row), *figures])
-    write_text(path, text.getvalue())
+    return text.getvalue()
 
 
 def _texts(printed: PrintedColumn) -> list[str]:
