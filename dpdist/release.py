@@ -230,11 +230,11 @@ def _run(
                 with _publishing(workers, space, released) as on_batches:
                     released = released if gates is None else _accepted(space, plan, released, *gates, listener, on_batches)
                     _publish(space, released, listener, waits=_held_at_first(space, job), on_batches=on_batches)
-            meter.name_release(key, listener)
-            with private():
-                evaluate(space, plan, key, listener)
-            if job.held_on_a_verdict and not space.replayed:
-                publish_unless_refused(space)
+                    meter.name_release(key, listener)
+                    with private():
+                        evaluate(space, plan, key, listener)
+                    if job.held_on_a_verdict and not space.replayed:
+                        publish_unless_refused(space)
         except Exception:
             log.exception("failed")
             raise

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, overload
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -19,6 +20,28 @@ class Workers(Protocol):
     def __call__(self, work: Callable[[P], R], pieces: Sequence[P]) -> Iterator[R]:
         """Results of the work on every piece, in their order. Work and pieces can be pickled."""
         ...
+
+
+@dataclass(frozen=True)
+class PiecesInTurn(Sequence[P]):
+    """A number of pieces, each made when it is asked for: all of them may be more than memory should hold."""
+
+    piece: Callable[[int], P]
+    number: int
+
+    def __len__(self) -> int:
+        return self.number
+
+    @overload
+    def __getitem__(self, number: int) -> P: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[P]: ...
+
+    def __getitem__(self, number: int | slice) -> Any:
+        if isinstance(number, slice):
+            return [self[k] for k in range(self.number)[number]]
+        return self.piece(range(self.number)[number])
 
 
 _offered: ContextVar[Workers | None] = ContextVar("workers", default=None)

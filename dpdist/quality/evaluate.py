@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from dpdist.core.files import write_json
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Cells, Codes, Crosstab, Floats, Ints
+from dpdist.core.sharing import PiecesInTurn, share_out
 from dpdist.estimation.direct import (
     Direct,
     ReplicateSums,
@@ -418,12 +420,37 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
         if set(job.compare) & set(REFERRED):
             baselines = reference_baselines(job, crosstab, each_block(space.records), each_block(space.reference), key)
         records = _records(space, plan) if _further(job) else None
-        for table in job.tables:
-            published = pq.read_table(space.newest / "tables" / f"{table.name}.parquet").to_pandas()
-            compared = compare(job, table, crosstab, yardsticks, published, source.truth, key, baselines, fits, records)
-            _keep(space, table.name, Confidential(compared))
+        work = _Comparison(job, crosstab, yardsticks, source.truth, key, baselines, fits, records)
+        published = PiecesInTurn(lambda k: (job.tables[k], _published_rows(space, job.tables[k])), len(job.tables))
+        results = share_out(work, published) if records is None and fits is None else map(work, published)
+        for table, compared in zip(job.tables, results, strict=True):
+            _keep(space, table.name, compared)
             tick(1)
         evaluate_microdata(space, plan, key.child("microdata"))
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Work on a table and its published rows: `compare`, with its arguments."""
+
+    job: Job
+    crosstab: Crosstab
+    yardsticks: Mapping[str, Yardstick]
+    truth: Truth | None
+    key: Key
+    baselines: ReferenceBaselines | None
+    fits: BaselineSums | None
+    records: Direct | None
+
+    def __call__(self, published: tuple[Table, pa.Table]) -> Confidential[pa.Table]:
+        table, rows = published[0], published[1].to_pandas()
+        of_file = self.yardsticks, rows, self.truth, self.key, self.baselines, self.fits, self.records
+        compared = compare(self.job, table, self.crosstab, *of_file)
+        return Confidential(pa.Table.from_pandas(compared, preserve_index=False))
+
+
+def _published_rows(space: Workspace, table: Table) -> pa.Table:
+    return pq.read_table(space.newest / "tables" / f"{table.name}.parquet")
 
 
 def _further(job: Job) -> bool:
@@ -450,10 +477,9 @@ def _fit_comparators(space: Workspace, plan: Plan, key: Key, listener: Listener)
         return fit_comparators(plan.job, plan.crosstab, space.records, key.child("compare fitted"), Path(scratch), tick)
 
 
-def _keep(space: Workspace, name: str, rows: Confidential[pd.DataFrame]) -> None:
-    table = pa.Table.from_pandas(rows.disclose_to_custodian(), preserve_index=False)
+def _keep(space: Workspace, name: str, rows: Confidential[pa.Table]) -> None:
     with space.result(space.evaluation / f"{name}.parquet") as path:
-        write_table(path, table)
+        write_table(path, rows.disclose_to_custodian())
 
 
 HOW = "COMPARATOR"

@@ -42,6 +42,7 @@ from dpdist.quality.summary import (
     furthest,
     missing,
     notes,
+    number_of_statistics,
     overall_of,
     verdicts,
     worst,
@@ -125,6 +126,8 @@ def _targets(material: ReportMaterial) -> Iterator[tuple[str, object, object, st
 def rules_of_quality(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
     """Yields how many printed figures the job's rules of quality flag or leave out. Rules change nothing but print."""
     rules = material.job.presentation.quality
+    if not rules.flags and rules.minimum is None and not rules.hide_unreliable:
+        return
     for table in material.job.tables:
         form = printed_table(material.job, table, pq.read_table(material.space.newest / "tables" / f"{table.name}.parquet"))
         for flag in ("unreliable", "caution") if rules.flags else ():
@@ -417,7 +420,7 @@ class JudgedTables(NamedTuple):
 @lru_cache(maxsize=1)
 def _judged(evaluated: Keyed[tuple[Evaluations, ReleasedObject]]) -> JudgedTables:
     evaluations, release = evaluated.value
-    of_noise, noise, unjudged = NoiseErrors.of(release), dict[str, Floats](), list[str]()
+    of_noise, noise, unjudged, number = NoiseErrors.of(release), dict[str, Floats](), list[str](), 0
     for table in sorted(release.job.tables, key=lambda listed: listed.name):
         columns = pq.read_schema(evaluations.path(table.name)).names if table.name in evaluations else ["statistic"]
         if table.name not in evaluations or columns[: columns.index("statistic")] != list(table.by):
@@ -429,7 +432,8 @@ def _judged(evaluated: Keyed[tuple[Evaluations, ReleasedObject]]) -> JudgedTable
         unjudged += [f"{table.name}, {text}" for text in published.missing]
         shown = published.cell >= 0
         noise[table.name] = _errors(of_noise, table, cells, rows[shown], published.cell[shown])
-    judged = verdicts(EvaluatedTables(evaluations, release, noise), release.job.survey.clustered)
+        number += number_of_statistics(rows[shown])
+    judged = verdicts(EvaluatedTables(evaluations, release, noise), release.job.survey.clustered, number)
     return JudgedTables(noise, unjudged, judged)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from dpdist.core.records import counted_and_named
+from dpdist.core.sharing import PiecesInTurn, share_out
 from dpdist.publish.predicted_errors import FAR, FAR_NAMED
 from dpdist.quality.verdict import (
     FAR_RECORDS,
@@ -309,14 +311,38 @@ def overall_of(judged: Judgements) -> Overall:
     return Overall(head, list(bias_lines(judged)), [*sentences, WITHHELD] if fails else sentences, fails, stops)
 
 
-def verdicts(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> dict[str, Verdict | Unpublished | None]:
-    """The verdict on each statistic of each table, by name; None if nothing can be judged."""
-    number = sum(len(rows[["statistic", "variable"]].drop_duplicates()) for rows in tables.values())
+def verdicts(
+    tables: Mapping[str, pd.DataFrame], clustered: bool = False, number: int | None = None
+) -> dict[str, Verdict | Unpublished | None]:
+    """The verdict on each statistic of each table, by name; None if nothing can be judged.
+
+    `number` is that of statistics in all tables, if it is known. Workers share the tables.
+    """
+    names = list(tables)
+    if number is None:
+        number = sum(number_of_statistics(rows) for rows in tables.values())
+    results = share_out(_Judging(number, clustered), PiecesInTurn(lambda k: tables[names[k]], len(names)))
     return {
-        f"{name}, {statistic}": judge(group, number, clustered)
-        for name, rows in tables.items()
-        for statistic, group in by_statistic(rows)
+        f"{name}, {statistic}": verdict
+        for name, of_table in zip(names, results, strict=True)
+        for statistic, verdict in of_table.items()
     }
+
+
+@dataclass(frozen=True)
+class _Judging:
+    """Work on a table's rows of an evaluation: verdicts by statistic."""
+
+    statistics: int
+    clustered: bool
+
+    def __call__(self, rows: pd.DataFrame) -> dict[str, Verdict | Unpublished | None]:
+        return {name: judge(group, self.statistics, self.clustered) for name, group in by_statistic(rows)}
+
+
+def number_of_statistics(rows: pd.DataFrame) -> int:
+    """The number of statistics in a table's rows of an evaluation, by variable."""
+    return len(rows[["statistic", "variable"]].drop_duplicates())
 
 
 def by_statistic(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:

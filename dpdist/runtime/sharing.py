@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import uuid4
 
-from dpdist.core.files import private
+from dpdist.core.files import private, replaced
 from dpdist.core.sharing import Workers
 from dpdist.runtime.executors import Executor, Serial
 from dpdist.storage.workspace import Workspace
@@ -21,19 +22,25 @@ P = TypeVar("P")
 R = TypeVar("R")
 FOLDER = "pieces"
 """Folder in the confidential one. What is made of a held release is not public, so its parameters are not."""
+RESULT = ".result"
+"""End of the name of a result's file."""
+LARGE, ALIGNED, ARRAYS = 2**16, 64, ".arrays"
+"""Bytes of a large array, and the multiple at which it begins in the file of arrays; and the end of that file's name."""
 
 
 @dataclass(frozen=True)
-class WorkPiece(Generic[R]):
-    """Task that does some work on one piece, and returns the piece's number and the result."""
+class WorkPiece:
+    """Task that does some work on one piece, stores the result beside the piece, and returns the piece's number."""
 
     place: str
     name: str
     """Name of the folder of this work. A process opens it once."""
 
-    def __call__(self, number: int) -> tuple[int, R]:
-        result: R = _work(self.place, self.name)(unpickle(self.place, self.name, _file(number)))
-        return number, result
+    def __call__(self, number: int) -> int:
+        space = _space(self.place, self.name)
+        result = _work(self.place, self.name)(unpickle(space, self.name, _file(number)))
+        store(space, self.name, {f"{_file(number)}{RESULT}": result})
+        return number
 
     def unit(self, number: int) -> dict[str, int | str]:
         return {"piece": number}
@@ -47,17 +54,18 @@ class Pieces:
     space: Workspace
 
     def __call__(self, work: Callable[[P], R], pieces: Sequence[P]) -> Iterator[R]:
-        """Results in the order of the pieces. Those that come too early wait."""
-        name, numbers, early = uuid4().hex, range(len(pieces)), dict[int, R]()
+        """Results in the order of the pieces. Those that come too early wait in their files."""
+        name, numbers, finished = uuid4().hex, range(len(pieces)), set[int]()
         try:
-            store(self.space, name, {"work": work, **{_file(number): piece for number, piece in enumerate(pieces)}})
-            task: WorkPiece[R] = WorkPiece(self.space.place, name)
-            results = self.executor.map(task, numbers)
+            store(self.space, name, {"work": work})
+            for number, piece in enumerate(pieces):  # one at a time: all of them may be more than memory should hold
+                store(self.space, name, {_file(number): piece})
+            results = self.executor.map(WorkPiece(self.space.place, name), numbers)
             for number in numbers:
-                while number not in early:
-                    finished_number, result = next(results)
-                    early[finished_number] = result
-                yield early.pop(number)
+                while number not in finished:
+                    finished.add(next(results))
+                result: R = unpickle(self.space, name, f"{_file(number)}{RESULT}")
+                yield result
         finally:
             remove(self.space, folder_of(self.space, name))
 
@@ -77,21 +85,52 @@ def pieces_on(executor: Executor, space: Workspace) -> Iterator[Workers | None]:
 
 
 def store(space: Workspace, name: str, values: dict[str, Any]) -> None:
-    """Stores values for all workers, in a folder of this name."""
-    folder = folder_of(space, name)
+    """Stores values for all workers, in a folder of this name. Large arrays have a file of their own."""
+    folder, paths = folder_of(space, name), list[Path]()
     with private():
         folder.mkdir(parents=True, exist_ok=True)
         for file, value in values.items():
-            (folder / file).write_bytes(pickle.dumps(value))
-    space.store.upload([folder / file for file in values])
+            arrays = list[memoryview]()
+
+            def small(buffer: pickle.PickleBuffer, arrays: list[memoryview] = arrays) -> bool:
+                if buffer.raw().nbytes < LARGE:
+                    return True
+                arrays.append(buffer.raw())
+                return False
+
+            content = pickle.dumps(value, protocol=5, buffer_callback=small)
+            sizes = [array.nbytes for array in arrays]
+            if arrays:
+                paths.append(folder / f"{file}{ARRAYS}")
+                with replaced(paths[-1], durable=False) as temporary, temporary.open("wb") as handle:
+                    for array in arrays:
+                        handle.write(array)
+                        handle.write(bytes(-array.nbytes % ALIGNED))
+            paths.append(folder / file)
+            with replaced(paths[-1], durable=False) as temporary:
+                temporary.write_bytes(pickle.dumps((content, sizes)))
+    space.store.upload(paths)
 
 
-def unpickle(place: str, name: str, file: str) -> Any:
-    """A value that `store` has stored in the workspace at this place."""
-    space = _space(place, name)
+def unpickle(space: Workspace, name: str, file: str) -> Any:
+    """A value that `store` has stored in a workspace, in the folder of this name.
+
+    Large arrays are mapped from their file, so that all workers of a machine have them in memory once. Changes of such an
+    array stay in this process.
+    """
     path = folder_of(space, name) / file
     space.store.download(path)
-    return pickle.loads(path.read_bytes())
+    content, sizes = pickle.loads(path.read_bytes())
+    arrays, start = list[memoryview](), 0
+    if sizes:
+        path = path.with_name(f"{file}{ARRAYS}")
+        space.store.download(path)
+        with path.open("rb") as handle:
+            mapped = memoryview(mmap(handle.fileno(), 0, access=ACCESS_COPY))
+        for size in sizes:
+            arrays.append(mapped[start : start + size])
+            start += size + -size % ALIGNED
+    return pickle.loads(content, buffers=arrays)
 
 
 def folder_of(space: Workspace, name: str) -> Path:
@@ -116,7 +155,7 @@ def _space(place: str, name: str) -> Workspace:
 
 @lru_cache(maxsize=1)
 def _work(place: str, name: str) -> Callable[[Any], Any]:
-    work: Callable[[Any], Any] = unpickle(place, name, "work")
+    work: Callable[[Any], Any] = unpickle(_space(place, name), name, "work")
     return work
 
 
@@ -196,5 +235,5 @@ class StoredRelease(Generic[P]):
 
 @lru_cache(maxsize=1)
 def _texts(place: str, name: str, batch: int) -> list[Mapping[str, str]]:
-    texts: list[Mapping[str, str]] = unpickle(place, name, f"{batch:06d}")
+    texts: list[Mapping[str, str]] = unpickle(_space(place, name), name, f"{batch:06d}")
     return texts

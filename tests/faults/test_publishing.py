@@ -80,17 +80,28 @@ def test_a_publication_that_is_killed_ends_with_the_same_bytes_and_draws_nothing
 
 
 @pytest.mark.long
-def test_draws_of_many_sums_are_shared_by_workers_and_have_the_bytes_of_one_process(tmp_path: Path) -> None:
-    """A table of 3,248 cells is solved by products: its draws are blocks of right sides, and every block is a task."""
-    keys = {"mechanism": {"name": "tables"}, "budget": {"epsilon": "8"}, "publish": "always"}
-    job, tasks = sized_job(tmp_path, (56, 58), [["c0", "c1"]], 12_000, **keys), list[object]()
+def test_draws_of_many_sums_and_tables_are_shared_by_workers_and_have_the_bytes_of_one_process(tmp_path: Path) -> None:
+    """A table of 3,248 cells is solved by products: its draws are blocks of right sides, and every block is a task. So is
+    every table, its evaluation and its verdict.
+    """
+    keys = {"mechanism": {"name": "tables"}, "budget": {"epsilon": "8"}, "publish": "unless_refused"}
+    job, tasks = sized_job(tmp_path, (56, 58), [["c0", "c1"], ["c0"]], 12_000, **keys), list[object]()
 
     def hear(event: Event) -> None:
         if event.kind == "task" and event.unit["task"] == "WorkPiece":
             tasks.append(event.unit["piece"])
 
-    dpdist.run(load_job(job), tmp_path / "one")
+    one, two = tmp_path / "one", tmp_path / "two"
+    dpdist.run(load_job(job), one)
     dask = load_job(job, ["runtime.executor=dask", "runtime.workers=2"])
-    dpdist.run(dask, tmp_path / "two", replay=tmp_path / "one" / "confidential", listener=hear)
-    assert len(tasks) >= 2 * 3
-    assert public_bytes(tmp_path / "two") == public_bytes(tmp_path / "one")
+    dpdist.run(dask, two, replay=one / "confidential", listener=hear)
+    assert len(tasks) >= 2 * 3 + 2 * 2
+    folder = "public" if (one / "public").exists() else "held"
+    for name in ("tables", "synthetic"):
+        published = [sorted(path.read_bytes() for path in (of / name).iterdir()) for of in (one / folder, two / "public")]
+        assert published[0] == published[1]
+    evaluations = [
+        sorted(path.read_bytes() for path in (of / "confidential" / "evaluation").iterdir()) for of in (one, two)
+    ]
+    assert len(evaluations[0]) == 2
+    assert evaluations[0] == evaluations[1]
