@@ -178,8 +178,9 @@ def reallocated(
 
         reference, history = drawn(weights, 4_000, 10 + seed), tuple[PeriodTotals, ...]()
         for period in range(1, periods):
-            before = release(PUBLIC, Files(reference, drawn(later, records, 20 * period + seed, areas)), epsilon, seed)
-            history = (totals_of(before),)
+            file = drawn(later, records, 20 * period + seed, areas)
+            before = release(PUBLIC, Files(reference, file), epsilon, seed + 50 * (period - 1), history=history)
+            history = (*history, totals_of(before, str(2020 + period)))
         files = Files(reference, drawn(later, records, 20 * periods + seed, areas))
         codes, base = base_cells(files.current.codes)
         count = np.bincount(base) * later[codes[:, 0], codes[:, 1]]
@@ -223,19 +224,20 @@ def test_an_area_runs_away_if_sums_show_as_much_of_it_as_of_other_cells(monkeypa
     assert np.median(reallocated(areas_of(0.25), 4_000, 1.0, 4, 0.3).ratio) > 2.0
 
 
-def totals_of(published: Release) -> PeriodTotals:
+def totals_of(published: Release, period: str) -> PeriodTotals:
     """What a later period learns."""
     model, system, noisy = published.model, published.system, published.noisy
     sums = [part / UNIT for part in model.by_measurement(noisy)]
     calibrated, _ = system.limits(model.calibration(system, noisy))
     first, *of_tables = model._reading(system, noisy).limits
-    return system.totals("2020", calibrated, of_tables, sums, first)
+    return system.totals(period, calibrated, of_tables, sums, first)
 
 
-def test_the_next_period_keeps_an_areas_weights() -> None:
-    """Public numbers change before the first period and stay: the second one has no change to see."""
-    found = reallocated(areas_of(0.25), 4_000, 8.0, 3, 0.3, periods=2)
-    assert np.abs(found.ratio - 1.0).max() < 0.15
+@pytest.mark.parametrize("periods", [2, 3])
+def test_the_next_periods_keep_an_areas_weights(periods: int) -> None:
+    """Public numbers change before the first period and stay: later ones have no change to see."""
+    found = reallocated(areas_of(0.25), 4_000, 8.0, 3, 0.3, periods=periods)
+    assert np.abs(found.ratio - 1.0).max() < 0.2
     assert (found.error <= 2.0 * NOMINAL).all()
     assert (found.covered.mean(axis=0) >= 0.86).all()
 

@@ -590,11 +590,13 @@ class TableSystem:
         if not self.secret:
             sizes = Sizes.public(np.bincount(cross, weights=earlier.size).astype(np.float64))
             law = ResidualPrior.of(self.at_crosses, sizes, list(codes.T), cells)
-            predicted = [self.at_crosses.means[place, 0] for place in places]
-            last = self.later[-1]
-            of_file = float(last.count @ last.weight / (last.count @ predicted[-1]))
-            ratio = [totals.weight / means for totals, means in zip(self.later, predicted, strict=True)]
-            factor = np.concatenate([np.full(len(self.codes), of_file), *ratio])[:, None] * np.ones(len(self.lowest))
+            # One factor for all cells of a period: a cell's own would multiply what changes of its numbers add.
+            ratios = [
+                float(totals.count @ totals.weight / (totals.count @ self.at_crosses.means[place, 0]))
+                for totals, place in pairs
+            ]
+            cells_of = [len(self.codes), *map(len, places)]
+            factor = np.repeat([ratios[-1], *ratios], cells_of)[:, None] * np.ones(len(self.lowest))
             changed, resized = self._changes_of_periods(earlier), self.changes.of_all
             return replace(law, earlier=earlier, changed=changed, resized=resized, factor=factor)
         growth = float(self.later[-1].count.sum() / self.numbers.count.sum())
