@@ -16,7 +16,7 @@ from dpdist.approval.acceptance import cautions as of_gates
 from dpdist.approval.acceptance import described as gates_described
 from dpdist.approval.holding import publish_approved, publish_unless_refused
 from dpdist.core.cautions import Caution
-from dpdist.core.files import private
+from dpdist.core.files import private, publishing, recover, refuse_links
 from dpdist.core.keys import Key
 from dpdist.core.progress import Event, Listener, silent, without_sizes
 from dpdist.core.public_files import HELD, MANIFEST
@@ -48,7 +48,6 @@ from dpdist.publish.released import (
     run_here,
     with_totals,
 )
-from dpdist.publish.swapping import publishing, recover, refuse_links
 from dpdist.quality.cautions import cautions as of_plan
 from dpdist.quality.evaluate import evaluate
 from dpdist.quality.predicted.prediction import ErrorPrediction

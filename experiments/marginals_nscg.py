@@ -42,8 +42,8 @@ from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.protocol import noise_of, run_rounds
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.marginals.beyond_bound import ReferenceWeights
 from dpdist.mechanisms.marginals.coded_tables import CodedTables, errors_of_counts
+from dpdist.mechanisms.marginals.fitting import ReferenceWeights
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.quality.microdata import RecordCodes, total_variation

@@ -37,9 +37,9 @@ import pandas as pd
 
 from dpdist.confidential.records import Records
 from dpdist.core.cautions import Caution
-from dpdist.core.digests import digest
 from dpdist.core.errors import JobError, NotAccepted, Problem
 from dpdist.core.files import write_json
+from dpdist.core.keys import digest
 from dpdist.core.records import UNIT, Crosstab, Floats
 from dpdist.engine.protocol import Noise
 from dpdist.job import Gate, Job, Statistic, Table, budget_text

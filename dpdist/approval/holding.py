@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpdist.core.errors import WorkspaceError, control
-from dpdist.core.files import private, sha256, shared, write_json, write_text
+from dpdist.core.files import aside, private, publishing, sha256, shared, swap_in, write_json, write_text
 from dpdist.core.minisign import PublicKey, SecretKey, SignatureError
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, read_object
 from dpdist.estimation.crosstab_table import read_job
 from dpdist.opening.verifying import refuse_unverified
-from dpdist.publish.swapping import aside, publishing, swap_in
 from dpdist.quality.report_page import material_of, overall_verdict
 from dpdist.storage.workspace import Workspace
 

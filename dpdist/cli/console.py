@@ -16,8 +16,7 @@ from rich.segment import Segment
 from typer.core import TyperGroup
 
 from dpdist.core.errors import DpdistError, escape
-from dpdist.core.this_process import collect_from_here
-from dpdist.runtime.interrupts import as_interrupt
+from dpdist.core.this_process import as_interrupt, collect_from_here
 
 INTERNAL = 70
 """Exit code of a fault of the program (EX_SOFTWARE of sysexits.h), which would recur with the same command."""

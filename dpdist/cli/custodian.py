@@ -15,8 +15,8 @@ from rich.text import Text
 from dpdist.cli.table_text import paragraphs, table_text
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
+from dpdist.core.files import recover
 from dpdist.opening.results import Evaluations
-from dpdist.publish.swapping import recover
 from dpdist.quality.report_material import ReportMaterial
 from dpdist.quality.report_page import material_of, overall_verdict, write_report
 from dpdist.quality.summary import GIVEN, LOOKED, Overall, by_statistic, errors, missing, notes, worst

@@ -66,7 +66,7 @@ def init(
         from dpdist.job.loading import to_do
         from dpdist.survey.domains import domains_by_value, domains_of, labels_of
         from dpdist.survey.source import open_file
-        from dpdist.survey.statistical_file import SPSS
+        from dpdist.survey.typed_file import SPSS
 
         asks = not yes and sys.stdin.isatty()
         tables = _tables(table)

@@ -12,10 +12,15 @@ from typing import Annotated
 
 import typer
 
-from dpdist.cli import cluster, diff, init, ledger, releases, stan, trials, verify
+from dpdist.cli import cluster, init, ledger, releases, stan, trials, verify
 from dpdist.cli.console import Verbs
-from dpdist.core.this_process import import_without_collecting, open_standard_streams, write_no_core
-from dpdist.runtime.interrupts import interrupt, remember_interrupts
+from dpdist.core.this_process import (
+    import_without_collecting,
+    interrupt,
+    open_standard_streams,
+    remember_interrupts,
+    write_no_core,
+)
 
 app = typer.Typer(
     cls=Verbs,
@@ -49,7 +54,7 @@ app.add_typer(ledger.app, name="ledger")
 app.add_typer(stan.app, name="stan")
 for verb in (
     *(init.init, init.show, releases.validate, releases.plan, releases.run, releases.status, releases.report),
-    *(releases.publish, verify.approve, verify.verify, verify.sign, verify.keygen, diff.diff, diff.series),
+    *(releases.publish, verify.approve, verify.verify, verify.sign, verify.keygen, verify.diff, verify.series),
     *(trials.rehearse, trials.calibrate, trials.study, trials.audit, init.explain, init.schema),
 ):
     app.command()(verb)

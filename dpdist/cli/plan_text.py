@@ -12,7 +12,7 @@ from dpdist.cli.table_text import facts_text, promise, stated_cautions
 from dpdist.core.cautions import described as described_cautions
 from dpdist.core.progress import Listener
 from dpdist.job import budget_text
-from dpdist.ledger.charging import terms
+from dpdist.ledger.runs import terms
 from dpdist.planning.plan import (
     SIZES_SECRET,
     Plan,

@@ -61,7 +61,7 @@ def validate(
             from dpdist.cli.caution_lines import caution_lines
             from dpdist.cli.loading import read_job
             from dpdist.cli.plan_text import clipped, for_custodian, valid_text
-            from dpdist.ledger.charging import terms
+            from dpdist.ledger.runs import terms
             from dpdist.release import cautions
             from dpdist.release import validate as validate_job
 

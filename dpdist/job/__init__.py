@@ -5,14 +5,24 @@ Public domains and bounds of columns are stated in the job. They are never infer
 
 from dpdist.job.budget import LedgerSettings, Limits, ReleaseBudget, Window, epsilon_of, rho_of
 from dpdist.job.data import Column, DesignEffect, ReplicateWeights, Simulate, TextFile
-from dpdist.job.families import FAMILIES, MODELS, SAMPLERS, Family, family_facts
-from dpdist.job.hierarchies import Hierarchy
+from dpdist.job.families import (
+    FAMILIES,
+    MODELS,
+    SAMPLERS,
+    Diagnostics,
+    Family,
+    Model,
+    Prior,
+    Program,
+    Runtime,
+    Sampler,
+    family_facts,
+)
 from dpdist.job.mechanism import Contradiction, JobView, MechanismSpec, Noisy, declared
-from dpdist.job.model import Diagnostics, Model, Prior, Program, Runtime, Sampler
 from dpdist.job.presentation import FLAGS, Gate, Presentation, refuse_formats
 from dpdist.job.reference import Fit, Reference, SimulatedReference
 from dpdist.job.specs import SPECS, Former, Mechanism, spec_of, those
-from dpdist.job.tables import Statistic, Table
+from dpdist.job.tables import Hierarchy, Statistic, Table
 from dpdist.job.values import (
     LEAST_BUDGET,
     TOO_LITTLE,

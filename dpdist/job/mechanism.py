@@ -17,8 +17,7 @@ from pydantic import Field, model_validator
 from dpdist.core.errors import Problem
 from dpdist.job.budget import ReleaseBudget
 from dpdist.job.data import Column, Survey
-from dpdist.job.families import samplers_of
-from dpdist.job.model import Model, Record, Sampler
+from dpdist.job.families import Model, Record, Sampler, samplers_of
 from dpdist.job.reference import Reference
 from dpdist.job.tables import Rake
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Fallback, Frozen, Guarantee, StatisticName

@@ -23,14 +23,12 @@ from dpdist.job.budget import (
     rho_of,
 )
 from dpdist.job.data import Column, Input, Keep, Recode, Survey
-from dpdist.job.families import MODELS, samplers_of
-from dpdist.job.hierarchies import Hierarchies, Nesting, nestings
-from dpdist.job.model import Diagnostics, Model, Outcome, Record, Runtime, Sampler
+from dpdist.job.families import MODELS, Diagnostics, Model, Outcome, Record, Runtime, Sampler, samplers_of
 from dpdist.job.presentation import Acceptance, Approval, Correction, Presentation
 from dpdist.job.reference import Fit, HistogramReference, HistogramsAlone, Reference
 from dpdist.job.specs import SPECS, STORED, Former, Mechanism
 from dpdist.job.statistics import KINDS
-from dpdist.job.tables import ListedOut, Microdata, Rake, Table
+from dpdist.job.tables import Hierarchies, ListedOut, Microdata, Nesting, Rake, Table, nestings
 from dpdist.job.values import (
     ColumnName,
     Comparator,

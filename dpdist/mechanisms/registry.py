@@ -10,8 +10,7 @@ from dpdist.core.confidential import Confidential
 from dpdist.engine.protocol import ListsQueries, Mechanism, Rounds, StratumRecorder
 from dpdist.job import SPECS, Former, Job
 from dpdist.mechanisms.parts import REQUIRED, Incomplete, Parts, check
-from dpdist.mechanisms.promises import per_set, promise_of
-from dpdist.mechanisms.stratum_sums import NoisySums
+from dpdist.mechanisms.promises import NoisySums, per_set, promise_of
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import (
     Concentrated,

@@ -8,12 +8,10 @@ from typing import Any, cast
 
 from dpdist.core.plugins import Members
 from dpdist.job import MODELS, Family
-from dpdist.models.bernoulli import Bernoulli
-from dpdist.models.beta import Beta, BetaRegression
+from dpdist.models.beta import Bernoulli, Beta, BetaRegression
 from dpdist.models.copula.model import Scores
 from dpdist.models.lognormal.model import Lognormal
-from dpdist.models.negative_binomial import NegativeBinomial, NegativeBinomialMixture
-from dpdist.models.poisson import Poisson, PoissonRegression
+from dpdist.models.negative_binomial import NegativeBinomial, NegativeBinomialMixture, Poisson, PoissonRegression
 from dpdist.models.protocol import Builder
 from dpdist.models.user import User
 

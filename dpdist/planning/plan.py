@@ -17,7 +17,7 @@ from dpdist.estimation.direct import Direct
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import DesignEffect, Job, StatisticName, budget_text
 from dpdist.job.data import LARGEST_EFFECT
-from dpdist.job.hierarchies import Nesting
+from dpdist.job.tables import Nesting
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import proof_of
 from dpdist.models.protocol import (

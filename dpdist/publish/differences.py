@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from dpdist.core.errors import AnalysisError, WorkspaceError
 from dpdist.core.public_files import MANIFEST, read_object
 from dpdist.core.records import Floats
-from dpdist.estimation.estimators import STATISTICS, t_interval
-from dpdist.estimation.raking import margins_of
+from dpdist.estimation.estimators import STATISTICS, margins_of, t_interval
 from dpdist.job import Table, those
 from dpdist.models.protocol import DRAWS, DrawnTogether, Draws, LearnsFromRecords, expected_of
 from dpdist.publish.opened import Release

@@ -18,7 +18,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from dpdist.core.errors import installed
-from dpdist.core.files import RELEASE, sha256, version_of, write_json, write_text
+from dpdist.core.files import RELEASE, aside, sha256, swap_in, version_of, write_json, write_text
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, canonical, release_id
 from dpdist.core.records import Floats
@@ -36,7 +36,6 @@ from dpdist.publish.refit import Expected
 from dpdist.publish.released import ByBatch, ReleasedObject, run_here, write_released
 from dpdist.publish.standard_errors import CellsKey, cells_key, simulate_errors, take_noise
 from dpdist.publish.statement import statement
-from dpdist.publish.swapping import aside, swap_in
 from dpdist.publish.synthesis import expectations, synthesize
 from dpdist.publish.tables import Grounds, table
 from dpdist.publish.writers.codebook import write_codebook, write_ddi, write_registry

@@ -16,9 +16,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from dpdist.core.records import Cells, Codes, Floats, Ints
-from dpdist.estimation.estimators import Interval, Stages, combine_sets, met_units, t_interval
+from dpdist.estimation.estimators import Interval, Stages, combine_sets, margins_of, met_units, t_interval
 from dpdist.estimation.linear import Below, StatisticFigures, Units, figures_of, variance, woodruff
-from dpdist.estimation.raking import margins_of
 from dpdist.job import Column, Statistic
 from dpdist.models.protocol import Distributed, Draws, LearnsFromRecords, OfAnswers
 from dpdist.publish.refit import Laws

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from dpdist.core.digests import Keyed, digest
+from dpdist.core.keys import Keyed, digest
 from dpdist.core.records import Cells, Floats
 from dpdist.estimation.donors import CELL
 from dpdist.estimation.estimators import STATISTICS, Interval, PsuSums, counts_and_means, t_interval

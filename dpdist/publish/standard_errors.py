@@ -17,8 +17,16 @@ import scipy
 
 from dpdist.core.progress import within
 from dpdist.core.records import Cells, Floats, Ints
-from dpdist.estimation.estimators import NORMAL_90, Figures, PsuSums, counts_and_means
-from dpdist.estimation.raking import Margin, factors, margins_of, raked_counts_and_means
+from dpdist.estimation.estimators import (
+    NORMAL_90,
+    Figures,
+    Margin,
+    PsuSums,
+    counts_and_means,
+    factors,
+    margins_of,
+    raked_counts_and_means,
+)
 from dpdist.models.protocol import DRAWS, Draws, Recentred, Resampled, expected_of
 from dpdist.privacy.noisy_counts import counted_again
 from dpdist.publish.refit import Expected, Laws, Recount, RefitExpectations, expected_under, refitted

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.core.records import Cells, Codes, Floats
-from dpdist.estimation.estimators import STATISTICS, Interval, PsuSums, record_sums
-from dpdist.estimation.raking import Margin, factors, margins_of
+from dpdist.estimation.estimators import STATISTICS, Interval, Margin, PsuSums, factors, margins_of, record_sums
 from dpdist.job import Job, family_facts
 from dpdist.models.protocol import Draws, Expectation, LearnsFromRecords, Presampled, StratumModel, Synthesizer, expected_of
 from dpdist.publish.refit import Expected

@@ -16,10 +16,11 @@ from dpdist.estimation.estimators import (
     PsuSums,
     combine_sets,
     counts_and_means,
+    margins_of,
     positive_interval,
+    raked_counts_and_means,
     t_interval,
 )
-from dpdist.estimation.raking import margins_of, raked_counts_and_means
 from dpdist.job import Table
 from dpdist.publish.further_statistics import Material, further_intervals
 from dpdist.publish.noisy_figures import NoisedTables

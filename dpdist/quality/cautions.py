@@ -11,7 +11,7 @@ import numpy as np
 from dpdist.core.cautions import Caution
 from dpdist.core.records import Crosstab, first_named
 from dpdist.estimation.donors import DONORS
-from dpdist.estimation.raking import margins_of
+from dpdist.estimation.estimators import margins_of
 from dpdist.job import Job, family_facts
 from dpdist.job.values import budget_text
 from dpdist.models.copula.model import Scores

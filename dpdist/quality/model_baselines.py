@@ -18,7 +18,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Cells, Codes, Crosstab, Floats
 from dpdist.engine.protocol import Carry, Pass, Released, Unrecorded, Unwatched, combine, drive, fresh_noise
-from dpdist.estimation.raking import NotMet, factors, margins_of
+from dpdist.estimation.estimators import NotMet, factors, margins_of
 from dpdist.job import Comparator, Job, StatisticName, budget_text
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from dpdist.core.digests import Keyed, digest
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, sha256, write_text
+from dpdist.core.keys import Keyed, digest
 from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
 from dpdist.core.records import Cells, Crosstab, Floats, Ints

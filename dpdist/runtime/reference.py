@@ -15,10 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from dpdist.confidential.records import Records
-from dpdist.core.digests import digest
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import replaced, write_text
-from dpdist.core.keys import Key
+from dpdist.core.keys import Key, digest
 from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Crosstab, Floats, Ints
 from dpdist.engine.protocol import Learned, Noise

@@ -20,7 +20,7 @@ import numpy as np
 from dpdist.core.files import replaced
 from dpdist.core.records import Floats, Ints
 from dpdist.models.protocol import Draws, Parameter
-from dpdist.storage.bucket import Bucket
+from dpdist.storage.objects import Bucket
 from dpdist.storage.store import Store
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Floats
 from dpdist.job import Job, Runtime
+from dpdist.job.families import Record
 from dpdist.job.loading import JobLike, job_of
-from dpdist.job.model import Record
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import NoGuarantee
 from dpdist.release import run

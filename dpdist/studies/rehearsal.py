@@ -21,9 +21,9 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from dpdist.core.digests import digest
 from dpdist.core.errors import DataError, DpdistError, FitError, JobError, Problem, WorkspaceError, require
 from dpdist.core.files import exclusive, scratch, write_text
+from dpdist.core.keys import digest
 from dpdist.core.progress import Event, Listener, silent, stage
 from dpdist.core.this_process import refuse_nested_start
 from dpdist.job import Job

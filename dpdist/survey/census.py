@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Codes, Crosstab, Floats, Ints, Level, SmallCounts
-from dpdist.estimation.direct import ReplicateSums, SamplingDesign
-from dpdist.estimation.domains import replication
+from dpdist.estimation.direct import ReplicateSums, SamplingDesign, replication
 from dpdist.estimation.estimators import crossed_products, replicate_df, summable
 from dpdist.job import Job, family_facts
 from dpdist.survey.checks import CheckedBatch, Findings, Mask, check, recoded

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpdist.core.errors import Problem
 from dpdist.core.records import Codes, Crosstab, Floats, Ints, Level
-from dpdist.estimation.raking import Margin, NotMet, factors, margins_of
+from dpdist.estimation.estimators import Margin, NotMet, factors, margins_of
 from dpdist.job import Column, Job
 from dpdist.job.data import NOT_REPORTED, Keep, Recode, level_text
 from dpdist.job.families import families_for, family_facts

@@ -18,8 +18,16 @@ from dpdist.job.values import NUMBER
 from dpdist.survey.checks import DECIMAL_TEXT
 from dpdist.survey.csv_file import guess_format
 from dpdist.survey.source import Source
-from dpdist.survey.statistical_file import StatisticalSource
-from dpdist.survey.typed_file import STATISTICAL, OneFile, decode, is_number, is_text, plain_type, plain_values
+from dpdist.survey.typed_file import (
+    STATISTICAL,
+    OneFile,
+    StatisticalSource,
+    decode,
+    is_number,
+    is_text,
+    plain_type,
+    plain_values,
+)
 
 MOST_LEVELS = 200
 MOST_CODES = 10_000

@@ -36,7 +36,7 @@ PLACES = {
     "": "dpdist.survey.source:ParquetSource",
     "csv": "dpdist.survey.csv_file:CsvSource",
     "gz": "dpdist.survey.csv_file:CsvSource",
-    **{suffix.removeprefix("."): "dpdist.survey.statistical_file:StatisticalSource" for suffix in STATISTICAL},
+    **{suffix.removeprefix("."): "dpdist.survey.typed_file:StatisticalSource" for suffix in STATISTICAL},
 }
 """Places of dpdist's readers by a file's suffix, in small letters without its dot. Those of plug-ins are entry points."""
 NO_READER = "fix the plug-in, or store the file as Parquet or CSV"

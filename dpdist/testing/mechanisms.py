@@ -401,7 +401,7 @@ def problems_of_noise(name: str, statement: Mapping[str, Any], laws: Collection[
     return lines + [f"{name}: the statement names {WORDS[law]} noise, but none is drawn" for law in sorted(named - actual)]
 
 
-SEES_RECORDS = ("confidential", "engine", "runtime", "sampling", "storage", "survey", "mechanisms.stratum_sums")
+SEES_RECORDS = ("confidential", "engine", "runtime", "sampling", "storage", "survey", "mechanisms.promises")
 """Parts of dpdist that no public half may import."""
 NO_KEYS: Mapping[str, Any] = MappingProxyType({})
 

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import dpdist
 from dpdist.cli.caution_lines import caution_lines
 from dpdist.cli.main import app
-from dpdist.ledger.charging import NOT_COUNTED
+from dpdist.ledger.runs import NOT_COUNTED
 from dpdist.release import cautions
 
 CANARY = 987654.321

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from dpdist.core.digests import WRITTEN, digest
+from dpdist.core.keys import WRITTEN, digest
 from dpdist.mechanisms.sanitized_lognormal.post import SanitizedLognormal
 
 
@@ -63,7 +63,7 @@ def test_equal_values_have_equal_checksums_however_they_were_made() -> None:
 
 def test_another_process_finds_the_same_checksum() -> None:
     """Hashes of Python itself change with the process."""
-    line = "from dpdist.core.digests import digest; print(digest({'b': 1.5, 'a': ('x', None)}))"
+    line = "from dpdist.core.keys import digest; print(digest({'b': 1.5, 'a': ('x', None)}))"
     said = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == digest({"a": ("x", None), "b": 1.5})
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpdist.core.records import Crosstab
-from dpdist.job.hierarchies import UNSEEN, UnnestedError, parents_in
+from dpdist.job.tables import UNSEEN, UnnestedError, parents_in
 
 LEVELS = {"region": ("N", "S"), "state": ("a", "b", "c"), "county": (1, 2, 3, 4)}
 

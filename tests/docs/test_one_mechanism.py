@@ -56,7 +56,7 @@ def test_no_room_asks_for_one_mechanism_s_class() -> None:
         ("from dpdist.mechanisms.tables.cells import ResidualCells\nisinstance(model, ResidualCells)", 1),
         ("from dpdist.mechanisms.tables.cells import ResidualCells as C\nisinstance(model, C | Scores)", 1),
         ("from dpdist.models import Lognormal\nissubclass(kind, (int, Lognormal))", 1),
-        ("from dpdist.models.poisson import Poisson\nmatch model:\n    case Poisson():\n        pass", 1),
+        ("from dpdist.models.negative_binomial import Poisson\nmatch model:\n    case Poisson():\n        pass", 1),
         ("from dpdist.models.protocol import Expectation\nisinstance(model, Expectation)", 0),
         ("from dpdist.mechanisms.parts import Figures\nisinstance(figures, Figures)", 0),
     ],

@@ -12,8 +12,17 @@ import pytest
 import dpdist
 from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import TOTAL, Crosstab, cross
-from dpdist.estimation.estimators import STATISTICS, Stage, counts_and_means, record_sums
-from dpdist.estimation.raking import Margin, NotMet, factors, raked, raked_counts_and_means
+from dpdist.estimation.estimators import (
+    STATISTICS,
+    Margin,
+    NotMet,
+    Stage,
+    counts_and_means,
+    factors,
+    raked,
+    raked_counts_and_means,
+    record_sums,
+)
 from dpdist.job.loading import find_job
 
 GOLDEN = pd.read_csv(Path(__file__).parents[1] / "survey" / "golden" / "golden.csv", dtype={"domain": str})

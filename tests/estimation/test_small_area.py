@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpdist.estimation.small_area import composite, shrink
+from dpdist.estimation.least_squares import composite, shrink
 
 VALUES = np.array([3.0, 9.0, 4.0, 12.0, 7.0])
 

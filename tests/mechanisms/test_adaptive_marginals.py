@@ -20,8 +20,8 @@ from dpdist.mechanisms.marginals.fitting import averaged_tables
 from dpdist.mechanisms.marginals.post import Marginals
 from dpdist.mechanisms.marginals.query import TableAndValueSums, in_rounds
 from dpdist.mechanisms.marginals.sensitivity import CHOICE_OF_ROUND, PART_OF_ROUNDS, SINGLES, moved_counts
+from dpdist.mechanisms.promises import LossExceeded
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.mechanisms.stratum_sums import LossExceeded
 from dpdist.sampling.samplers import ExactSampler
 
 ADAPTIVE = ", select: adaptive"

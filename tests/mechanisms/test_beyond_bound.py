@@ -17,8 +17,8 @@ from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.protocol import noise_of, run_rounds
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.marginals.beyond_bound import ReferenceWeights, beyond
 from dpdist.mechanisms.marginals.coded_tables import errors_of_counts
+from dpdist.mechanisms.marginals.fitting import ReferenceWeights, beyond
 from dpdist.mechanisms.marginals.post import Marginals
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS

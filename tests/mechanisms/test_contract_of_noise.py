@@ -25,7 +25,7 @@ from dpdist.mechanisms.perturbed_histogram import post, query
 from dpdist.mechanisms.perturbed_histogram.post import Histogram
 from dpdist.mechanisms.perturbed_histogram.query import HistogramCounts, PerturbedHistogramMechanism
 from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts, scale_of
-from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, released_sets
+from dpdist.mechanisms.promises import Defined, LossExceeded, released_sets
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Moved, NoisyQuery
 from dpdist.testing.losses import CapturedStratum, answered, exactly, problems_of_scale

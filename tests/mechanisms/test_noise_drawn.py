@@ -17,12 +17,11 @@ from dpdist.core.records import Crosstab, Floats
 from dpdist.engine.protocol import Noise, Pass, Released, drive, fresh_noise
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms import stratum_sums
+from dpdist.mechanisms import promises
 from dpdist.mechanisms.parts import builder_of
-from dpdist.mechanisms.promises import NOT_REFUSED
+from dpdist.mechanisms.promises import NOT_REFUSED, LossExceeded
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.mechanisms.sanitized_lognormal.post import SanitizedLognormal
-from dpdist.mechanisms.stratum_sums import LossExceeded
 from dpdist.models.protocol import StratumModel
 from dpdist.sampling import facts
 from dpdist.sampling.samplers import ExactSampler
@@ -162,7 +161,7 @@ def test_a_mechanism_asks_for_noise_of_the_scale_that_its_promise_needs(case: st
 
 @pytest.mark.parametrize("case", CASES)
 def test_noise_a_fifth_smaller_than_its_query_states_is_refused(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stratum_sums, "Noise", lambda scale, *rest: Noise(scale * Fraction(4, 5), *rest))
+    monkeypatch.setattr(promises, "Noise", lambda scale, *rest: Noise(scale * Fraction(4, 5), *rest))
     with pytest.raises(LossExceeded, match="does not state what its noise loses"):
         driven(CASES[case][0])
 

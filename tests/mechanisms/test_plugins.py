@@ -32,8 +32,8 @@ from dpdist.engine.protocol import Measurement
 from dpdist.job import MODELS, SPECS, WEIGHT_RULES, Job
 from dpdist.job.statistics import KINDS as STATISTICS
 from dpdist.mechanisms.parts import Incomplete, builder_of
+from dpdist.mechanisms.promises import Defined, LossExceeded
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.mechanisms.stratum_sums import Defined, LossExceeded
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Moved, NoisyQuery, Strict
 from dpdist.survey.source import READERS, open_file
@@ -289,7 +289,7 @@ class Faulty(Noisy):
         return "strict"
 """
 FAMILY = """
-from dpdist.models.poisson import Poisson
+from dpdist.models.negative_binomial import Poisson
 from dpdist.job.families import COUNT, FamilyFacts
 class Faulty(Poisson):
     {contract}

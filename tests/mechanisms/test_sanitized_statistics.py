@@ -19,8 +19,7 @@ from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import TOTAL, Floats
 from dpdist.job import Job
 from dpdist.job.loading import find_job, parse_job
-from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, WinsorisedMoments, laplace_scale, noise_variances
-from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
+from dpdist.mechanisms.sanitized_lognormal.post import (
     STRETCH,
     InvertedFit,
     ReferenceMoments,
@@ -29,6 +28,7 @@ from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import (
     sampling_errors,
     whitening_of,
 )
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, WinsorisedMoments, laplace_scale, noise_variances
 from dpdist.models.protocol import Improper
 
 JOB = """

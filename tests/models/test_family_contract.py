@@ -15,8 +15,7 @@ from scipy.stats import beta, expon, lognorm, poisson
 from dpdist.job.families import COUNT, FAMILIES, POSITIVE, SAMPLERS, UNIT, Support
 from dpdist.models import FIGURES, lacking
 from dpdist.models.beta import PRECISION_TAIL, Beta
-from dpdist.models.negative_binomial import LOG_MEAN_SD, NegativeBinomial
-from dpdist.models.poisson import Poisson
+from dpdist.models.negative_binomial import LOG_MEAN_SD, NegativeBinomial, Poisson
 from dpdist.models.protocol import Extremes
 from dpdist.privacy.weights import weigh
 from dpdist.testing import check_family

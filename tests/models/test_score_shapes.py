@@ -11,14 +11,12 @@ import pytest
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Ints
-from dpdist.estimation.small_area import composite
+from dpdist.estimation.least_squares import composite
 from dpdist.models.copula import shapes as score_shapes
-from dpdist.models.copula.expectations import expectations
-from dpdist.models.copula.marginal import Marginal
-from dpdist.models.copula.model import Scores
+from dpdist.models.copula.marginal import BASIS, Marginal
+from dpdist.models.copula.model import Scores, expectations
 from dpdist.models.copula.reference_summary import Law, facts_from_table, facts_table
 from dpdist.models.copula.shapes import PredictorCells
-from dpdist.models.copula.spline import BASIS
 from dpdist.studies.kinds.populations import inclusion, informative_size, systematic
 
 KEY = Key(b"places")

@@ -13,11 +13,9 @@ from dpdist.core.keys import Key, uniforms_of
 from dpdist.core.records import Crosstab
 from dpdist.job import Job
 from dpdist.models.copula import shapes
-from dpdist.models.copula.expectations import PRIOR, shifts
-from dpdist.models.copula.marginal import Marginal
-from dpdist.models.copula.model import Scores
+from dpdist.models.copula.marginal import BASIS, WORTH, Marginal, SplinePrior, basis
+from dpdist.models.copula.model import PRIOR, Scores, shifts
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
-from dpdist.models.copula.spline import BASIS, WORTH, SplinePrior, basis
 from dpdist.models.protocol import Draws
 
 LEVELS = {"field": ("arts", "law", "medicine"), "sex": ("f", "m")}

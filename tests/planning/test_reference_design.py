@@ -13,8 +13,8 @@ from scipy.sparse import csr_array
 import dpdist
 from dpdist.core.errors import DataError
 from dpdist.core.records import TOTAL
-from dpdist.estimation import domains as statistics
-from dpdist.estimation.domains import DesignSample
+from dpdist.estimation import direct as statistics
+from dpdist.estimation.direct import DesignSample
 from dpdist.job import Job
 from dpdist.opening.results import open_evaluation
 from dpdist.planning.making import make_plan
@@ -85,7 +85,7 @@ def cells(rows: pd.DataFrame) -> dict[tuple[str, str], np.ndarray]:
 
 @pytest.mark.parametrize("design", ["psu: town", REPLICATES])
 def test_effects_are_the_means_of_ratios_of_variances_over_cells_of_like_columns(tmp_path: Path, design: str) -> None:
-    """By another path, `estimation.domains`, whose errors are those of R: PSUs or replicates over independent records."""
+    """By another path, `estimation.direct`, whose errors are those of R: PSUs or replicates over independent records."""
     made, rows = found(tmp_path, design), survey(1)
     inside = cells(rows)
     domains = csr_array(np.array(list(inside.values()), dtype=float))

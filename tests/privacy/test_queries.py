@@ -12,8 +12,8 @@ import pytest
 from small_jobs import cases, unchecked
 
 from dpdist.engine.protocol import Measurement, Released
+from dpdist.mechanisms.promises import Defined, LossExceeded, NoisySums, within_loss
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, NoisySums, within_loss
 from dpdist.privacy.guarantees import Moved, NoisyQuery, Strict, neighbour_of, total_loss
 
 pytestmark = pytest.mark.quick

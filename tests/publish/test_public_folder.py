@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 import dpdist
 from dpdist.cli.main import app
+from dpdist.core import files
 from dpdist.core.errors import WorkspaceError
 from dpdist.job import Job
-from dpdist.publish import swapping
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_without_either_sync_a_power_cut_would_take_a_release(
     job: Job, workspace: Path, left_out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control."""
-    monkeypatch.setattr(swapping, left_out, lambda folder: None)
+    monkeypatch.setattr(files, left_out, lambda folder: None)
     with watched(monkeypatch, workspace / "public") as disk:
         dpdist.publish(workspace)
     if left_out == "synced":

@@ -18,9 +18,9 @@ import dpdist
 import dpdist.release
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError, WorkspaceError
+from dpdist.core.files import publishing
 from dpdist.core.minisign import PublicKey
 from dpdist.core.public_files import UNFIT
-from dpdist.publish.swapping import publishing
 from dpdist.storage.workspace import Workspace
 
 HOLDING = True

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from dpdist.cli.main import app
 from dpdist.cli.report import report
 from dpdist.core.errors import JobError
-from dpdist.estimation import domains as statistics
-from dpdist.estimation.domains import DesignSample
+from dpdist.estimation import direct as statistics
+from dpdist.estimation.direct import DesignSample
 from dpdist.job.loading import find_job, parse_job
 from dpdist.release import run
 

@@ -21,9 +21,9 @@ from simulated_doctorates import simulated
 
 import dpdist
 from dpdist import release as release_module
+from dpdist.core import files
 from dpdist.core.confidential import Confidential
 from dpdist.job import Job
-from dpdist.publish import swapping
 from dpdist.publish.released import read_released
 from dpdist.runtime import strata, tasks
 
@@ -300,7 +300,7 @@ def test_a_damaged_by_product_is_made_again(finished: Path, tmp_path: Path) -> N
 def test_a_kill_between_the_two_renames_of_a_swap_loses_nothing(finished: Path, tmp_path: Path) -> None:
     public = tmp_path / "public"
     shutil.copytree(finished / "public", tmp_path / ".public.old")
-    swapping.recover(public)
+    files.recover(public)
     assert public_bytes(tmp_path) == public_bytes(finished)
     assert {p.name for p in tmp_path.iterdir()} == {"public"}
 

@@ -12,7 +12,7 @@ import os, signal
 import numpy as np
 from dpdist.cli.console import run_command
 from dpdist.cli.main import _as_interrupt
-from dpdist.runtime.interrupts import remember_interrupts
+from dpdist.core.this_process import remember_interrupts
 
 class Compared:
     def __ne__(self, other):

@@ -19,9 +19,9 @@ import pytest
 
 from dpdist.core.errors import TaskError
 from dpdist.job import Runtime
-from dpdist.runtime import local_worker
+from dpdist.runtime import dask_executor
+from dpdist.runtime.dask_executor import WorkerProcess
 from dpdist.runtime.executors import executor
-from dpdist.runtime.local_worker import WorkerProcess
 
 pytestmark = pytest.mark.quick
 
@@ -33,7 +33,7 @@ def fail(*_: object, **__: object) -> None:
     raise OSError(24, "Too many open files")
 
 
-PLACES = [(local_worker, "Pipe"), (subprocess, "Popen"), (json, "dumps"), (threading, "Thread")]
+PLACES = [(dask_executor, "Pipe"), (subprocess, "Popen"), (json, "dumps"), (threading, "Thread")]
 
 
 @pytest.mark.parametrize(("module", "name"), PLACES, ids=[name for _, name in PLACES])
@@ -60,7 +60,7 @@ def test_a_worker_whose_driver_dies_while_it_connects_ends(tmp_path: Path) -> No
     with socket.create_server(("127.0.0.1", 0)) as silent:
         ours, theirs = Pipe()
         with theirs:
-            process = subprocess.Popen(local_worker.command_of(theirs.fileno()), pass_fds=[theirs.fileno()])
+            process = subprocess.Popen(dask_executor.command_of(theirs.fileno()), pass_fds=[theirs.fileno()])
         with ours:
             address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
             options = {"scheduler_ip": address, "nthreads": 1, "dashboard": False, "local_directory": str(tmp_path)}
@@ -86,7 +86,7 @@ def test_an_answer_that_cannot_be_read_is_raised(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_run_whose_workers_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_worker, "Pipe", fail)
+    monkeypatch.setattr(dask_executor, "Pipe", fail)
     with (
         pytest.raises(TaskError, match=r"no worker could be started \(OSError: .*Too many open files"),
         executor(Runtime(executor="dask", workers=1)),
@@ -132,6 +132,6 @@ def test_a_worker_has_the_flags_of_the_interpreter_that_starts_it(monkeypatch: p
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
     for options in ([], ["error::UserWarning"]):
         monkeypatch.setattr(sys, "warnoptions", options)
-        command = local_worker.command_of(7)
+        command = dask_executor.command_of(7)
         flags = command[: command.index("-c")]
         assert subprocess.check_output([*flags, "-c", probe], env=environment, text=True) == f"{options} True\n"

@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from object_server import BUCKET, Link, ObjectServer
 
-from dpdist.storage.bucket import LISTED, Bucket
-from dpdist.storage.objects import Objects
+from dpdist.storage.objects import LISTED, Bucket, Objects
 from dpdist.storage.workspace import Workspace
 
 PAGE, STRATA, BIN = 10, 160, 32

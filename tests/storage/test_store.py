@@ -16,8 +16,8 @@ from object_server import BUCKET, ObjectServer
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.keys import Key
-from dpdist.storage.bucket import Bucket
 from dpdist.storage.noise_once import drawn_once
+from dpdist.storage.objects import Bucket
 from dpdist.storage.ownership import owned
 from dpdist.storage.workspace import Identity, Workspace
 
@@ -219,7 +219,7 @@ def test_a_put_that_is_refused_for_one_that_never_lands_is_tried_again(
     kept = drawn_once(here, here.noise("strata", 0, 1), FACTS, lambda: np.array([1.0]))
     there = in_bucket()
     assert drawn_once(there, there.noise("strata", 0, 1), FACTS, lambda: np.array([2.0])) == kept == [1.0]
-    monkeypatch.setattr("dpdist.storage.bucket.SETTLINGS", 2)
+    monkeypatch.setattr("dpdist.storage.objects.SETTLINGS", 2)
     monkeypatch.setattr(here.store.objects, "create", lambda *said: None)
     path = here.noise("strata", 1, 1)
     with pytest.raises(WorkspaceError, match="can neither be written nor read"):

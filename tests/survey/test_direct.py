@@ -14,9 +14,8 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError
 from dpdist.core.progress import silent
 from dpdist.core.records import TOTAL, Cells, Crosstab, cross
-from dpdist.estimation import domains as statistics
-from dpdist.estimation.direct import degrees_of_freedom, direct, errors_given_sizes, totals
-from dpdist.estimation.domains import DesignSample
+from dpdist.estimation import direct as statistics
+from dpdist.estimation.direct import DesignSample, degrees_of_freedom, direct, errors_given_sizes, totals
 from dpdist.estimation.estimators import STATISTICS, counts_and_means
 from dpdist.job import Job
 from dpdist.planning.making import make_plan

@@ -19,7 +19,7 @@ from dpdist.job import Job
 from dpdist.job.data import NOT_REPORTED, Column
 from dpdist.job.loading import parse_job
 from dpdist.release import run
-from dpdist.survey import statistical_file
+from dpdist.survey import typed_file
 from dpdist.survey.census import place, take_census
 from dpdist.survey.source import open_file, open_source
 
@@ -71,7 +71,7 @@ def test_a_file_of_a_statistical_program_has_the_records_of_its_twin_in_parquet(
     suffix: str, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However small the chunks; control: another file of the same law has other records."""
-    monkeypatch.setattr(statistical_file, "CHUNK_ROWS", chunk)
+    monkeypatch.setattr(typed_file, "CHUNK_ROWS", chunk)
     job = parse_job(JOB)
     WRITERS[suffix](people(), str(tmp_path / f"people{suffix}"))
     people().to_parquet(tmp_path / "people.parquet")
@@ -126,7 +126,7 @@ def test_only_the_columns_that_are_asked_for_are_read(tmp_path: Path, monkeypatc
         return real(path, **how)
 
     monkeypatch.setattr(pyreadstat, "read_sav", watched)
-    monkeypatch.setattr(statistical_file, "CHUNK_VALUES", 200)
+    monkeypatch.setattr(typed_file, "CHUNK_VALUES", 200)
     sizes = [batch.num_rows for batch in open_file(tmp_path / "people.sav").batches(["income", "sex"])]
     assert (sum(sizes), max(sizes)) == (1_000, 100)
     assert set(map(str, asked[1:])) == {"(['income', 'sex'], 100)"}

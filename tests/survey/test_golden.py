@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
-from dpdist.estimation import domains as statistics
-from dpdist.estimation.domains import DesignSample, Estimates
+from dpdist.estimation import direct as statistics
+from dpdist.estimation.direct import DesignSample, Estimates
 from dpdist.estimation.estimators import crossed_products, replicate_df
 from dpdist.job import ReplicateWeights
 

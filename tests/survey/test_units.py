@@ -16,7 +16,7 @@ from dpdist.core.errors import DataError, JobError
 from dpdist.core.records import Crosstab
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.ledger.charging import charge_of
+from dpdist.ledger.runs import charge_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.mechanisms.tables.sensitivity import joint_query
 from dpdist.opening.verifying import problems

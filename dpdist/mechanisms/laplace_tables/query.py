@@ -16,8 +16,7 @@ from dpdist.engine.protocol import BlockRecorder, Carry, Mechanism, Noise, Pass,
 from dpdist.job import Job, StatisticName, budget_text
 from dpdist.mechanisms.laplace_tables.post import NoisyTables
 from dpdist.mechanisms.laplace_tables.sensitivity import query_of
-from dpdist.mechanisms.promises import MOVES_TWICE, of_frame, promise_of
-from dpdist.mechanisms.stratum_sums import Defined, Summing, within_loss
+from dpdist.mechanisms.promises import MOVES_TWICE, Defined, Summing, of_frame, promise_of, within_loss
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.cell_sums import sensitivities
 from dpdist.privacy.guarantees import NoGuarantee, NoisyQuery, Promise, Strict

@@ -4,7 +4,7 @@ A weight w is counted as v = min(w, U)/U, with the public bound U. Then Σv ≤ 
 records. Sampling errors are those of Σv records, and so not too small.
 
 Without a reference, a count's standard error is an upper bound: it adds noise and the largest sampling variance, U Σw.
-With a reference, the error also includes that of the weight beyond the bound (`beyond_bound`). No error includes
+With a reference, the error also includes that of the weight beyond the bound (`fitting`). No error includes
 clipping without a reference, or setting negative counts to 0.
 
 A mean is c + R S/C, with the fitted sum S of positions u and the fitted count C. The levels have centre c and half
@@ -27,27 +27,25 @@ import numpy as np
 from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Adjacency, Job
-from dpdist.mechanisms.marginals.beyond_bound import (
+from dpdist.mechanisms.marginals.fitting import (
     RELEASED,
+    FittedTables,
+    Marginal,
     ReferenceWeights,
+    ValueSums,
     beyond,
     errors_of,
     extend,
     factors_of,
+    fitted_once,
     has_reference,
     largest_factor,
-    variance_per_weight,
-)
-from dpdist.mechanisms.marginals.fitting import (
-    FittedTables,
-    Marginal,
-    ValueSums,
-    fitted_once,
     noised,
     pair_of,
     rows_of,
     sampled_again,
     sums_in,
+    variance_per_weight,
 )
 from dpdist.mechanisms.marginals.spec import levels_of, texts_of
 from dpdist.models.protocol import DesignEffectOf, Draws, ModelTable, Parameter, ReferenceRecords

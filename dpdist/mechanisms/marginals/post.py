@@ -20,9 +20,8 @@ import pyarrow as pa
 
 from dpdist.core.records import UNIT, Crosstab, Floats
 from dpdist.job import Job
-from dpdist.mechanisms.marginals.beyond_bound import ReferenceWeights
 from dpdist.mechanisms.marginals.coded_tables import CodedTables, Filling
-from dpdist.mechanisms.marginals.fitting import Marginal, ValueSums, positions
+from dpdist.mechanisms.marginals.fitting import Marginal, ReferenceWeights, ValueSums, positions
 from dpdist.mechanisms.marginals.sensitivity import (
     PAIRS,
     ROUNDS_PER_PAIR,

@@ -15,9 +15,8 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import UNIT, Floats
 from dpdist.engine.protocol import Choice, Measurement, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
-from dpdist.mechanisms.marginals.beyond_bound import ReferenceWeights
 from dpdist.mechanisms.marginals.coded_tables import CodedTables
-from dpdist.mechanisms.marginals.fitting import FittedTables, Marginal, positions
+from dpdist.mechanisms.marginals.fitting import FittedTables, Marginal, ReferenceWeights, positions
 from dpdist.mechanisms.marginals.post import Marginals, Network
 from dpdist.mechanisms.marginals.sensitivity import (
     PAIRS,
@@ -35,8 +34,16 @@ from dpdist.mechanisms.marginals.sensitivity import (
 )
 from dpdist.mechanisms.marginals.spec import CodedMarginals as Settings
 from dpdist.mechanisms.marginals.spec import candidates, forest
-from dpdist.mechanisms.promises import MOVES_EXCHANGED, MOVES_OF_TWO, promise_of, referred
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
+from dpdist.mechanisms.promises import (
+    MOVES_EXCHANGED,
+    MOVES_OF_TWO,
+    Defined,
+    NoisySums,
+    Summing,
+    promise_of,
+    referred,
+    released_sets,
+)
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict, record_epsilon
 

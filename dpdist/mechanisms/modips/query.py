@@ -16,8 +16,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.modips.post import LevelCounts, Moments, Sanitized
 from dpdist.mechanisms.modips.sensitivity import queries_of
 from dpdist.mechanisms.modips.spec import Modips as Settings
-from dpdist.mechanisms.promises import Repetition, promise_of
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
+from dpdist.mechanisms.promises import Defined, NoisySums, Repetition, Summing, promise_of, released_sets
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 

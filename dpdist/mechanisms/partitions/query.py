@@ -17,8 +17,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.partitions.post import PartitionCounts, codes_of, grown
 from dpdist.mechanisms.partitions.sensitivity import layer_counts, scales_of, selection
 from dpdist.mechanisms.partitions.spec import Partitioned
-from dpdist.mechanisms.promises import per_set, promise_of
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
+from dpdist.mechanisms.promises import Defined, NoisySums, Summing, per_set, promise_of, released_sets
 from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 
 COUNTED = (

@@ -12,8 +12,7 @@ from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job, MechanismSpec
 from dpdist.mechanisms.perturbed_histogram.post import Histogram
 from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts, scale_of
-from dpdist.mechanisms.promises import MOVES_EXCHANGED, per_set, promise_of
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
+from dpdist.mechanisms.promises import MOVES_EXCHANGED, Defined, NoisySums, Summing, per_set, promise_of, released_sets
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 

@@ -10,12 +10,21 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, Sample, StratumRecorder
 from dpdist.job import Job
-from dpdist.mechanisms.promises import MOVES_EXCHANGED, of_frame, parallel, promise_of, referred, with_frame
-from dpdist.mechanisms.sanitized_lognormal.post import SanitizedLognormal
+from dpdist.mechanisms.promises import (
+    MOVES_EXCHANGED,
+    Defined,
+    NoisySums,
+    Summing,
+    of_frame,
+    parallel,
+    promise_of,
+    referred,
+    released_sets,
+    with_frame,
+)
+from dpdist.mechanisms.sanitized_lognormal.post import ReferenceMoments, SanitizedLognormal
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE, scale_of, whitened_sums
 from dpdist.mechanisms.sanitized_lognormal.spec import SanitizedStatistics as Settings
-from dpdist.mechanisms.sanitized_lognormal.winsorising_inversion import ReferenceMoments
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
 from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 
 SANITIZED = (

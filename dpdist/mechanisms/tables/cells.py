@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
-from dpdist.core.digests import digest
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import OTHER_LIMITS
+from dpdist.core.keys import digest
 from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints, cells_of_record, codes_of, no_draws
 from dpdist.estimation.donors import AbsentRecords, Donors, PeriodTotals, law_of, remembered
 from dpdist.job import Job, Statistic

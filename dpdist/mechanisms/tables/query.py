@@ -11,8 +11,18 @@ from dpdist.core.progress import part
 from dpdist.core.records import UNIT, Codes, Floats
 from dpdist.engine.protocol import Measurement, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job, budget_text
-from dpdist.mechanisms.promises import MOVES_UNKNOWN, per_set, promise_of, provenance, referred
-from dpdist.mechanisms.stratum_sums import Defined, LossExceeded, NoisySums, Summing, released_sets
+from dpdist.mechanisms.promises import (
+    MOVES_UNKNOWN,
+    Defined,
+    LossExceeded,
+    NoisySums,
+    Summing,
+    per_set,
+    promise_of,
+    provenance,
+    referred,
+    released_sets,
+)
 from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.cells import Learned, ResidualCells
 from dpdist.mechanisms.tables.limits import TableLimits

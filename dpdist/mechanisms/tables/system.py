@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.digests import digest
+from dpdist.core.keys import digest
 from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.core.sharing import share_out
 from dpdist.core.this_process import return_memory

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from dpdist.confidential.records import Records
 from dpdist.core.keys import open_uniforms, uniforms_of
 from dpdist.core.records import Codes, Floats, Ints
-from dpdist.models.copula.reference_summary import Facts, Law
-from dpdist.models.copula.spline import (
+from dpdist.models.copula.marginal import (
     BASIS,
     CONSTANT,
     INTERVALS,
@@ -32,6 +31,7 @@ from dpdist.models.copula.spline import (
     spline_moments,
     together,
 )
+from dpdist.models.copula.reference_summary import Facts, Law
 from dpdist.models.numerics.chi import chi_quantiles
 from dpdist.models.numerics.tiles import ParameterTable, by_pattern
 

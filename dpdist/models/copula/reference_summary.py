@@ -19,9 +19,8 @@ import scipy
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Codes, Floats, Ints
-from dpdist.models.copula.marginal import Marginal, MarginalBins, bins_of
+from dpdist.models.copula.marginal import BASIS, Marginal, MarginalBins, SplinePrior, bins_of
 from dpdist.models.copula.shapes import PredictorCells, Shapes, by_class, cell_distributions
-from dpdist.models.copula.spline import BASIS, SplinePrior
 
 SHAPES = ("weight where the outcome is 0", "weight", "outcome")
 """Names of a cell's distributions."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Codes, Crosstab, Floats, Ints
-from dpdist.estimation.small_area import composite
+from dpdist.estimation.least_squares import composite
 from dpdist.models.copula.marginal import Marginal
 
 # A unit is a group of cells that share a fit. Units follow from public facts alone: the crosstab's counts, and the

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import scipy
 
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.files import sha256, version_of, write_json, write_text
+from dpdist.core.files import aside, recover, sha256, swap_in, version_of, write_json, write_text
 from dpdist.core.records import Floats
 from dpdist.job import Presentation
 from dpdist.publish.printed_tables import (
@@ -30,7 +30,6 @@ from dpdist.publish.printed_tables import (
     rounded,
 )
 from dpdist.publish.series import Series
-from dpdist.publish.swapping import aside, recover, swap_in
 from dpdist.publish.writers.csv_tables import for_spreadsheets
 from dpdist.publish.writers.page import (
     HEAVIEST_OF_MANY,

@@ -23,9 +23,8 @@ import pandas as pd
 import scipy
 
 from dpdist.confidential.records import Records
-from dpdist.core.digests import digest
 from dpdist.core.errors import DpdistError, JobError, Problem
-from dpdist.core.keys import Key
+from dpdist.core.keys import Key, digest
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import POOLED, Cells, Crosstab, Floats, rows_of_groups
 from dpdist.core.this_process import single_threaded

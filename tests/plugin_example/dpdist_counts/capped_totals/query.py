@@ -11,8 +11,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
-from dpdist.mechanisms.promises import per_set, promise_of
-from dpdist.mechanisms.stratum_sums import Defined, NoisySums, Summing, released_sets
+from dpdist.mechanisms.promises import Defined, NoisySums, Summing, per_set, promise_of, released_sets
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict, neighbour_of
 from dpdist_counts.capped_totals.post import Totals
