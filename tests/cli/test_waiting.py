@@ -60,11 +60,6 @@ def test_events_of_validate_say_how_far_it_is(large: Path) -> None:
     assert steps[-1] == ROWS
 
 
-def test_a_refused_job_answers_with_its_exit_code(large: Path) -> None:
-    done = CliRunner().invoke(app, ["validate", str(large / "job.yaml"), "--input", "nowhere.parquet", "--json"])
-    assert json.loads(done.stdout) == {"event": "failed", "exit_code": 2}
-
-
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     said = list[str]()
@@ -207,19 +202,6 @@ def test_an_audit_announces_what_it_checks(tmp_path: Path) -> None:
     assert stages == ["check files", "audit"]
     assert events[0]["event"] == "begin"
     assert "confidential/evaluation" in events[-1].get("tables", "") or events[-1]["event"] == "failed"
-
-
-@pytest.mark.parametrize(("verb", "said"), [("validate", "begins anew"), ("run", "resumes")])
-def test_an_interrupted_command_says_whether_it_resumes(
-    verb: str, said: str, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("dpdist.release.make_plan", interrupted)
-    words = [verb, str(large / "job.yaml"), *(["-w", str(tmp_path / "ws")] if verb == "run" else [])]
-    done = CliRunner().invoke(app, words)
-    assert (done.exit_code, f"Interrupted; the same command {said}." in done.output) == (130, True)
 
 
 def test_the_time_that_is_left_weighs_units_by_their_projected_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from named_draws import named
 from small_release import JOB, survey
+from test_verify import edit, vouch
 from typer.testing import CliRunner
 
 import dpdist
 from dpdist.cli.main import app
-from dpdist.core.files import sha256
-from dpdist.core.public_files import MANIFEST, SIGNATURE, canonical, release_id
+from dpdist.core.public_files import MANIFEST
 from dpdist.opening.verifying import problems
 
 EARLIER = "ab" * 32
@@ -49,12 +49,8 @@ def public(released: Path, tmp_path: Path) -> Path:
 
 def forged(public: Path, name: str, **edits: object) -> list[str]:
     """What `verify` finds when a file says something else, and the manifest was written again for it."""
-    path = public / name
-    path.write_text(json.dumps(json.loads(path.read_text()) | edits))
-    files = [path for path in public.rglob("*") if path.is_file() and path.name not in (MANIFEST, SIGNATURE)]
-    said = json.loads((public / MANIFEST).read_text())
-    said["files"] = {path.relative_to(public).as_posix(): sha256(path) for path in sorted(files)}
-    (public / MANIFEST).write_bytes(canonical(said | {"release": release_id(said)}))
+    edit(public / name, **edits)
+    vouch(public)
     return problems(public)
 
 
