@@ -298,8 +298,8 @@ def direct(
 def errors_given_sizes(sums: Totals, crosstab: Crosstab, cells: Cells, design: SamplingDesign) -> Floats:
     """Standard errors (statistic, cell) of counts, means and totals, for fixed numbers of records in base cells.
 
-    A base cell of a single record adds nothing to the variance. If the design has PSUs, the result is NaN, because
-    numbers of records vary with the PSUs drawn.
+    A base cell of a single record shows no variance, and counts with the mean variance per record of the cell's others. The
+    result is NaN where a cell has no others. It is NaN if the design has PSUs, too, as numbers of records vary with them.
     """
     # They are public, so a release need not estimate them. Base cells (crosstab rows) are treated as strata. They lie
     # within design strata and keep their sampling fractions.
@@ -311,9 +311,12 @@ def errors_given_sizes(sums: Totals, crosstab: Crosstab, cells: Cells, design: S
     fraction[finest.design_stratum] = design.stage_of_records(crosstab).fraction[crosstab.design_stratum]
     figures = counts_and_means(sums.sums, finest, cells, Stage(size, fraction, "certainty"))
     most = _rounding(sums.sums, crosstab, cells, figures[1].value)
-    return np.sqrt(
-        [np.where(estimate.variance <= m, 0.0, estimate.variance) for estimate, m in zip(figures, most, strict=True)]
-    )
+    variance = [np.where(estimate.variance <= m, 0.0, estimate.variance) for estimate, m in zip(figures, most, strict=True)]
+    single = cells.membership @ (crosstab.count == 1).astype(np.float64)
+    others = cells.membership @ crosstab.count - single
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = 1.0 + np.where(single > 0, np.where(others > 0, single / others, np.nan), 0.0)
+    return np.asarray(np.sqrt(factor * np.array(variance)))
 
 
 def _rounding(sums: PsuSums, crosstab: Crosstab, cells: Cells, mean: Floats) -> tuple[Floats, Floats, Floats]:
