@@ -40,10 +40,11 @@ class TableEntries:
 
     def entries(self, of: slice | Ints = slice(None)) -> Floats:
         """Entries of these base cells, in their order."""
-        cell = self.cell[of]
-        entries = np.ones(len(cell)) if self.base is None else self.base[of]
+        if self.base is None:
+            return np.ones(len(self.cell[of])) if self.shown is None else self.shown[of]
+        cell, entries = self.cell[of], self.base[of]
         for parts, operation in ((self.less, np.subtract), (self.factor, np.multiply)):
-            entries = entries if parts is None else operation(entries, parts[cell])
+            entries = entries if parts is None else operation(entries, parts.take(cell))
         return entries if self.shown is None else entries * self.shown[of]
 
     def __matmul__(self, values: Floats) -> Floats:
@@ -106,6 +107,11 @@ class TableSums:
                     by_columns.setdefault(self._columns(j).start, []).append((first, entries))
                 first += rows
         for column, parts in by_columns.items():
+            if values.ndim == 1:
+                for row, entries in parts:
+                    of_cells = values[row : row + entries.rows].take(entries.cell)
+                    onto[column : column + self.base_cells] += entries.entries() * of_cells
+                continue
             at_once = max(1, ENTRIES // len(parts))
             for start in range(0, self.base_cells, at_once):
                 of = slice(start, min(start + at_once, self.base_cells))
