@@ -6,8 +6,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 NOT_ROOMS = {"__init__.py", "__main__.py"}
@@ -67,24 +65,3 @@ def test_the_folders_of_tests_are_those_that_the_page_names() -> None:
     assert sentence is not None
     others = set(re.findall(r"`([^`]+)`", sentence[1]))
     assert {name for name in entries(ROOT / "tests") if name.endswith("/")} - rooms() == others
-
-
-@pytest.mark.parametrize(
-    ("old", "new"), [("| `ledger/` |", "| `cellar/` |"), ("ledger → runtime", "runtime → ledger"), ("`constraints/`, ", "")]
-)
-def test_a_page_that_is_behind_is_found(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Control: another folder, another order, one folder less."""
-    assert old in PAGE
-    monkeypatch.setitem(globals(), "PAGE", PAGE.replace(old, new))
-    checks = (
-        test_the_table_has_every_room_of_the_package_and_no_other,
-        test_the_arrow_is_the_contract_s,
-        test_the_folders_of_tests_are_those_that_the_page_names,
-    )
-    failed = 0
-    for check in checks:
-        try:
-            check()
-        except AssertionError:
-            failed += 1
-    assert failed == 1

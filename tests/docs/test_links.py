@@ -57,12 +57,6 @@ def test_links_within_lead_to_files_and_headings(page: Path) -> None:
     assert broken(page, prose(page)) == []
 
 
-def test_a_broken_link_is_found() -> None:
-    """Control: a file that is not there, a heading that is not there; one that is."""
-    page = ROOT / "docs" / "glossary.md"
-    assert len(broken(page, "[a](nowhere.md) [b](methods.md#nowhere) [c](methods.md)")) == 2
-
-
 def test_links_to_the_net_are_listed() -> None:
     """None so far: no page needs the net. Control: one in a page's text is seen, one of an example is not."""
     assert external(pages()) == LISTED

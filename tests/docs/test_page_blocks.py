@@ -114,16 +114,3 @@ def test_blocks_that_are_not_run_are_known_and_say_why() -> None:
     found = [block for page in pages() for block in blocks(page) if block.norun]
     assert {block.page: sum(each.page == block.page for each in found) for block in found} == NOT_RUN
     assert [(block.page, block.line) for block in found if len(block.marks) < 3] == []
-
-
-def test_a_wrong_block_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Controls: an unknown key, a command that fails, Python that raises, a language that nobody runs."""
-    monkeypatch.chdir(tmp_path)
-    wrong = [("yaml", "datset: x"), ("bash", "dpdist show"), ("bash", "ls"), ("python", "1 / 0"), ("r", "1")]
-    for language, text in wrong:
-        with pytest.raises((Exception, SystemExit)):
-            run(Block("none", 1, language, (), text), {})
-    with pytest.raises(AssertionError):
-        run(Block("none", 1, "yaml", ("fragment",), "datset: x"), {})
-    run(Block("none", 1, "yaml", ("fragment", "file=a.yaml"), "strata: [a]\n"), {})
-    assert Path("a.yaml").read_text() == "strata: [a]\n"

@@ -100,34 +100,6 @@ def test_a_public_name_says_what_it_takes_gives_and_raises(name: str) -> None:
     assert lacking(name, documented()[name]) == []
 
 
-def test_a_docstring_without_its_parts_is_seen() -> None:
-    """Control: none at all, and one whose example is skipped."""
-
-    def bare() -> None:
-        """Do it."""
-
-    def skipped() -> None:
-        """Do it.
-
-        Parameters
-        ----------
-        none.
-
-        Returns
-        -------
-        Nothing.
-
-        Raises
-        ------
-        Nothing.
-
-        >>> bare()  # doctest: +SKIP
-        """
-
-    assert lacking("bare", bare) == [*PARTS, "an example that runs"]
-    assert lacking("skipped", skipped) == ["an example that runs"]
-
-
 def failed(name: str, thing: Any) -> str:
     """What running an example printed that it does not say; empty where it is as it says."""
     said: list[str] = []
@@ -141,13 +113,3 @@ def failed(name: str, thing: Any) -> str:
 @pytest.mark.parametrize("name", documented())
 def test_an_example_gives_what_it_says(name: str, prepared: Path) -> None:
     assert failed(name, documented()[name]) == ""
-
-
-def test_an_example_that_gives_something_else_is_seen() -> None:
-    def wrong() -> None:
-        """
-        >>> 1 + 1
-        3
-        """
-
-    assert "Expected:\n    3\nGot:\n    2" in failed("wrong", wrong)

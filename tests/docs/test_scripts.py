@@ -54,9 +54,3 @@ def test_a_script_imports_the_package_beside_it(name: str, installed: Path) -> N
 
 def test_the_scripts_that_pages_name_are_there() -> None:
     assert set(SCRIPTS) >= NAMED
-
-
-def test_a_script_without_its_checkout_imports_another(installed: Path, tmp_path: Path) -> None:
-    """Control."""
-    (tmp_path / "script.py").write_text("import dpdist", encoding="utf-8")
-    assert "another dpdist" in dpdist_of(tmp_path / "script.py", installed).stderr

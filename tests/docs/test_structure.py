@@ -78,15 +78,6 @@ def test_rooms_and_arrows_are_few() -> None:
     assert sum(map(len, found.values())) <= MOST_ARROWS
 
 
-def test_a_circle_is_seen() -> None:
-    """Control: of two, of three, with what leads there and away; and a file that imports for types alone."""
-    assert circle({"a": {"b"}, "b": {"c"}, "c": set()}) == []
-    assert circle({"a": {"b"}, "b": {"a"}, "c": {"a"}, "d": set()}) == ["a", "b"]
-    assert circle({"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": set(), "e": {"a"}}) == ["a", "b", "c"]
-    text = "if TYPE_CHECKING:\n    from dpdist.job import whole\n"
-    assert list(imported(ast.parse(text), modules())) == ["dpdist.job.whole"]
-
-
 def names_asked(tree: ast.AST) -> list[int]:
     """Lines that compare a mechanism's name, or a family, with a text."""
     return [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Compare) and _asks_a_name(node)]
@@ -113,16 +104,3 @@ def test_the_core_asks_what_a_mechanism_or_a_family_is_and_never_its_name() -> N
         for line in names_asked(ast.parse(path.read_text(encoding="utf-8")))
     ]
     assert found == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    ['job.family == "scores"', '"laplace" != job.mechanism.name', 'arm.name in ("weighted",)', 'self._job.family in {"a"}'],
-)
-def test_a_question_for_a_name_is_seen(text: str) -> None:
-    assert names_asked(ast.parse(text)) == [1]
-
-
-@pytest.mark.parametrize("text", ['job.sampler.name == "stan"', "job.family == family", 'column.name == "x"'])
-def test_other_questions_are_not(text: str) -> None:
-    assert names_asked(ast.parse(text)) == []

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpdist.core.errors import DataError, JobError
+from dpdist.core.errors import DataError
 from dpdist.job import TextFile
 from dpdist.job.loading import parse_job
 from dpdist.survey.census import take_census
@@ -220,10 +220,3 @@ def test_an_archive_with_a_csv_file_is_not_read_as_one(tmp_path: Path) -> None:
         archive.writestr("survey.csv", TEXT)
     with pytest.raises(DataError, match="unpack it"):
         counted(tmp_path / "survey.csv.zip")
-
-
-@pytest.mark.parametrize(("rule", "told"), [("missing: drop", "missing: drop"), ("zeros: drop", "zeros: drop")])
-def test_a_rule_that_a_weight_cannot_have_is_named(rule: str, told: str) -> None:
-    with pytest.raises(JobError, match=f"columns.weight: a weight has no rules of this kind: {told}") as refused:
-        parse_job(JOB.replace("bounds: [1, 60], outside: clip", f"bounds: [1, 60], outside: clip, {rule}"))
-    assert "no record is dropped for its own weight" in refused.value.text()

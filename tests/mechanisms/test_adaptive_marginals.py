@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction
 from itertools import count
 
@@ -119,25 +118,6 @@ def test_repeated_tables_are_averaged_by_precision() -> None:
     assert tables[(0,)].tolist() == pytest.approx([4.0, 1.0])
     assert scales[(0,)] == pytest.approx(0.8**0.5)
     assert tables[(0,)].tolist() != [2.5, 2.5]
-
-
-def test_a_release_is_read_again_as_it_was_written() -> None:
-    model, theta = released(job(said=ADAPTIVE), survey(4))
-    again = model.recall(json.loads(json.dumps(model.describe(theta))))
-    assert again.values.keys() == theta.values.keys()
-    assert all(np.array_equal(again[name], theta[name]) for name in theta.values)
-    assert model.scales_of(again) == model.scales_of(theta)
-    drawn = model.noised_again(again, 0, 20, np.random.default_rng(1))["margins"]
-    assert drawn.shape == (20, 9)
-
-
-def test_records_agree_with_the_tables() -> None:
-    model, theta = released(job(said=ADAPTIVE, epsilon="4"), survey(6))
-    fitted = model.fitted(theta)
-    codes, weight = model.draw_codes(theta, 4000, np.random.default_rng(0))
-    for key, wanted in fitted.tables.items():
-        found = np.bincount(model.cell(codes, key), weights=weight, minlength=wanted.size)
-        assert np.abs(found - wanted.ravel()).max() < 1e-6 * fitted.total
 
 
 def test_the_statement_says_how_rounds_are_paid() -> None:

@@ -196,13 +196,6 @@ def test_quantiles_of_records_on_real_halves_err_like_the_references(
     assert max(off) <= 1.0
 
 
-def test_publishing_again_gives_the_same_records(public: Path) -> None:
-    path = public / "synthetic" / "set-1.parquet"
-    before = path.read_bytes()
-    dpdist.publish(Path(public).parent)
-    assert path.read_bytes() == before
-
-
 @pytest.mark.parametrize("epsilon", ["0.001", "0.05"])
 def test_however_large_the_noise_the_records_agree(epsilon: str, files: Path, tmp_path: Path) -> None:
     """A strict mechanism may not fail on what it released. Nothing is withheld: the noise is larger than figures."""

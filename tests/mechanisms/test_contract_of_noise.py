@@ -6,7 +6,6 @@ Mechanisms that are broken on purpose are told what is wrong with them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from dpdist.mechanisms.perturbed_histogram.query import HistogramCounts, Perturb
 from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts, scale_of
 from dpdist.mechanisms.promises import Defined, LossExceeded, released_sets
 from dpdist.models.protocol import Draws
-from dpdist.privacy.guarantees import Moved, NoisyQuery
 from dpdist.testing.losses import CapturedStratum, answered, exactly, problems_of_scale
 from dpdist.testing.mechanisms import problems_of_answers, problems_of_stated_noise
 
@@ -147,39 +145,6 @@ def _scaled(by: Fraction) -> PerturbedHistogramMechanism:
     return Scaled()
 
 
-class Understated(PerturbedHistogramMechanism):
-    """States that neighbours move its counts by an eighth of what they do, and asks for that noise."""
-
-    def queries(self, job: Job, settings: Any) -> tuple[NoisyQuery, ...]:
-        return tuple(_understated(query) for query in super().queries(job, settings))
-
-    def rounds(self, job: Job, settings: Any, model: Histogram, recorder: Any, learned: None) -> Any:
-        sums, drawn = (yield Pass(HistogramCounts(model), "sum")), list[Draws]()
-        for number in range(1, job.synthetic_sets + 1):
-            found = yield Defined.by_content(model).sums(sums, _understated(bin_counts(model.scale)), number)
-            drawn.append(Draws({"counts": found}))
-        return released_sets(recorder, drawn, 0.0)
-
-
-def _understated(query: NoisyQuery) -> NoisyQuery:
-    return replace(query, moved=Moved(*(distance / 8 for distance in query.moved)), scale=query.scale / 8)
-
-
-TOO_LITTLE = {
-    "a distance that is stated as an eighth": (Understated(), 8.0),
-}
-
-
-@pytest.mark.parametrize("what", TOO_LITTLE)
-def test_noise_below_the_sensitivity_is_found_out(what: str, case_of: Cases) -> None:
-    """Control: each costs so many times the budget, and the message says so."""
-    broken, times = TOO_LITTLE[what]
-    (line,) = problems_of_scale("it", case_of(BINS), broken)
-    assert line.startswith(
-        f"it: two neighbouring files cost {12 * times:.4g}, and the job's epsilon is 12: compare the scale"
-    )
-
-
 @pytest.mark.parametrize("share", [8, 2], ids=["an eighth of the scale", "all of epsilon in each of two sets"])
 def test_less_noise_than_was_promised_is_refused_when_it_is_asked_for(share: int, case_of: Cases) -> None:
     with pytest.raises(LossExceeded, match="query 'counts of bins' exceeds the promise"):
@@ -198,25 +163,6 @@ def test_weights_that_are_not_clipped_when_a_file_is_read_are_found_out(
 def test_a_share_of_the_budget_that_is_lost_is_found_out(case_of: Cases) -> None:
     (line,) = problems_of_scale("it", case_of(BINS), _scaled(Fraction(100)))
     assert line.startswith("it: no neighbouring files cost more than 0.12 of epsilon = 12")
-
-
-class OfOneRecord(PerturbedHistogramMechanism):
-    """Counts under the noise of a record that is switched off, whatever the job's adjacency is."""
-
-    def rounds(self, job: Job, settings: Any, model: Histogram, recorder: Any, learned: None) -> Any:
-        counts, drawn = (yield Pass(HistogramCounts(model), "sum")), list[Draws]()
-        for number in range(1, job.synthetic_sets + 1):
-            noisy = yield Defined.by_content(model).sums(counts, bin_counts(1 / job.epsilon_per_set), number)
-            drawn.append(Draws({"counts": noisy}))
-        return released_sets(recorder, drawn, 0.0)
-
-
-def test_noise_that_is_too_little_under_substitution_alone_is_refused(case_of: Cases) -> None:
-    """Control: it is enough under `zero_out`."""
-    off, exchanged = (case_of(COUNTS.format(how)) for how in ("zero_out", "substitution"))
-    assert problems_of_scale("it", off, OfOneRecord()) == []
-    with pytest.raises(LossExceeded, match="query 'counts of bins' exceeds the promise"):
-        problems_of_scale("it", exchanged, OfOneRecord())
 
 
 class Rewritten(PerturbedHistogramMechanism):
@@ -294,21 +240,6 @@ def test_what_is_wrong_with_the_answers_is_told(what: str, case_of: Cases) -> No
     found = problems_of_answers("it", case_of(BINS), Rewritten(noisy))
     assert len(found) == len(due)
     assert [line for line, start in zip(found, due, strict=True) if not line.startswith(start)] == []
-
-
-def test_a_scale_that_measurements_misstate_is_told(case_of: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = post.figures
-
-    def halved(*given: Any) -> Any:
-        return (each._replace(scales=[scale / 2 for scale in each.scales]) for each in right(*given))
-
-    case = case_of(BINS)
-    monkeypatch.setattr(post, "figures", halved)
-    assert problems_of_stated_noise("it", case) == [
-        f"it: measurements.parquet states discrete_laplace of scale {case.model.scale / 2} on '{name}', "  # type: ignore[attr-defined]
-        f"but the noise was discrete_laplace of scale {case.model.scale}"  # type: ignore[attr-defined]
-        for name in ("count_in_bin",)
-    ]
 
 
 def test_a_law_that_measurements_misstate_is_told(case_of: Cases, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from public_files import public_files
 
 import dpdist
 from dpdist.confidential.records import Records
@@ -396,35 +394,6 @@ def _counts(release: ReleasedObject) -> list[dict]:
     assert isinstance(model, NoisyTables)
     grounds = {"salary": Grounds(None, (), None, noised=NoisedTables.of(release, model))}
     return [row for row in published_table(release, said, grounds).to_pylist() if row["statistic"] == "count"]
-
-
-def test_publishing_again_and_replaying_give_the_same_bytes(spaces: dict[str, Path], source: Path, tmp_path: Path) -> None:
-    for variant in ("agreeing", "public"):
-        space = spaces[variant]
-        before = public_files(space)
-        shutil.copytree(space / "public", tmp_path / f"{variant} alone" / "public")
-        dpdist.publish(tmp_path / f"{variant} alone")
-        job = dpdist.parse_job(text(*VARIANTS[variant]))
-        dpdist.run(job, tmp_path / variant, input=source, replay=space / "confidential")
-        for other in (tmp_path / f"{variant} alone", tmp_path / variant):
-            assert public_files(other) == before
-
-
-def interrupted(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def test_a_killed_run_keeps_its_noise(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = dpdist.parse_job(JOB)
-    with monkeypatch.context() as patch:
-        patch.setattr("dpdist.storage.byproducts.StratumStore.close", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            dpdist.run(job, tmp_path / "ws", input=source)
-    folder = tmp_path / "ws" / "confidential" / "noise"
-    before = {path.name: path.read_bytes() for path in folder.glob("*.npz")}
-    assert len(before) == 2
-    dpdist.run(job, tmp_path / "ws", input=source)
-    assert {path.name: path.read_bytes() for path in folder.glob("*.npz")} == before
 
 
 def test_a_giant_file_is_served_span_by_span(

@@ -126,14 +126,6 @@ def test_the_columns_decide_the_result_and_are_published_with_the_job(files: Pat
     assert (said.public["microdata"], others.public["microdata"]) == ({"columns": COPIED}, {"columns": []})
 
 
-def test_publishing_again_needs_neither_records_nor_reference(files: Path, tmp_path: Path) -> None:
-    folder = dpdist.run(job(files, edit=LISTED), tmp_path / "ws")
-    before = {p: p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()}
-    (tmp_path / "ws" / "confidential").rename(tmp_path / "elsewhere")
-    dpdist.publish(tmp_path / "ws")
-    assert {p: p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()} == before
-
-
 def test_values_of_a_csv_reference_are_copied_as_texts(files: Path, tmp_path: Path) -> None:
     folder = Path(dpdist.run(job(files, edit=LISTED, reference="before.csv"), tmp_path / "ws"))
     made = pd.read_parquet(folder / "synthetic" / "set-1.parquet")

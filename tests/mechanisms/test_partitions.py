@@ -258,12 +258,6 @@ def test_a_selection_costs_no_more_than_its_part() -> None:
     assert max(loss_of_selection(*each, 0.25 * 2.0 / 0.5) for each in files()) > 0.5
 
 
-def test_an_exchange_within_a_node_costs_no_more_than_its_part_at_twice_the_scale() -> None:
-    rng = np.random.default_rng(8)
-    pairs = [(cells + np.eye(12)[rng.integers(0, 12)], after) for cells, after in files()]
-    assert max(loss_of_selection(*each, 4.0 / 0.5) for each in pairs) <= 0.5
-
-
 def spent(made: Job) -> float:
     """The most that a record loses when it is switched off, over all files tried: the attribute that is selected, by its
     exact law, and the counts of two layers, which it moves by 1 each."""
@@ -275,21 +269,6 @@ def spent(made: Job) -> float:
 
 def test_selection_and_counts_together_cost_no_more_than_epsilon() -> None:
     assert 0.7 < spent(job('name: steps, layers: 2, selection: "1/2"', oldest=20, epsilon="1")) <= 1.0
-
-
-@pytest.mark.parametrize(("fact", "wrong"), [("layers_of", 1), ("selecting", Fraction(1, 2))])
-def test_all_of_epsilon_in_every_layer_or_in_counts_beside_selections_is_found_out(
-    monkeypatch: pytest.MonkeyPatch, fact: str, wrong: Any
-) -> None:
-    """Controls: two layers of counts with all that counts have, and selections that counts do not leave room for."""
-    made = job('name: steps, layers: 2, selection: "1/2"')
-    if fact == "layers_of":
-        monkeypatch.setattr("dpdist.mechanisms.partitions.spec.Steps.layers_of", lambda *_: wrong)
-        monkeypatch.setattr("dpdist.mechanisms.partitions.spec.Steps.selections", lambda *_: 1)
-        assert spent(made) > 1.0
-    else:
-        model = modelled(made)
-        assert spent(made) - 2 * UNIT / float(model.scale) + 2 * UNIT / float(model.scale * (1 - wrong)) > 1.0
 
 
 # Rounds and what follows
@@ -419,14 +398,6 @@ def test_odd_files_have_a_release(tmp_path: Path, case: str) -> None:
     assert table[table.statistic == "count"].estimate.max() <= 50.0 * len(rows) * (1.0 + 1e-9)
 
 
-def test_a_text_that_has_no_code_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
-    rows = people(50)
-    rows.loc[3, "voted"] = "perhaps"
-    with pytest.raises(DataError, match="voted"):
-        release(tmp_path, SELECTED + BINS, rows)
-    assert not (tmp_path / "ws" / "public").exists()
-
-
 def test_ten_thousand_levels_are_no_trouble() -> None:
     said = job(FLAT, outcome="age", oldest=10_017, survey="")
     model, (theta,) = released(said, records(np.full(300, 5000.0), np.ones(300)))
@@ -470,8 +441,3 @@ def test_codes_with_a_gap_are_refused_for_a_level_would_be_made_up() -> None:
 def test_a_job_that_cannot_be_promised_is_refused_with_its_reason(said: str, other: dict[str, Any], told: str) -> None:
     with pytest.raises(JobError, match=told):
         job(said, **other)
-
-
-def test_weights_without_a_public_bound_are_refused() -> None:
-    with pytest.raises(JobError, match="needs public bounds of the weight"):
-        parse_job(text(FLAT).replace("  weight: {bounds: [1, 50], outside: clip}\n", ""))

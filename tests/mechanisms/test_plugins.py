@@ -866,30 +866,6 @@ def test_a_mutated_reader_fails_the_check(what: str, site: Path, fresh: pytest.M
         check_reader("jsonl", write_lines)
 
 
-MUTATED_FAMILIES = {
-    "a density of another mass": ("np.log(draws", "2.0 * np.log(draws", "its density has the mass"),
-    "weights that are ignored": (
-        "(records, alpha, records.outcome)",
-        "(records, 0 * alpha + 1, records.outcome)",
-        "weight of 0",
-    ),
-    "the mean of simulate": ("mean = low", "mean = 1.0 + low", "the mean of simulate differs from expect"),
-    "no public bounds": ("np.clip(y, *integer_bounds(self.outcome_bounds))", "y", "simulate leaves the public bounds"),
-    "a prior of two points": ("PRIOR = 0.5", "PRIOR = 1e-9", "its prior is of single points"),
-    "a prior that no records move": ("PRIOR = 0.5", "PRIOR = 1e9", "its draws hardly follow its records"),
-    "no prior": ("PRIOR = 0.5", "PRIOR = 0.0", "its prior has draws that are not finite"),
-    "no density": ("def tiles", "def pieces", "NotImplementedError"),
-}
-
-
-@pytest.mark.parametrize("what", MUTATED_FAMILIES)
-def test_a_mutated_family_fails_the_check(what: str, site: Path, fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    right, wrong, line = MUTATED_FAMILIES[what]
-    mutated(site, fresh, tmp_path, "geometric.py", right, wrong)
-    with pytest.raises(AssertionError, match=line):
-        check_family("geometric")
-
-
 def mutated(site: Path, patch: pytest.MonkeyPatch, folder: Path, path: str, right: str, wrong: str) -> Path:
     """Imports a copy of the example from now on, in one module of which a text is replaced: that file."""
     shutil.copytree(site, folder / "site")

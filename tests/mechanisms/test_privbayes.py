@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from coded_survey import COLUMNS, job_text, law_of_choice, records, survey
+from coded_survey import COLUMNS, job_text, records, survey
 from test_clamped import KEY, Notes
 
 import dpdist
@@ -23,7 +23,7 @@ from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.post import Network
 from dpdist.mechanisms.marginals.query import NoisyMarginals, dependence, next_tables
-from dpdist.mechanisms.marginals.sensitivity import SCORE_SENSITIVITY, SLACK, moved_counts, parents_scale
+from dpdist.mechanisms.marginals.sensitivity import SCORE_SENSITIVITY, SLACK, parents_scale
 from dpdist.mechanisms.marginals.spec import MOST_NETWORK_CELLS
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
@@ -136,24 +136,6 @@ def test_mutual_information_would_move_by_more_than_the_sensitivity() -> None:
     assert information(more) - information(table) > 5 * SCORE_SENSITIVITY
 
 
-@pytest.mark.parametrize("adjacency", ["zero_out", "substitution"])
-def test_choice_and_tables_cost_epsilon_together(adjacency: Adjacency) -> None:
-    """Each stage's exact loss from its own scale. Control: an unnoticed third round would cost more."""
-    model = modelled(job(adjacency=adjacency), 100)
-    tables = 3 * moved_counts(adjacency) * UNIT / model.scale_of((0,))
-    a_round = 2 * moved_counts(adjacency) * (SCORE_SENSITIVITY + SLACK) * UNIT / model.parents_scale
-    assert (tables, 2 * a_round) == (Fraction(7, 10), Fraction(3, 10))
-    assert tables + 3 * a_round > 1
-
-
-def test_a_choice_costs_no_more_than_its_epsilon() -> None:
-    """All probabilities, for scores that one record moves by 2 against each other. Control: half the noise costs more."""
-    b = float(parents_scale(Fraction(1), 1, "zero_out")) / UNIT
-    for one, other in (((8, 4, 4), (6, 6, 6)), ((30, 0), (28, 2)), ((0, 0), (2, -2))):
-        assert np.abs(np.log(law_of_choice(one, b) / law_of_choice(other, b))).max() <= 1.0 + 1e-6
-    assert np.abs(np.log(law_of_choice((30, 0), b / 2.0) / law_of_choice((28, 2), b / 2.0))).max() > 1.5
-
-
 # The network
 
 
@@ -243,20 +225,6 @@ def test_records_have_the_margins_of_the_tables_and_weights_of_at_least_0(n: int
             found = np.bincount(codes[:, column], weights=weight, minlength=len(margin))
             assert np.abs(found - margin).max() < 1e-6 * fitted.total
             assert np.abs(np.bincount(codes[:, column], minlength=len(margin)) / n - found / fitted.total).max() > 1e-6
-
-
-def test_the_same_noise_gives_the_same_bytes() -> None:
-    own = survey(4)
-    made = [released(job(), own) for _ in range(2)]
-    one, other = (model.simulate(theta, np.zeros(500, np.int32), KEY.generator("x")) for model, theta in made)
-    assert all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True))
-
-
-def test_what_is_described_is_recalled() -> None:
-    model, theta = released(job(said=", degree: 2"), survey(6))
-    again = model.recall(json.loads(json.dumps(model.describe(theta))))
-    assert model.keys_of(again) == model.keys_of(theta)
-    np.testing.assert_array_equal(again["sums"], theta["sums"])
 
 
 def asked_of(said: Job) -> list[Noise]:

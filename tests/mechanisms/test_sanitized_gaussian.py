@@ -133,15 +133,6 @@ def test_standard_errors_follow_the_noise(files: Path, workspace: Path, tmp_path
     assert ratio.min() > 1.0
 
 
-def test_a_replay_and_a_second_publication_reproduce_the_release(files: Path, workspace: Path, tmp_path: Path) -> None:
-    dpdist.run(job(files), tmp_path / "again", replay=workspace / "confidential")
-    dpdist.publish(tmp_path / "again")
-    for path in (workspace / "public").rglob("*"):
-        if path.is_file():
-            other = tmp_path / "again" / "public" / path.relative_to(workspace / "public")
-            assert other.read_bytes() == path.read_bytes()
-
-
 def test_a_delta_that_is_not_below_one_over_n_is_said_before_and_in_the_statement(files: Path, tmp_path: Path) -> None:
     """6,000 records: 1/6000 is too much, a little less is not."""
     notes: list[str] = []

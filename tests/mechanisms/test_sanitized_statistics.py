@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -241,33 +240,6 @@ def test_sets_are_draws_about_one_fit_of_one_noisy_statistic(workspace: Path) ->
     assert one["drawn_means"] != two["drawn_means"]
     noise = list((workspace / "confidential" / "noise").rglob("*.npz"))
     assert len(noise) == 1, "all of the budget is in one draw of noise"
-
-
-def test_publishing_again_needs_neither_the_records_nor_the_reference(workspace: Path) -> None:
-    before = {p: p.read_bytes() for p in (workspace / "public").rglob("*") if p.is_file()}
-    (workspace / "confidential").rename(workspace / "elsewhere")
-    try:
-        dpdist.publish(workspace)
-        assert {p: p.read_bytes() for p in (workspace / "public").rglob("*") if p.is_file()} == before
-    finally:
-        (workspace / "elsewhere").rename(workspace / "confidential")
-
-
-def test_a_replay_reproduces_the_release(files: Path, workspace: Path, tmp_path: Path) -> None:
-    dpdist.run(job(files), tmp_path / "again", replay=workspace / "confidential")
-    for path in (workspace / "public").rglob("*"):
-        if path.is_file():
-            assert (
-                tmp_path / "again" / "public" / path.relative_to(workspace / "public")
-            ).read_bytes() == path.read_bytes()
-
-
-def test_a_run_that_lost_its_release_resumes_to_the_same_one(files: Path, workspace: Path, tmp_path: Path) -> None:
-    """What is left of a run that was killed before it published."""
-    shutil.copytree(workspace, tmp_path / "ws")
-    shutil.rmtree(tmp_path / "ws" / "public")
-    dpdist.run(job(files), tmp_path / "ws")
-    assert released(tmp_path / "ws") == released(workspace)
 
 
 def test_blocks_of_records_do_not_show(

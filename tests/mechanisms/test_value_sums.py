@@ -13,7 +13,7 @@ import pytest
 from coded_survey import job_text, records, survey
 from scipy.stats import binom
 from test_clamped import KEY, Notes
-from test_weighted_marginals import ADJACENCIES, WEIGHTS, asked_of, largest, modelled, released
+from test_weighted_marginals import ADJACENCIES, WEIGHTS, largest, modelled, released
 
 import dpdist
 from dpdist.confidential.records import Records
@@ -63,39 +63,6 @@ def test_tables_and_sums_move_by_exactly_what_the_noise_is_scaled_to(adjacency: 
     assert largest(moves[:, tables:], adjacency) == 2 * moved_counts(adjacency) * UNIT
     assert largest(moves, adjacency) == 4 * moved_counts(adjacency) * UNIT
     assert model.value_scale == model.scale_of((0, 1)) == 3 * int(largest(moves, adjacency))
-
-
-def test_the_sensitivity_is_attained_by_full_weights_at_both_ends() -> None:
-    told, moves = alone(modelled(job()))
-    values = moves[:, -4:]
-    ends = np.isin(told.outcomes[:, 2], (0, 3)) & (told.weight >= 50.0)
-    assert np.array_equal(np.abs(values).sum(axis=1) == 2 * UNIT, ends)
-    low, high = (
-        int(np.flatnonzero((told.outcomes == (0, 1, kids)).all(axis=1) & (told.weight == 50.0))[0]) for kids in (0, 3)
-    )
-    assert np.abs(values[low] - values[high]).sum() == 4 * UNIT, "in one cell"
-
-
-def test_positions_beyond_their_ends_would_move_sums_by_more() -> None:
-    """Control: a value that is not put onto the nearest level, and noise for the tables alone."""
-    model, told = modelled(job()), records([[0, 1, 90]], [50.0])
-    asked = model.with_values(model.listed or ())
-    assert np.abs(TableAndValueSums(asked).sums(told)[-4:]).sum() == 2 * UNIT
-    assert abs((90.0 - 1.5) / 1.5) > 1.0
-    _, moves = alone(model)
-    of_tables = modelled(job(said=f", {PAIRS}"))
-    assert largest(moves, "zero_out") / float(of_tables.scale_of((0, 1))) == 2.0, "costs twice ε"
-
-
-def test_all_stages_cost_epsilon_together_where_pairs_are_chosen() -> None:
-    """Columns and two sums share a third of ε. Control: without sums, columns have less noise."""
-    said = job(said=", sums: [{of: kids}, {of: degree}]")
-    first, choice, *_ = asked_of(said)
-    assert first.size == 2 + 3 + 4 + 2
-    assert (first.scale, choice.size) == ((3 + 2) * 3 * UNIT, 3)
-    assert asked_of(job(said=""))[0].scale == 3 * 3 * UNIT
-    adaptive = asked_of(job(said=", sums: [{of: kids}, {of: degree}], select: adaptive"))
-    assert (adaptive[0].size, adaptive[0].scale) == (first.size, first.scale)
 
 
 # Agreement

@@ -6,7 +6,6 @@ keyed, so a run of the suite is deterministic; the false-alarm rates are what a 
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -163,33 +162,6 @@ def smallest_p(draws, kept, known):
     known_schur = known.scale[1, 1] - known.scale[0, 1] ** 2 / known.scale[0, 0]
     found.append(stats.kstest(known_schur / schur, stats.chi2(known.degrees).cdf).pvalue)
     return min(found)
-
-
-@fixed
-@given(st.lists(st.integers(0, 40), max_size=6), st.integers(0, 2**20))
-def test_statistics_add_over_any_split_of_the_records(cuts, seed):
-    model, records = model_of(), some_records(seed)
-    alpha = some_alpha(len(records), seed)
-    edges = [0, *sorted(cuts), len(records)]
-    parts = [model.statistics(records.part(a, b), alpha[a:b]) for a, b in pairwise(edges)]
-    np.testing.assert_allclose(sum(parts), model.statistics(records, alpha), rtol=1e-13, atol=1e-12)
-
-
-@fixed
-@given(st.lists(st.booleans(), min_size=40, max_size=40), st.integers(0, 2**20))
-def test_a_record_with_zero_weight_is_absent_from_the_statistics(on, seed):
-    model, records = model_of(), some_records(seed)
-    on = np.array(on)
-    alpha = np.where(on, some_alpha(len(records), seed), 0.0)
-    present = records.take(on)
-    np.testing.assert_array_equal(model.statistics(records, alpha), model.statistics(present, alpha[on]))
-
-
-def test_records_in_duplicate_at_half_weight_are_the_records_once():
-    model, records = model_of(), some_records()
-    twice = records.take(np.repeat(np.arange(len(records)), 2))
-    half = model.statistics(twice, np.full(len(twice), 0.5))
-    np.testing.assert_allclose(half, model.statistics(records, np.ones(len(records))), rtol=1e-14)
 
 
 def test_statistics_are_the_weighted_sums_they_are_documented_to_be():
@@ -565,18 +537,6 @@ def test_aliasing_does_not_change_the_covariance_draws(counts):
     np.testing.assert_allclose(draws[0]["covariance"], draws[1]["covariance"], rtol=1e-9)
 
 
-@pytest.mark.parametrize("counts", [EVERYWHERE, crosstab_of(EMPTY_LEVEL["reference"])], ids=["complete", "aliased"])
-def test_a_description_survives_json_exactly(counts):
-    model, records = model_of(counts), some_records(crosstab=counts)
-    theta = model.draw(model.statistics(records, np.ones(len(records))), 3, KEY.generator("describe")).at(1)
-    said = json.loads(json.dumps(model.describe(theta), allow_nan=False))
-    back = model.recall(said)
-    np.testing.assert_array_equal(back["coefficients"], theta["coefficients"])
-    np.testing.assert_array_equal(back["covariance"], theta["covariance"])
-    assert said["coefficients"]["predictor"] == list(model.design.names)
-    assert said["covariance"]["component"] == ["log salary", "log weight"]
-
-
 def one_theta(model, seed=9):
     return theta_at_random(model, 1, seed)
 
@@ -658,13 +618,6 @@ def test_a_limited_lognormal_mean_is_the_quadrature_of_its_definition(mu, varian
     pieces = [integrate.quad(integrand, a, b, epsabs=1e-13, epsrel=1e-12)[0] for a, b in pairwise(edges)]
     found = limited_lognormal_mean(np.array([mu]), np.array([variance]), (low, high))
     assert found[0] == pytest.approx(sum(pieces), rel=1e-8, abs=1e-11)
-
-
-def test_a_pooled_fit_keeps_the_strata_as_predictors():
-    stratified = Job.model_validate({**job(predictors=("sex",)).model_dump(mode="json"), "strata": ["field"]})
-    own = Crosstab(EVERYWHERE.codes, LEVELS, EVERYWHERE.count, ("field",), ())
-    names = [Lognormal.build(stratified, f, slice(0, 2)).design.names for f in (own, own.pooled())]
-    assert names == [("(Intercept)", "sex[female]"), ("(Intercept)", "field[physics]", "field[health]", "sex[female]")]
 
 
 def test_an_expected_weight_is_the_mean_of_drawn_ones_under_the_same_outcome():

@@ -339,12 +339,3 @@ def test_an_outcome_that_is_a_power_of_another_is_improper():
     z[:, 1] = 1.0 + 0.5 * z[:, 0]
     with pytest.raises(Improper):
         model.draw(model.statistics(records_of(EVERYWHERE, z), np.ones(len(z))), 50, KEY.generator("power"))
-
-
-def test_a_description_survives_json_exactly():
-    model = model_of(2)
-    theta = theta_at_random(model, 1, 2)
-    back = model.recall(model.describe(theta))
-    for name in ("coefficients", "covariance"):
-        np.testing.assert_array_equal(back[name], theta[name])
-    assert model.describe(theta)["covariance"]["component"] == ["log salary", "log hours", "log weight"]

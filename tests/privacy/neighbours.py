@@ -6,15 +6,12 @@ The exact loss of Laplace noise of scale b on sums is their L1 distance over b; 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from itertools import combinations_with_replacement
 
 import numpy as np
 from scipy.spatial.distance import cdist
-from scipy.stats import beta
 
 from dpdist.core.records import Floats
-from dpdist.privacy.noise import whole_laplace
 
 Record = tuple[int, float, float]
 """Cell, outcome, weight; a switched-off record has cell −1."""
@@ -41,17 +38,3 @@ def largest_distance(sums: Sums, grid: Sequence[Record], adjacency: str, most: i
         others = mine if adjacency == "substitution" else sums((*rest, OFF)).reshape(1, -1)
         worst = max(worst, float(cdist(mine, others, metric).max()))
     return worst
-
-
-def epsilon_at_least(near: Floats, far: Floats, scale: Fraction, draws: int = 30_000) -> float:
-    """A lower bound of ε of the real sampler between two vectors of sums, by events {log likelihood ratio ≥ t}:
-    Clopper–Pearson at 1e-6."""
-    near, far = near[near != far], far[near != far]
-    noise = whole_laplace(scale, 2 * draws * len(near)).reshape(2, draws, len(near))
-    one, other = (np.abs(o - far).sum(axis=1) - np.abs(o - near).sum(axis=1) for o in (near + noise[0], far + noise[1]))
-    best = 0.0
-    for t in np.abs(near - far).sum() * np.linspace(0.0, 1.0, 6):
-        high, low = int((one >= t).sum()), int((other >= t).sum())
-        bounds = beta.ppf(1e-6 / 12, high, draws - high + 1), beta.ppf(1 - 1e-6 / 12, low + 1, draws - low)
-        best = max(best, float(np.log(bounds[0] / bounds[1])))
-    return best

@@ -14,7 +14,6 @@ from xml.etree import ElementTree
 import pandas as pd
 import pyreadstat
 import pytest
-from public_files import public_files
 from small_release import JOB, survey
 
 import dpdist
@@ -171,14 +170,3 @@ def test_every_file_is_described_as_other_readers_find_it(book: ElementTree.Elem
         limits = salary.find(f"{NAME}valrng/{NAME}range")
         assert limits is not None
         assert float(limits.get("min", "nan")) <= frame["salary"].min() <= frame["salary"].max() <= 200_000
-
-
-def test_publishing_again_gives_the_same_bytes_and_without_the_format_there_is_none(workspace: Path) -> None:
-    before = public_files(workspace)
-    assert "codebook.xml" in before
-    assert b"codebook.xml" in before["index.html"]
-    dpdist.publish(workspace)
-    assert public_files(workspace) == before
-    job = (workspace / "public" / "released" / "job.json").read_text(encoding="utf-8")
-    dpdist.publish(workspace, job=parse_job(job.replace('"ddi"', '"csv"')))
-    assert set(before) - set(public_files(workspace)) == {"codebook.xml"}

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from public_files import public_files
 from pysdmx.errors import Invalid
 from pysdmx.io import get_datasets, read_sdmx
 from small_release import JOB, survey
@@ -129,15 +128,6 @@ def test_what_is_not_to_be_published_is_not_free_for_publication(tmp_path: Path,
         local = local.replace(before, after)
     assert status(local, "none") == {"N"}
     assert confidentiality({"guarantee": "strict", "do_not_publish": "weights are beyond their bounds"}) == "N"
-
-
-def test_publishing_again_gives_the_same_bytes_and_the_manifest_names_them(workspace: Path) -> None:
-    before = public_files(workspace)
-    assert {"sdmx/structure.json", "sdmx/counts.csv"} <= set(before)
-    dpdist.publish(workspace)
-    assert public_files(workspace) == before
-    files = json.loads((workspace / "public" / "manifest.json").read_text(encoding="utf-8"))["files"]
-    assert "sdmx/counts.csv" in json.dumps(files)
 
 
 def test_ids_are_such_that_sdmx_takes_them_and_all_different() -> None:

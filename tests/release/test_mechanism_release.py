@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -163,13 +162,6 @@ def test_the_synthetic_file_has_the_public_counts_and_tables_have_errors(release
     assert np.isfinite(means["standard_error"]).all()
 
 
-def test_publishing_again_gives_the_same_bytes(release: tuple[str, Path]) -> None:
-    _, workspace = release
-    before = {path: path.read_bytes() for path in (workspace / "public").rglob("*") if path.is_file()}
-    dpdist.publish(workspace)
-    assert before == {path: path.read_bytes() for path in (workspace / "public").rglob("*") if path.is_file()}
-
-
 WRONG = [
     ("censor_uw", {"column": ", missing: drop"}, "the number of records left after"),
     ("censor_uw, fallback: pool", {}, "whether a fallback is taken depends on the records"),
@@ -243,37 +235,6 @@ def test_a_histogram_releases_the_counts_and_the_noise_that_was_kept(histogram: 
 
 def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-def test_a_run_that_was_killed_after_its_noise_was_drawn_uses_that_noise(
-    histogram: Path, shares: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Control: another workspace draws other noise."""
-    killed, job = tmp_path / "killed", parse_job(text("perturbed_histogram", shares, epsilon="0.4"))
-    with monkeypatch.context() as patch:
-        patch.setattr("dpdist.storage.byproducts.StratumStore.close", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            dpdist.run(job, killed)
-    (drawn,) = (killed / "confidential" / "noise").glob("*-001.npz")
-    before = np.load(drawn)["noise"]
-    dpdist.run(job, killed)
-    y = pq.read_table(shares).column("y").to_numpy()[:N]
-    np.testing.assert_array_equal(counts(killed)[0, 0], np.histogram(y, bins=6, range=(0, 1))[0] + before)
-    assert not np.array_equal(counts(killed), counts(histogram))
-
-
-def test_a_replay_takes_over_the_noise_and_gives_the_same_bytes(histogram: Path, shares: Path, tmp_path: Path) -> None:
-    job = parse_job(text("perturbed_histogram", shares, epsilon="0.4"))
-    dpdist.run(job, tmp_path / "again", replay=histogram / "confidential")
-    files = [path.relative_to(histogram) for path in (histogram / "public").rglob("*") if path.is_file()]
-    assert all((histogram / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in files)
-
-
-def test_publishing_a_histogram_needs_no_record(histogram: Path, tmp_path: Path) -> None:
-    shutil.copytree(histogram / "public", tmp_path / "public")
-    dpdist.publish(tmp_path)
-    for name in ("synthetic/set-1.parquet", "statement.json", "tables/shares.csv"):
-        assert (tmp_path / "public" / name).read_bytes() == (histogram / "public" / name).read_bytes()
 
 
 @pytest.mark.parametrize("mechanism", ["censor_w", "censor_uw", "weighted, weights: cluster"])

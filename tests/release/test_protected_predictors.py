@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from named_draws import Drawn, named
 
 import dpdist
 from dpdist.core.errors import JobError, WorkspaceError
-from dpdist.estimation.crosstab_table import crosstab_from_table
 from dpdist.job.loading import parse_job
 from dpdist.ledger.accounts import charges
 from dpdist.ledger.book import Ledger
-from dpdist.runtime.reference import store_noisy_crosstab
-from dpdist.storage.tables import read_table
-from dpdist.storage.workspace import Workspace
 
 Noise = Callable[[str], AbstractContextManager[None]]
 FIELDS, SEXES, REGIONS = ("arts", "law", "music"), ("f", "m"), ("n", "s")
@@ -86,25 +80,6 @@ def test_synthetic_records_and_the_frame_are_the_noisy_counts(tmp_path: Path, no
     assert "ε = 0.25 of the total goes to noisy sample counts" in statement["composition"]
 
 
-def test_a_run_that_is_resumed_draws_no_count_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = list[Drawn]()
-    with named("shielded", drawn):
-        with monkeypatch.context() as patch:
-            patch.setattr("dpdist.release.protect", _killed)
-            with pytest.raises(KeyboardInterrupt):
-                dpdist.run(said(tmp_path), tmp_path / "work")
-        assert [each.size for each in drawn] == [1, 6, EVERY]
-        kept = (tmp_path / "work" / "confidential" / "records" / "noisy_frame.parquet").read_bytes()
-        (tmp_path / "work" / "confidential" / "marks" / "noisy-frame.json").unlink()
-        dpdist.run(said(tmp_path), tmp_path / "work")
-    assert [each.size for each in drawn] == [1, 6, EVERY, 6, 6, 1], "afterwards the statistics' own noise alone"
-    assert (tmp_path / "work" / "confidential" / "records" / "noisy_frame.parquet").read_bytes() == kept
-
-
-def _killed(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def test_a_replay_has_the_same_bytes_and_lost_noise_is_not_drawn_again(tmp_path: Path) -> None:
     job = said(tmp_path)
     dpdist.run(job, tmp_path / "one")
@@ -118,27 +93,6 @@ def test_a_replay_has_the_same_bytes_and_lost_noise_is_not_drawn_again(tmp_path:
     (confidential / "marks" / "noisy-frame.json").unlink()
     with pytest.raises(WorkspaceError, match=r"frame-000000-001\.npz is missing"):
         dpdist.run(job, tmp_path / "one")
-
-
-def test_kept_noise_serves_no_other_counts(tmp_path: Path) -> None:
-    job = said(tmp_path)
-    dpdist.run(job, tmp_path / "one")
-    confidential = tmp_path / "one" / "confidential"
-    (confidential / "marks" / "noisy-frame.json").unlink()
-    exact = confidential / "records" / "frame.parquet"
-    crosstab = crosstab_from_table(read_table(exact))
-    other = replace(crosstab, count=crosstab.count[::-1].copy())
-    with Workspace.opened(tmp_path / "one") as space:
-        with pytest.raises(WorkspaceError, match="drawn for something else: the exact sums"):
-            store_noisy_crosstab(space, parse_job(yaml.safe_dump(job)), other)
-        store_noisy_crosstab(space, parse_job(yaml.safe_dump(job)), crosstab)
-
-
-def test_publishing_again_gives_the_same_bytes(tmp_path: Path) -> None:
-    dpdist.run(said(tmp_path), tmp_path / "work")
-    before = files(tmp_path / "work" / "public")
-    dpdist.publish(tmp_path / "work")
-    assert files(tmp_path / "work" / "public") == before
 
 
 def test_a_ledger_is_charged_for_the_counts_and_the_tables(tmp_path: Path) -> None:

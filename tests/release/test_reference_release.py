@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
-from scipy.special import betaln
 
 import dpdist
 from dpdist.core.errors import DataError, FitError, JobError, WorkspaceError
@@ -126,11 +125,6 @@ def test_the_clamp_follows_the_adjacency(files: Path, tmp_path: Path, adjacency:
     assert 0.8 * clamp < strata["database_bound"].max() <= clamp
 
 
-def log_density(draws: Any, y: np.ndarray) -> np.ndarray:
-    a, b = draws["mean"] * draws["precision"], (1 - draws["mean"]) * draws["precision"]
-    return (a - 1)[:, None] * np.log(y) + (b - 1)[:, None] * np.log1p(-y) - betaln(a, b)[:, None]
-
-
 def test_weights_are_the_rules_value_under_fits_of_the_reference(release: tuple[str, Path], files: Path) -> None:
     """Recomputed: an unweighted fit of the reference by another generator gives the same weights but for draws' chance."""
     mechanism, workspace = release
@@ -202,13 +196,6 @@ def test_what_an_earlier_version_learned_is_learned_again(release: tuple[str, Pa
         mark_unit(confidential / "marks", FORM.sub(r"\1", mark.stem), [former], confidential)
     dpdist.run(job(files, mechanism), copy)
     assert public_files(copy) == public_files(workspace)
-
-
-def test_publishing_again_gives_the_same_bytes(release: tuple[str, Path]) -> None:
-    _, workspace = release
-    before = public_files(workspace)
-    dpdist.publish(workspace)
-    assert before == public_files(workspace)
 
 
 def interrupted(*_: object) -> None:

@@ -116,24 +116,6 @@ def test_the_guarantee_is_asymptotic_with_weights_frozen_on_the_reference(worksp
     assert bounds["privacy_weight"].median() > 0.9
 
 
-def public_bytes(workspace: Path) -> dict[Path, bytes]:
-    return {path.relative_to(workspace): path.read_bytes() for path in (workspace / "public").rglob("*") if path.is_file()}
-
-
-def test_publishing_again_needs_neither_the_reference_nor_the_confidential_folder(
-    workspace: Path, files: Path, tmp_path: Path
-) -> None:
-    public, kept, before = public_bytes(workspace), workspace / "confidential", files / "before.parquet"
-    kept.rename(workspace / "elsewhere")
-    before.rename(tmp_path / "gone.parquet")
-    try:
-        dpdist.publish(workspace)
-    finally:
-        (workspace / "elsewhere").rename(kept)
-        (tmp_path / "gone.parquet").rename(before)
-    assert public == public_bytes(workspace)
-
-
 def test_synthetic_values_are_the_references_own(workspace: Path, files: Path) -> None:
     """Salaries stay rounded, zeros stay zeros, nothing lies beyond the range of the reference."""
     made, before = (

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 from simulated_doctorates import simulated
-from test_release import public_bytes
 
 import dpdist
 from dpdist.audit.auditing import audit
@@ -129,18 +128,6 @@ def test_the_statement_and_the_released_job_name_every_outcome(finished: Path) -
     assert "(log salary, log hours, log weight)" in statement["model"]["parameters"]
     assert sum("public bounds" in step for step in statement["post_processing"]) == 2
     assert json.loads((finished / "public/released/job.json").read_text())["outcome"] == ["salary", "hours"]
-
-
-def test_publishing_again_gives_the_same_bytes(finished: Path) -> None:
-    first = public_bytes(finished)
-    dpdist.publish(finished)
-    assert public_bytes(finished) == first
-
-
-@pytest.mark.slow
-def test_two_workers_give_the_same_bytes(finished: Path, tmp_path: Path) -> None:
-    dpdist.run(job(executor="dask", workers=2), tmp_path / "again", replay=finished / "confidential")
-    assert public_bytes(tmp_path / "again") == public_bytes(finished)
 
 
 def test_giant_strata_of_several_outcomes_are_served_span_by_span(

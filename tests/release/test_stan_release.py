@@ -87,14 +87,6 @@ def test_the_statement_names_the_sampler_and_its_caveat(pair: tuple[Path, Path])
     assert stan["diagnostics"]["policy"] == "warn"
 
 
-def test_the_same_key_gives_the_same_bytes_under_stan(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    _, stan = pair
-    dpdist.run(shipped("doctorates_stan", **POOLED), tmp_path / "again", replay=stan / "confidential")
-    for path in (stan / "public").rglob("*"):
-        if path.is_file():
-            assert path.read_bytes() == (tmp_path / "again" / "public" / path.relative_to(stan / "public")).read_bytes()
-
-
 def test_a_policy_that_fails_names_the_stratum_and_no_figure(tmp_path: Path) -> None:
     job = shipped(
         "doctorates_stan",
@@ -111,11 +103,6 @@ def pooling(stan_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     workspace = tmp_path_factory.mktemp("pooling") / "work"
     dpdist.run(shipped("doctorates_pooling"), workspace)
     return workspace
-
-
-def flat(values: xr.DataArray) -> np.ndarray:
-    """Draws of the one stratum, (draw, …), chains one after the other."""
-    return values.stack(s=("chain", "draw")).transpose("s", ...).to_numpy()[:, 0]
 
 
 def densities(posterior: xr.Dataset, records: pd.DataFrame, fields: list[str], sexes: list[str]) -> np.ndarray:

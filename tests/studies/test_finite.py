@@ -99,3 +99,19 @@ def test_of_probabilities_a_clamp_costs_half():
     space = random_space(3, 4, np.random.default_rng(0))
     log_probability = np.minimum(space.log_density, 0.0)
     assert worst_loss(space, clamped(log_probability, 0.5), 4, "zero_out") <= 0.5 + ROUNDING
+
+
+def test_an_offset_learned_on_the_file_itself_breaks_the_bound():
+    """Centred at the file's own best θ, which one record decides here, all n records move: the control of METHODS §4b."""
+    pair = np.array([[0.0, -1.0, -0.9], [-1.0, 0.0, -3.0]])
+    records = np.vstack([np.tile(pair, (40, 1)), pair[1]])
+
+    def loss(*centres):
+        logs = [
+            np.clip(f - f[:, [c]], -0.5, 0.5).sum(axis=0) for f, c in zip((records, records[:-1]), centres, strict=True)
+        ]
+        one, other = (log - logsumexp(log) for log in logs)
+        return np.abs(one - other).max()
+
+    assert loss(*(int(f.sum(axis=0).argmax()) for f in (records, records[:-1]))) > 10.0
+    assert max(loss(centre, centre) for centre in range(3)) <= 1.0

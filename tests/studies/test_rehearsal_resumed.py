@@ -88,21 +88,6 @@ def test_the_file_is_announced_before_it_is_read_and_every_candidate_before_it_i
 
 
 @pytest.mark.long
-def test_figures_stand_in_the_folder_candidate_by_candidate(job: Job, tmp_path: Path) -> None:
-    seen = list[int]()
-
-    def hear(event: Event) -> None:
-        if event.stage == "rehearse" and event.kind == "advance":
-            path = tmp_path / "out" / "rehearsal.csv"
-            seen.append(pd.read_csv(path)["mechanism"].nunique() if path.exists() else 0)
-
-    made = rehearse(job, tmp_path / "out", listener=hear)
-    assert seen == sorted(seen)
-    assert set(range(1, len(made.trials) + 1)) <= set(seen)
-    assert not (tmp_path / "out" / STORED).exists()
-
-
-@pytest.mark.long
 def test_a_killed_rehearsal_resumes_with_what_is_finished(job: Job, tmp_path: Path, tried: list[str]) -> None:
     """Noise is not drawn again for what is finished: its figures are the same to the last digit."""
     before = killed_after([], job, tmp_path / "out", 4)
@@ -139,17 +124,6 @@ def test_a_rehearsal_of_another_job_or_file_begins_anew(changed: str, job: Job, 
     with pytest.raises(Killed):
         rehearse(job, tmp_path / "out", records=600 if changed == "records" else None, listener=hear)
     assert len(tried) == 2
-
-
-@pytest.mark.long
-def test_a_damaged_result_is_made_again(job: Job, tmp_path: Path, tried: list[str]) -> None:
-    killed_after([], job, tmp_path / "out", 3)
-    parts = sorted((tmp_path / "out" / STORED).glob("*.parquet"))
-    good = parts[0].read_bytes()
-    parts[0].write_bytes(good[: len(good) // 2])
-    tried.clear()
-    killed_after([], job, tmp_path / "out", 3)
-    assert len(tried) == 1
 
 
 def test_other_files_in_the_folder_are_kept(tmp_path: Path) -> None:
