@@ -21,9 +21,9 @@ from dpdist.core.errors import installed
 from dpdist.core.files import RELEASE, aside, sha256, swap_in, version_of, write_json, write_text
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST, SIGNATURE, UNFIT, canonical, release_id
-from dpdist.core.records import Floats
+from dpdist.core.records import MANY_ROWS, Floats
 from dpdist.core.sharing import share_out
-from dpdist.core.this_process import single_threaded
+from dpdist.core.this_process import return_memory, single_threaded
 from dpdist.estimation.estimators import PsuSums
 from dpdist.job import Table
 from dpdist.models.protocol import Expectation, NoisedFigures
@@ -119,9 +119,14 @@ def _publish(released: ReleasedObject, public: Path, listener: Listener, unfit: 
         shutil.rmtree(building)
     building.mkdir(parents=True)
     write_released(building / "released", released)
+    many = len(released.crosstab) >= MANY_ROWS
     grounds, material = grounds_of(released, building, listener, by_batch)
+    if many:  # stages after this one need little of what it has freed
+        return_memory()
     tables, beyond = _write_tables(released, building / "tables", grounds, material, listener)
     del grounds, material
+    if many:
+        return_memory()
     write_json(building / "statement.json", with_withheld(tables, statement(released, beyond)))
     written = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
     write_measurements(building / MEASUREMENTS, released)
