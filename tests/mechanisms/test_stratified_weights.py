@@ -20,7 +20,7 @@ from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.prediction import Prediction, predict
 from dpdist.mechanisms.tables.residual_prior import ResidualPrior
 from dpdist.mechanisms.tables.rows import row_values, rows_of
-from dpdist.mechanisms.tables.sizes import changes_of
+from dpdist.mechanisms.tables.sizes import changes_in_turn, changes_of
 
 AREAS, KINDS = 24, 4
 PUBLIC = Public((AREAS, KINDS, 3), ((0, 1), (0, 2), (1, 2), (0,), (1,)), (0.1, 1e5), ((0.0, 1e6),))
@@ -240,6 +240,17 @@ def test_the_next_periods_keep_an_areas_weights(periods: int) -> None:
     assert np.abs(found.ratio - 1.0).max() < 0.2
     assert (found.error <= 2.0 * NOMINAL).all()
     assert (found.covered.mean(axis=0) >= 0.86).all()
+
+
+def test_changes_of_periods_follow_each_other() -> None:
+    """A level's records are a quarter, all again, and a quarter: with the same population, its weights are 4, 1, and 4
+    times the reference's. Every step is the difference of two of them.
+    """
+    codes, full = np.arange(20)[:, None], np.full(20, 400.0)
+    few = np.where(codes[:, 0] == AREA, 100.0, 400.0)
+    steps = [step.toarray()[AREA].sum() for step in changes_in_turn(codes, [few, full, few], [], codes, full)]
+    of_rest = 1.0 - 0.75 / 20.0  # shares of all records
+    assert steps == pytest.approx([4.0 * of_rest - 1.0, 1.0 - 4.0 * of_rest, 4.0 * of_rest - 1.0])
 
 
 def test_the_next_period_forgets_an_areas_weights_with_the_change_before(monkeypatch: pytest.MonkeyPatch) -> None:

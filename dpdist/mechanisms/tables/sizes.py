@@ -12,7 +12,7 @@ weights with them, or that the population has, and weights have not (`changes_of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -161,3 +161,16 @@ def changes_of(
         if len(by) == 1:
             of_levels[rows, by[0]] = ratio[now_in[rows]]
     return scipy.sparse.hstack(changes).tocsr()
+
+
+def changes_in_turn(
+    codes: Ints, numbers: Sequence[Floats], tables: Sequence[Sequence[int]], before: Ints | Codes, number: Floats
+) -> Iterator[scipy.sparse.csr_array]:
+    """`changes_of` from period to period, (cell, change), relative to weights of the reference, `before` and `number`:
+    every period's changes multiply what weights have become before.
+    """
+    level = np.ones(len(codes))
+    for count in numbers:
+        changes = changes_of(codes, count, tables, before, number)
+        yield (scipy.sparse.diags_array(level) @ changes).tocsr()
+        level, before, number = level * np.exp(changes.log1p().sum(axis=1)), codes, count

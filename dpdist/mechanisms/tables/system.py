@@ -57,7 +57,7 @@ from dpdist.mechanisms.tables.rows import (
     stacked,
 )
 from dpdist.mechanisms.tables.shares import PublishedTable, Target, best_parts, equal_parts, in_turn, part_beyond
-from dpdist.mechanisms.tables.sizes import NumberChanges, Sizes, changes_in_sums, changes_of
+from dpdist.mechanisms.tables.sizes import NumberChanges, Sizes, changes_in_sums, changes_in_turn
 from dpdist.mechanisms.tables.spec import EFFECTS, PredictionName
 from dpdist.mechanisms.tables.workload import AddedCells
 from dpdist.privacy.guarantees import NoisyQuery
@@ -617,12 +617,12 @@ class TableSystem:
         before: tuple[Ints | Codes, Floats] = self._numbers_of_reference
         if self.root is not None:
             before = self.root.codes, self.root.count
-        tables, steps = [by for by, _ in self.tables], list[scipy.sparse.csr_array]()
-        for period, number in enumerate(numbers, start=1):
-            # Weights keep a change in all periods after it.
-            after = scipy.sparse.diags_array((earlier.period >= period).astype(np.float64))
-            steps.append(after @ changes_of(codes, number, tables, *before)[earlier.cross])
-            before = codes, number
+        in_turn = changes_in_turn(codes, numbers, [by for by, _ in self.tables], *before)
+        # Weights keep a change in all periods after it.
+        steps = [
+            scipy.sparse.diags_array((earlier.period >= period).astype(np.float64)) @ changes[earlier.cross]
+            for period, changes in enumerate(in_turn, start=1)
+        ]
         predicted = earlier.size * self.at_crosses.means[earlier.cross, 0]
         return changes_in_sums(scipy.sparse.hstack(steps).tocsr(), predicted)
 
