@@ -142,11 +142,12 @@ def _beyond(result: GateResult) -> str:
 
 IN_WORDS = (
     "Before publication, these gates were measured with noise, at the cost of a part of ε, and all were met. ε covers the "
-    "gates' answer, but neither runs in other workspaces nor a later decision to withhold. `measured` is the noisy value. "
-    "For the largest and the median error it is a share of the published figure. For coverage it is the distance, in half "
-    "widths of the published interval, within which the required share of direct figures lies. A cell whose published "
-    "figure is missing or 0 counts as an error beyond every limit; `without_figure` says how many of the `figures` these "
-    "are. Gates were measured on `tables` only; no other table, including those added later, was gated."
+    "gates' answer. It covers neither runs in other workspaces nor a later decision to withhold the release. `measured` "
+    "is the noisy value. For the largest and the median error, it is a share of the published figure. For coverage, it is "
+    "the distance, in half widths of the published interval, within which the required share of direct figures lies. A "
+    "cell whose published figure is missing or 0 counts as an error beyond every limit; `without_figure` is the number of "
+    "these cells, out of all `figures`. Gates were measured only on the tables listed under `tables`, and on no table "
+    "that was added later."
 )
 
 

@@ -250,8 +250,8 @@ def attack(workspace: str | Path, holdout: Input, listener: Listener = silent) -
 def refuse_shown(workspace: str | Path, audited: Confidential[pd.DataFrame]) -> None:
     """Raises `WorkspaceError`, without figures, if an attack proved a larger loss than is claimed."""
     if audited.disclose_to_custodian()["exceeds"].any():
-        where = "see confidential/evaluation/audit-attacks.parquet; publish nothing more of this mechanism"
-        raise WorkspaceError(str(workspace), "synthetic records reveal more than is claimed", where)
+        where = "see confidential/evaluation/audit-attacks.parquet; do not publish any further release of this mechanism"
+        raise WorkspaceError(str(workspace), "synthetic records reveal more than the claimed ε allows", where)
 
 
 def _attack(space: Workspace, holdout: Input, listener: Listener) -> Confidential[pd.DataFrame]:

@@ -41,15 +41,15 @@ from dpdist.storage.workspace import GATHERED, MADE_AGAIN, NOISY_FRAME, Workspac
 LOWER_BOUNDS = {
     "stratum": "one of the smallest strata",
     "record": "number of the record that was left out or changed",
-    "runs": "number of draws from each of two neighbouring files",
+    "runs": "number of draws from each of the two neighbouring files",
     "claimed": "the ε that one record may lose",
     "delta": "the claimed δ",
-    "most_that_can_be_shown": "largest ε that this number of draws can prove",
-    "at_least": "the ε that is proven, from all that is released",
-    "from_sets": "the same, from synthetic records alone",
-    "from_sums": "the same, from noisy sums and choices; null where there are none",
+    "most_that_can_be_shown": "the largest ε that this number of draws can prove",
+    "at_least": "the ε that is proven, from everything that is released",
+    "from_sets": "the ε that is proven from synthetic records alone",
+    "from_sums": "the ε that is proven from noisy sums and choices; null if there are none",
     "exceeds": "whether a proven ε is above the claim",
-    "left_out": "whether the mechanism cannot release the stratum, with the record or without it",
+    "left_out": "true if the mechanism cannot release the stratum, with the record or without it",
 }
 """Columns of audit-lower-bounds.parquet."""
 
@@ -237,14 +237,14 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
     job = next(iter(fits.values())).job
     guarantee = mechanism_of(job).promise(job).total
     if isinstance(guarantee, NoGuarantee) or job.sampler.name == "stan":
-        why = "nothing is promised" if isinstance(guarantee, NoGuarantee) else "every draw would be a fit by Stan"
+        why = "nothing is promised" if isinstance(guarantee, NoGuarantee) else "every draw would need a fit by Stan"
         raise WorkspaceError(space.place, why, "audit a release with a guarantee, by another sampler")
     delta = float(getattr(guarantee, "delta", None) or 0)
     claimed, most = claim_of_record(job, guarantee), most_shown(runs, delta)
     if most <= claimed:
         why = f"{runs} draws cannot show more than the claimed ε of {claimed:g}, whatever the mechanism does"
         raise WorkspaceError(
-            space.place, why, (f"it takes {draws_to_exceed(claimed, delta)} draws at least; more draws can prove more")
+            space.place, why, (f"at least {draws_to_exceed(claimed, delta)} draws are needed; more draws can prove more")
         )
     _refuse_weights_beyond_bounds(space, job)
     smallest = strata["rows"].to_numpy().argsort(kind="stable")[:MOST_STRATA]
@@ -281,9 +281,12 @@ def _refuse_weights_beyond_bounds(space: Workspace, job: Job) -> None:
     low, high = bounds
     if any(((block.weight < low) | (block.weight > high)).any() for block in each_block(space.records)):
         where = space.records.relative_to(space.root)
-        fault = f"{where} has weights beyond the bounds of {name}: an earlier version stored them before it clipped weights"
+        fault = (
+            f"{where} has weights beyond the bounds of {name}, as stored by earlier versions, which did not clip weights "
+            "first"
+        )
         remedy = (
-            f"`dpdist verify {space.place}` says whether its claim holds; a release that this version runs can be audited"
+            f"`dpdist verify {space.place}` says whether its claim holds; audit a release that was made with this version"
         )
         raise WorkspaceError(space.place, fault, remedy, exit_code=2)
 
@@ -417,7 +420,9 @@ def refuse_losses(workspace: str | Path, audited: Confidential[pd.DataFrame]) ->
         raise WorkspaceError(str(workspace), "nothing was audited: every stratum was left out", where)
     if (rows["exceeds"] if draws else rows["of_release"] & (rows["exceeded"] > 0)).any():
         raise WorkspaceError(
-            str(workspace), "records lose more than is claimed", f"{where}; publish nothing more of this mechanism"
+            str(workspace),
+            "records lose more than the claimed ε",
+            (f"{where}; do not publish any further release of this mechanism"),
         )
 
 

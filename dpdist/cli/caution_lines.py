@@ -6,12 +6,14 @@ import re
 from collections.abc import Sequence
 from textwrap import wrap
 
-from dpdist.core.cautions import Caution
+from dpdist.core.cautions import UNCATALOGUED, Caution
 
 MOST_LINES = 5
 """Largest number of lines that the cautions of one occasion take on a terminal."""
 IN_FULL = ("small_counts",)
 """Codes of cautions whose remedy is always shown: under most mechanisms a run refuses such a job."""
+FROM_MECHANISM = ("assumed_distribution", "loss_above_epsilon", UNCATALOGUED)
+"""Codes of cautions that every release of a mechanism has."""
 LINES_OF_CODES = 2
 """Largest number of these lines that name codes in place of texts."""
 
@@ -22,7 +24,7 @@ def caution_lines(cautions: Sequence[Caution], width: int) -> list[str]:
     A caution without room for its remedy is stated without it, and one without room for its text by its first sentence.
     Those of this job come before those of its mechanism. Those of `IN_FULL` come first, and take none of the lines.
     """
-    cautions = sorted(cautions, key=lambda caution: (caution.code not in IN_FULL, caution.code == "of_mechanism"))
+    cautions = sorted(cautions, key=lambda caution: (caution.code not in IN_FULL, caution.code in FROM_MECHANISM))
     texts, codes, room = list[str](), list[str](), MOST_LINES
     for number, caution in enumerate(cautions, start=1):
         last = number == len(cautions) and not codes

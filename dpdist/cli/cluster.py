@@ -105,13 +105,13 @@ def worker(
     scheduler: Annotated[str, typer.Argument(envvar="DPDIST_SCHEDULER", help="tls://host:port of the scheduler.")],
     tls: RoleFolder,
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on; unset: chosen automatically.")] = None,
-    port: Annotated[int, typer.Option("--port", min=0, max=65534, help="The first of two ports; 0: any.")] = 0,
+    port: Annotated[int, typer.Option("--port", min=0, max=65534, help="First of two consecutive ports; 0: any.")] = 0,
     name: Annotated[
         str | None, typer.Option("--name", envvar="DASK_WORKER_NAME", help="Name of the worker; unset: its address.")
     ] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help="Such as 2GiB; unset: the container's.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Memory, as in 2GiB; unset: the container's.")] = None,
     http: Http = HTTP,
-    patience: Annotated[float, typer.Option("--patience", min=0, help="Seconds to look for a scheduler.")] = PATIENCE,
+    patience: Annotated[float, typer.Option("--patience", min=0, help="Seconds to wait for a scheduler.")] = PATIENCE,
     as_json: JsonLogs = False,
 ) -> None:
     """Run one worker (one process, one thread) until SIGTERM. A worker that loses the scheduler looks for it again."""
@@ -131,7 +131,7 @@ def size(
     workers: Annotated[int, typer.Option("--workers", min=1, help="Largest number of workers; tasks may need fewer.")] = 32,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A dotted key of the job, and its value as YAML."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Dotted job key and its YAML value; repeatable."),
     ] = None,
 ) -> None:
     """Print requests and limits of a job's workers, computed from its plan, as a patch for deploy/base (JSON is YAML)."""
@@ -145,8 +145,8 @@ def size(
 @app.command()
 def manifests(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job.")],
-    namespace: Annotated[str, typer.Option("--namespace", help="Namespace for this release alone.")],
-    image: Annotated[str, typer.Option("--image", help="Image, with a digest or its own tag.")],
+    namespace: Annotated[str, typer.Option("--namespace", help="Namespace that only this release uses.")],
+    image: Annotated[str, typer.Option("--image", help="Image, with a digest or a unique tag.")],
     input: Annotated[Path | None, typer.Option("--input", help="File to plan for instead of the job's input.")] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Largest number of workers; tasks may need fewer.")] = 32,
     workspace: Annotated[
@@ -166,7 +166,7 @@ def manifests(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A dotted key of the job, and its value as YAML."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Dotted job key and its YAML value; repeatable."),
     ] = None,
 ) -> None:
     """Print everything that Kubernetes needs for one job, sized by its plan: for `kubectl apply -f`."""

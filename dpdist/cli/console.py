@@ -33,7 +33,7 @@ class Escaping(Console):
 out, err = Escaping(soft_wrap=True, highlight=False), Escaping(stderr=True, soft_wrap=True, highlight=False)
 
 
-RESUMES, ANEW = "; the same command resumes", "; the same command begins anew"
+RESUMES, ANEW = "; the same command resumes", "; the same command starts again from the beginning"
 
 
 class CommandFailed(typer.Exit):
@@ -110,12 +110,12 @@ def _interrupted(afterwards: str) -> CommandFailed:
 
 
 RARE = {
-    ("verify", "sign", "keygen"): "Check a release, sign it, and make a pair of keys.",
+    ("verify", "sign", "keygen"): "Check a release, sign it, or make a pair of keys.",
     ("diff", "series"): "Compare two releases, or tabulate several periods.",
     ("rehearse", "calibrate"): "Try mechanisms and tune constants on public files.",
     ("study", "audit"): "Study mechanisms, and audit a release's claim.",
-    ("explain", "schema"): "Say what a caution means; print the schema of jobs.",
-    ("cluster", "ledger", "stan"): "Workers, accounts of budgets, Stan programs.",
+    ("explain", "schema"): "Explain a caution; print the schema of job files.",
+    ("cluster", "ledger", "stan"): "Run clusters, keep budgets, compile Stan programs.",
 }
 """Commands that the first screen of help describes together; each has its own help."""
 

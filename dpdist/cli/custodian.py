@@ -24,15 +24,15 @@ from dpdist.storage.objects import is_url
 from dpdist.storage.workspace import Workspace, confidential_log
 
 LEGEND = (
-    "Errors are distances from the direct estimate, which uses the whole confidential file. They are stated in standard "
+    "Errors are distances from the direct estimate, which uses the whole confidential file. They are given in standard "
     "errors (SE) of the direct estimate under the survey's design. The direct estimate itself is about 1 SE from the "
-    "truth. 'over 2': share of cells more than 2 SE off. 'SE': one standard error. 'covered': whether the published 90 % "
-    "interval covers the direct estimate."
+    "truth. 'over 2': share of cells that are more than 2 SE off. 'SE': one standard error. 'covered': whether the "
+    "published 90 % interval covers the direct estimate."
 )
 AT_GIVEN_SIZES = (
     "Without design strata, the number of sample records in a cell varies from sample to sample. The SE of a count "
-    f"includes this variation. Released counts lack it, because they use this sample's numbers. Column '{GIVEN}' "
-    "therefore states errors of counts in SEs for which these numbers are fixed: the median and the largest."
+    f"includes this variation. Released counts do not have it, because they use this sample's numbers. Column '{GIVEN}' "
+    "therefore gives the median and the largest error of counts in SEs for which these numbers are fixed."
 )
 
 
@@ -139,15 +139,18 @@ def page_to_open(workspace: str | Path) -> Path:
 def audit_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """Formats the results of an audit for the custodian."""
     legend = (
-        "exceeded: records whose exact loss, with everything else computed anew, is above the bound; largest_share: "
-        "largest loss as a share of the bound"
+        "exceeded: number of records whose exact loss, with everything else computed anew, is above the bound; "
+        "largest_share: the largest loss as a share of the bound"
     )
     return Group(table_text("Leave-one-out audit (confidential)", table.disclose_to_custodian()), Text(legend, style="dim"))
 
 
 def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """Formats lower bounds on ε, which were estimated from draws of releases, for the custodian."""
-    meaning = "at_least: ε that the draws prove, with a confidence of 95 % each; above the claimed ε the claim is wrong"
+    meaning = (
+        "at_least: the ε that the draws prove, each with a confidence of 95 %; if it is above the claimed ε, the claim "
+        "is wrong"
+    )
     bounds = table.disclose_to_custodian()
     left_out = (
         f"left out: {int(bounds['left_out'].sum())} of {len(bounds)} strata, which the mechanism does not release anew"
@@ -158,8 +161,8 @@ def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
 def black_box_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """Formats what an audit by releases of two files shows, for the custodian."""
     meaning = (
-        "at_least: ε that the releases prove, with a confidence of 95 %; above the claimed ε the claim is wrong; p_value: "
-        "largest probability of so clear a difference if the claim holds"
+        "at_least: the ε that the releases prove, with a confidence of 95 %; if it is above the claimed ε, the claim is "
+        "wrong; p_value: the largest probability of so clear a difference if the claim holds"
     )
     return Group(table_text("Two files (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))
 
@@ -167,7 +170,7 @@ def black_box_text(table: Confidential[pd.DataFrame]) -> RenderableType:
 def attacks_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """Formats the results of attacks on synthetic records for the custodian."""
     meaning = (
-        "share_nearer_to_members is one half, and excess is 0, where synthetic records do not reveal who was in the file; "
-        "at_least: ε of an exchange that correct guesses of pairs prove, with a confidence of 95 %"
+        "if synthetic records do not reveal who was in the file, share_nearer_to_members is one half and excess is 0; "
+        "at_least: the ε of an exchange that correct guesses of pairs prove, with a confidence of 95 %"
     )
     return Group(table_text("Attacks (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))

@@ -18,7 +18,7 @@ from dpdist.survey.domains import FEW_RECORDS, ColumnDomain
 CONFIRM = "# TODO confirm: seen in the confidential file"
 PREDICTED = "# `dpdist plan` predicts the errors of all tables, at this ε and others, at no cost"
 PUBLIC_WEIGHTS = (
-    "# Is the weight of every design stratum public? Then design_weights: {{by: {}, path: FILE.csv}} spends no ε on it"
+    "# If the weight of every design stratum is public, design_weights: {{by: {}, path: FILE.csv}} spends no ε on weights"
 )
 WITHOUT_OUTCOME = "  # missing: drop leaves records without the outcome out of every table"
 KEPT_OUTCOME = (
@@ -28,7 +28,7 @@ KEPT_OUTCOME = (
 )
 SHARE = "; the mean is the share of {}: exchange 0 and 1 for the share of {}"
 ONE_VALUE = "the public file has one value, so bounds are unknown"
-FEW = f"# fewer than {FEW_RECORDS} public records: name the level to merge each with, when files are read"
+FEW = f"# fewer than {FEW_RECORDS} public records: name the level with which each is merged when files are read"
 UNIT = re.compile(
     r"^(.*_)?(household|hh|family|person|respondent|patient|student|firm)(_?(id|no|nr|num|number|key))?$"
     r"|(^|_)(id|hhid|pid|uid|idnum|caseid|seqn)$",
@@ -189,7 +189,9 @@ class Draft:
             if name in (*self.outcomes, self.weight) and not texts:
                 whence += "; widen them if values have grown since"
             elif ends:
-                whence += "; other whole numbers count in the nearest level: if these are codes, delete outside: clip"
+                whence += (
+                    "; other whole numbers count as the nearest level: if these numbers are codes, delete outside: clip"
+                )
             elif template != "…" and isinstance(_short(domain.levels or ()), dict):
                 whence += "; widen the range if it may hold more: a value outside is refused"
             elif template != "…" and 0 < len(gaps := _gaps(domain.levels or ())) <= MOST_GAPS:
@@ -260,7 +262,7 @@ class Draft:
             histogram = f'{{histogram: {{epsilon: "{budget_text(self.spec.histogram_share)}"}}}}'
             yield f"reference: {histogram}  # a part of the budget; with an earlier public file: {{path: …}}"
         elif self.spec.needs_reference:
-            yield "# TODO fill: reference: {path: …}, an earlier file of this survey that is public"
+            yield "# TODO fill: reference: {path: …}, an earlier public file of this survey"
 
     def _publication(self) -> Iterator[str]:
         yield "publish: unless_refused  # a verdict of `do not publish` holds the release; ε does not cover this choice"

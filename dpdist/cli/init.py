@@ -55,7 +55,7 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; accept all proposals.")] = False,
     confidential: Annotated[
         bool,
-        typer.Option("--i-know-this-reads-confidential-data", help="Propose from FILE's values, too; you confirm."),
+        typer.Option("--i-know-this-reads-confidential-data", help="Also use FILE's values, which you must confirm."),
     ] = False,
 ) -> None:
     """Write a commented job for a file. Open decisions are marked TODO."""
@@ -126,7 +126,11 @@ def init(
         for line in _noted(draft):
             out.print(line, markup=False, emoji=False)
         left_open = len(to_do(text))
-        remedy = f"{left_open} TODO line{'s' * (left_open > 1)} to fill or confirm; then" if left_open else "read it; then"
+        remedy = (
+            (f"{left_open} TODO line{'s' * (left_open > 1)} to fill in or confirm; then run")
+            if left_open
+            else "read it; then"
+        )
         out.print(f"{to}: {remedy} dpdist validate {to}", markup=False, emoji=False)
 
     run_command(act)
@@ -139,7 +143,7 @@ def _tables(table: list[str] | None) -> tuple[tuple[str, ...], ...]:
 
 def _reference(public: Path | None, answer: str | None, asks: bool) -> Path | None:
     if answer is None and asks:
-        question = "An earlier file of this survey that is public (its path, or none)"
+        question = "An earlier public file of this survey (its path, or none)"
         answer = str(typer.prompt(question, default=str(public) if public is not None else NONE))
     return public if answer is None else None if answer == NONE else Path(answer)
 
@@ -322,7 +326,7 @@ def explain(
         str | None, typer.Argument(metavar="CODE", help="The code in brackets after a caution; without it, all are listed.")
     ] = None,
 ) -> None:
-    """Say what a caution means and what to do about it."""
+    """Explain a caution: what it means and what to do."""
     from dpdist.core.cautions import KINDS
 
     def act() -> None:

@@ -36,14 +36,16 @@ def init(
     ledger: Place,
     dataset: Dataset = None,
     cls: ClassName = "strict",
-    total: Annotated[str | None, typer.Option("--total", help="Limit over all periods, exact: 10 or 1/3.")] = None,
+    total: Annotated[
+        str | None, typer.Option("--total", help=("Limit over all periods, an exact number: 10 or 1/3."))
+    ] = None,
     per_period: Annotated[str | None, typer.Option("--per-period", help="Limit for one period.")] = None,
-    window: Annotated[str | None, typer.Option("--window", help="Over consecutive periods: PERIODS:BUDGET.")] = None,
+    window: Annotated[str | None, typer.Option("--window", help="Limit over consecutive periods: PERIODS:BUDGET.")] = None,
     delta: Annotated[
         str | None, typer.Option("--delta", help="Total δ of strict releases; for zCDP, the δ at which ε is stated.")
     ] = None,
 ) -> None:
-    """Create a ledger if there is none; with --dataset, state the dataset's limits in place of earlier ones."""
+    """Create a ledger if there is none; with --dataset, state new limits for the dataset."""
     from dpdist.ledger.accounts import Class
     from dpdist.ledger.book import Ledger
 
@@ -51,7 +53,7 @@ def init(
         limits = _limits(dataset, cls, total, per_period, window, delta)
         book = Ledger(ledger)
         began = book.begin()
-        out.print(f"{'begun' if began else 'there already'}: {book.name}", markup=False)
+        out.print(f"{'created' if began else 'exists already'}: {book.name}", markup=False)
         if dataset is not None:
             book.limit(dataset, cast(Class, cls), limits)
             out.print(f"limits of {dataset}, {cls}: {_in_words(limits)}", markup=False)
@@ -61,7 +63,7 @@ def init(
 
 @app.command()
 def show(ledger: Place, as_json: JsonAnswer = False) -> None:
-    """Show what each dataset's releases were charged in each period, and how much its limits leave."""
+    """Show what each dataset's releases were charged in each period, and how much is left within its limits."""
     from dpdist.cli.table_text import facts_text
     from dpdist.ledger.book import Ledger
     from dpdist.ledger.pages import pages
@@ -81,7 +83,7 @@ def show(ledger: Place, as_json: JsonAnswer = False) -> None:
 
 @app.command()
 def check(ledger: Place, workspaces: Workspaces = None, as_json: JsonAnswer = False) -> None:
-    """Check every entry's place in the chain, and that the ledger has the receipts of these runs. Exit code 1: a fault."""
+    """Check the chain of entries, and that the ledger has the receipts of these runs. Exit code 1: a fault was found."""
     from dpdist.ledger.book import Ledger
 
     def act() -> None:
@@ -139,7 +141,9 @@ def _limits(
     from dpdist.ledger.accounts import CLASSES
 
     if cls not in CLASSES:
-        raise JobError("ledger", [Problem("--class", f"'{cls}' is not known", ", ".join(CLASSES), "use one of these")])
+        raise JobError(
+            "ledger", [Problem("--class", (f"'{cls}' is not a class of guarantee"), ", ".join(CLASSES), "use one of these")]
+        )
     if dataset is None and (total or per_period or window or delta):
         raise JobError("ledger", [Problem("--dataset", "limits without a dataset", "a dataset's name", "add --dataset")])
     limits_by_name: dict[str, object] = {"total": total, "per_period": per_period, "delta": delta}

@@ -220,7 +220,7 @@ class ManifestPlace:
     def problems(self) -> Iterator[Problem]:
         """Lists values that a cluster would refuse, or that would make the run fail there."""
         if not _LABEL.fullmatch(self.namespace):
-            allowed = "a name of small letters, digits and hyphens, 63 at most"
+            allowed = "a name of at most 63 lower-case letters, digits and hyphens"
             yield Problem("--namespace", f"'{self.namespace}'", allowed, "give another name")
         if not _VERSIONED.fullmatch(self.image):
             allowed = "an image with its digest, or with a tag other than latest"
@@ -261,7 +261,7 @@ def objects_of(plan: Plan, resolved: SourcedKeys, place: ManifestPlace, job_in_c
     job, files = job_in_cluster(resolved, f"{BESIDE_JOB}/" if job_in_claim else "")
     pick(objects, "ConfigMap", "dpdist-job")["data"] = files if job_in_claim else files | {JOB: as_yaml(job)}
     if (size := job_bytes(objects)) > MOST_OF_CONFIG_MAP:
-        remedy = "give --job-file FILE, which passes the job through the claim dpdist-input, or shorten names of levels"
+        remedy = "give --job-file FILE, with which the job is read from the claim dpdist-input, or shorten names of levels"
         allowed = f"{MOST_OF_CONFIG_MAP:,} bytes: Kubernetes takes no larger ConfigMap"
         raise JobError("cluster manifests", [Problem("JOB", f"{size:,} bytes with its files", allowed, remedy)])
     if job_in_claim:

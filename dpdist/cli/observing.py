@@ -154,7 +154,7 @@ def traced(url: str, run: str, listener: Listener) -> Iterator[Trace]:
         yield trace
     finally:
         if lost := trace.close():
-            note = f"the collector of --traces did not take {lost:,} spans: look at its address and its log"
+            note = f"the collector of --traces did not accept {lost:,} spans: check its address and its log"
             listener(Event("note", "traces", note=note))
 
 
@@ -213,8 +213,8 @@ class Metrics:
 
         self.registry = CollectorRegistry()
         options: dict[str, Any] = {"registry": self.registry}
-        self._done = Gauge("dpdist_stage_done", "Units of a stage that are done.", ["stage"], **options)
-        self._total = Gauge("dpdist_stage_total", "Units of a stage.", ["stage"], **options)
+        self._done = Gauge("dpdist_stage_done", "Completed units of a stage.", ["stage"], **options)
+        self._total = Gauge("dpdist_stage_total", "All units of a stage.", ["stage"], **options)
         self._seconds = Gauge("dpdist_stage_seconds", "Seconds that a stage has taken so far.", ["stage"], **options)
         self._tasks = Histogram("dpdist_task_seconds", "Seconds of finished tasks.", buckets=_BUCKETS, **options)
         self._retries = Counter("dpdist_task_retries", "Tasks submitted again after a lost scheduler.", **options)

@@ -54,7 +54,7 @@ def validate(
     as_json: JsonAnswer = False,
     show_values: ShowValues = False,
 ) -> None:
-    """Check a job against its data. Schema, design, public domains, sizes; nothing is spent or written."""
+    """Check a job against its data. Checks schema, design, public domains and sizes; nothing is spent or written."""
 
     def act() -> None:
         with listening(quiet, as_json, answers=True) as listener:
@@ -91,11 +91,11 @@ def plan(
     ] = None,
     table: Annotated[str | None, typer.Option("--table", help="With --for-error: for this table only.")] = None,
     public: Annotated[
-        Path | None, typer.Option("--public", help="Public file to predict from, without a reference.")
+        Path | None, typer.Option("--public", help="Public file to predict from, if there is no reference.")
     ] = None,
     alternative_changes: Annotated[
         bool,
-        typer.Option("--alternatives", help="Show what other objectives and tables would gain."),
+        typer.Option("--alternatives", help="Show errors under other objectives and tables."),
     ] = False,
     opened: Annotated[bool, typer.Option("--open", help="Write JOB.plan.html with all errors, and open it.")] = False,
     as_json: JsonAnswer = False,
@@ -293,7 +293,7 @@ def report(
         typer.Option("--open", help="Write confidential/report.html again, and open it, for the custodian's eyes only."),
     ] = False,
 ) -> None:
-    """Show a release's guarantee and tables; evaluate it. The evaluation is confidential, and also a page."""
+    """Show a release's guarantee and tables; evaluate it. The evaluation is confidential; it is also a page."""
 
     def act() -> None:
         if not page:
@@ -311,7 +311,7 @@ def report(
 
 
 def status(workspace: WorkspaceFolder, as_json: JsonAnswer = False) -> None:
-    """Show how far a run is, or how it ended. Works from another machine, too; shows nothing confidential."""
+    """Show how far a run has got, or how it ended. Works from another machine, too; shows nothing confidential."""
     from dpdist.cli.observing import read_status, status_lines
     from dpdist.cli.table_text import facts_text
 

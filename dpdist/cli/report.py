@@ -36,7 +36,7 @@ NOT_GIVEN = "not given"
 NOT_IDENTIFIED = "not identified"
 LISTED = {
     "not_identified": "no estimate",
-    "shrunk": "mostly the common figure",
+    "shrunk": "mostly the figure for all records",
     "beyond_sampling": "errors above the sample's own",
 }
 """Entries of the statement that name cells, with a text on these cells for the end of a run."""

@@ -17,7 +17,7 @@ Scheduled = Annotated[
     typer.Option(
         "--scheduled",
         envvar="DPDIST_SCHEDULED",
-        help="Scheduled time, or the Kubernetes Job of it.",
+        help="Scheduled time, or name of its Kubernetes Job.",
     ),
 ]
 Period = Annotated[
@@ -78,7 +78,7 @@ def settings_of(
     source = resolve(job, settings).keys.get("input")
     path = input or (source.get("path") if isinstance(source, dict) else None)
     if path is not None and PERIOD not in str(path):
-        fault = "one file for every period: its records would be released, and charged, again"
+        fault = "the same file for every period: its records would be released, and charged, again"
         remedy = f"name the file of the period, such as survey-{PERIOD}.parquet"
         problems.append(Problem("--input" if input else "input.path", fault, f"a path with {PERIOD}", remedy))
     if problems:

@@ -25,7 +25,7 @@ app = typer.Typer(
 
 Programs = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[PROGRAM]...", help="Stan files or names of shipped programs; all shipped ones."),
+    typer.Argument(metavar="[PROGRAM]...", help="Stan files or names of shipped programs; default: all shipped ones."),
 ]
 Toolchain = Annotated[str, typer.Option("--toolchain", help="auto, cmdstan or embedded.")]
 Check = Annotated[bool, typer.Option("--check", help="Also compile a small program and sample from it.")]

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dpdist.cli.caution_lines import caution_lines
 from dpdist.cli.console import out
-from dpdist.core.cautions import Caution
+from dpdist.core.cautions import UNCATALOGUED, Caution
 from dpdist.core.records import first_named
 from dpdist.estimation.donors import DONORS as DONORS_FILE
 from dpdist.privacy import claims
@@ -123,7 +123,7 @@ def stated_cautions(
 ) -> dict[str, str]:
     """Lists known problems in few lines, without those that have been `printed`; early versions' statements list none."""
     texts = statement.get("cautions", ())
-    coded_texts = zip(statement.get("caution_codes", ["of_mechanism"] * len(texts)), texts, strict=True)
+    coded_texts = zip(statement.get("caution_codes", [UNCATALOGUED] * len(texts)), texts, strict=True)
     all_cautions = [
         *_together([*(Caution.coded(*pair) for pair in coded_texts), *further]),
         *drifted(statement.get("drift", {})),
@@ -145,7 +145,9 @@ def _together(cautions: Iterable[Caution]) -> Iterator[Caution]:
         return
     tables = list(dict.fromkeys(of_tables))
     number = f"{len(of_tables):,} statistics of {len(tables):,} table{'s'[: len(tables) != 1]} ({first_named(tables)})"
-    yield Caution("far_off", f"{MAY_BE_OFF[0].upper()}{MAY_BE_OFF[1:]} in {number}.", "The page and the JSON list each.")
+    yield Caution(
+        "far_off", f"{MAY_BE_OFF[0].upper()}{MAY_BE_OFF[1:]} in {number}.", ("The page and statement.json list them all.")
+    )
     yield from (caution for caution in all_cautions if caution.code not in far)
 
 

@@ -26,15 +26,15 @@ from dpdist.core.errors import JobError, Problem, WorkspaceError
 
 def audit(
     workspace: Annotated[str | None, typer.Argument(help="Folder or URL of a run; unset with --black-box.")] = None,
-    records: Annotated[int, typer.Option("--records", min=1, help="Left out per stratum.")] = 8,
+    records: Annotated[int, typer.Option("--records", min=1, help="Records per stratum.")] = 8,
     all_rules: Annotated[bool, typer.Option("--all-rules", help="Audit under every weight rule.")] = False,
     draws: Annotated[
         int | None,
-        typer.Option("--draws", min=100, help=("Number of fresh releases to tell apart.")),
+        typer.Option("--draws", min=100, help=("Bound ε from this many new releases.")),
     ] = None,
     holdout: Annotated[
         Path | None,
-        typer.Option("--holdout", help="File of other people, to attack records."),
+        typer.Option("--holdout", help="File of other people, for attacks on records."),
     ] = None,
     black_box: Annotated[
         str | None,
@@ -51,8 +51,8 @@ def audit(
 ) -> None:
     """Compare exact privacy losses of a release with its bound. Spends nothing.
 
-    Exact for posteriors of the lognormal model. For any mechanism, --draws and --black-box bound ε from below; --holdout
-    attacks synthetic records. Exit code 1: a loss exceeds the claim, or nothing was audited.
+    Losses are exact for posteriors of the lognormal model. For any mechanism, --draws and --black-box bound ε from below;
+    --holdout attacks synthetic records. Exit code 1: a loss exceeds the claim, or nothing was audited.
     """
 
     def from_releases(job: str, files: tuple[Path, Path]) -> None:
@@ -100,7 +100,7 @@ def audit(
             *(name for name, present in options.items() if present),
         ]
         if len(chosen) > 1:
-            fault = f"{' and '.join(chosen)} are audits of their own"
+            fault = f"{' and '.join(chosen)} are different audits"
             raise JobError("audit", [Problem(chosen[-1], fault, "", "give one of them, and audit again for the other")])
         if black_box is not None and neighbours is not None and workspace is None:
             from_releases(black_box, neighbours)
@@ -133,7 +133,7 @@ def calibrate(
     def act() -> None:
         if measure not in get_args(Measure):
             allowed = ", ".join(get_args(Measure))
-            raise JobError(job, [Problem("--measure", f"'{measure}' is not known", allowed, "use one of these")])
+            raise JobError(job, [Problem("--measure", f"'{measure}' is not a measure", allowed, "use one of these")])
         with listening(quiet, as_json) as listener:
             from dpdist.job.loading import load_job
             from dpdist.quality.calibrate import calibrate as calibrate_job
@@ -147,7 +147,7 @@ def calibrate(
             )
         elif not quiet:
             out.print(
-                f"Calibrated in {calibration.tried} tries, {calibration.measure} {calibration.loss:g}: {out_file}",
+                f"Calibrated in {calibration.tried} trials, {calibration.measure} {calibration.loss:g}: {out_file}",
                 markup=False,
             )
 
@@ -209,7 +209,7 @@ def rehearse(
 
             if Path(job).resolve() == (to / RECOMMENDED).resolve():
                 remedy = "choose another folder, or rename the job file"
-                raise WorkspaceError(str(to), f"the rehearsal would replace its own job file, {RECOMMENDED}", remedy, 2)
+                raise WorkspaceError(str(to), f"the rehearsal would overwrite its own job file, {RECOMMENDED}", remedy, 2)
             rehearsal = rehearse_job(load_job(job, settings), to, public, records, listener, chains=chains)
         if as_json:
             best = {"good": rehearsal.good, "mechanism": rehearsal.best.candidate.label}

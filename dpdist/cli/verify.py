@@ -35,9 +35,7 @@ def diff(
     b: Place,
     beyond: Annotated[
         float,
-        typer.Option(
-            "--beyond", min=0.0, help=("A figure has moved if it differs by more than this many standard errors.")
-        ),
+        typer.Option("--beyond", min=0.0, help=("Number of standard errors beyond which a figure counts as changed.")),
     ] = BEYOND,
     to: Annotated[
         Path | None,
@@ -45,9 +43,9 @@ def diff(
     ] = None,
     as_json: JsonAnswer = False,
 ) -> None:
-    """Show what differs between two releases. Guarantee, job, tables, versions, and figures that moved beyond their errors.
+    """Show what differs between two releases. Compares guarantee, job, tables, versions and figures.
 
-    Exit code 0: no difference. 1: differences. 2: one of them is no complete release. Reads public files alone.
+    Exit code 0: no difference. 1: differences. 2: one of them is incomplete. Reads only public files.
     """
     from dpdist.opening.results import open_release
     from dpdist.publish.differences import differences, period_differences
@@ -94,7 +92,7 @@ def _print(differing: Differences) -> None:
         if fact.part != OF_JOB:
             what = "id" if fact.what == fact.part else fact.what
             out.print(f"{fact.part}: {what}: {fact.before} -> {fact.after}", markup=False)
-    head = f"figures: {len(differing.moved)} moved by more than {differing.beyond:g} standard errors"
+    head = f"figures: {len(differing.moved)} changed by more than {differing.beyond:g} standard errors"
     out.print(f"{head}, of {differing.compared} that both have", markup=False)
     if differing.moved:
         rows = pd.DataFrame([vars(figure) for figure in differing.moved]).astype(
@@ -120,8 +118,8 @@ def series(
 ) -> None:
     """Write one table over periods, and the changes between them. Spends nothing.
 
-    It has a page and a workbook. Only public files are read, after checks. Name releases in the order of their periods.
-    Exit code 2: they form no series, or one of them is incomplete.
+    Also writes a page and a workbook. Reads only public files, and checks them first. Name releases in order of period.
+    Exit code 2: the releases do not form a series, or one of them is incomplete.
     """
     from dpdist.opening.results import open_release
     from dpdist.publish.series import series_of
@@ -162,16 +160,14 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A public folder, or
 
 def verify(
     folder: Folder,
-    key: Annotated[
-        str | None, typer.Option("--key", help=("Public key, or its file, of the person who must have signed."))
-    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help=("The signer's public key, or the file that holds it."))] = None,
     as_json: JsonAnswer = False,
 ) -> None:
-    """List files of a release that were changed, added or lost. Exit code 0: complete; 1: not.
+    """List files of a release that were changed, added or lost. Exit code 0: complete; 1: incomplete.
 
     Derives ε again from the proof record and compares it with the statement. Publishes the release again from released/
     and compares every file. Lists what could not be checked.
-    A line names each advisory on the release: a fault of the version that made it. It does not change the exit code.
+    Names each advisory on the release, which is a fault of the version that made it; exit codes do not depend on these.
     """
     from dpdist.core.minisign import PublicKey
     from dpdist.opening.verifying import advised, public_of, verify_folder
@@ -242,7 +238,7 @@ def keygen(
     def act() -> None:
         public = file.with_name(f"{file.name}.pub")
         if there := [path for path in (file, public) if path.exists()]:
-            raise DpdistError(f"{there[0]}: it is there already\n    remedy:  choose another name")
+            raise DpdistError(f"{there[0]}: it exists already\n    remedy:  choose another name")
         secret = SecretKey.from_os()
         write_text(file, secret.text, mode=0o600)
         write_text(public, secret.public.text)

@@ -39,7 +39,7 @@ class Records:
     @property
     def outcome(self) -> Floats:
         """The outcome, (record,), of records that have a single one."""
-        assert self.outcomes.shape[1] == 1, "records of several outcomes have no one outcome: take `about`"
+        assert self.outcomes.shape[1] == 1, "records with several outcomes do not have a single outcome: use `about`"
         return self.outcomes[:, 0]
 
     def about(self, outcome: int) -> Records:

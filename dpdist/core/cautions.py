@@ -13,6 +13,8 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 Stage = Literal["plan", "release"]
+UNCATALOGUED = "from_mechanism"
+"""Code of a caution whose text is not in the catalogue."""
 LONGEST = 4_096
 """Longest text whose code is looked for: it may come from a folder that somebody else made."""
 
@@ -65,19 +67,20 @@ KINDS: Mapping[str, CautionKind] = {
         "The job names no reference, so noisy histograms of the current file take {cost} of its ε = {epsilon}. "
         "Errors of counts and means are then one and a half to four times as large as with an earlier public file.",
         "Name a public file of this or a similar survey under reference, or state the histograms if there is none.",
-        explanation="Without a reference, dpdist spends part of ε on noisy histograms of the current file, to choose its "
-        "limits. Errors are larger, and quantiles are refused. A null in a job removes the reference of the "
-        "job that it extends. Name a public file of this or a similar survey under reference. If there is "
-        "none, state reference.histogram.epsilon, and this caution does not appear again.",
+        explanation="Without a reference, dpdist spends part of ε on noisy histograms of the current file, from which it "
+        "chooses its limits. Errors are larger, and quantiles are refused. A null in a job removes the "
+        "reference of the job that it extends. Name a public file of this or a similar survey under "
+        "reference. If there is none, state reference.histogram.epsilon, and this caution does not appear "
+        "again.",
     ),
     "periods": CautionKind(
         "plan",
         "The job is for period {period}, and its reference is from {earlier}: {doubt}.",
         "Check both periods.",
         explanation="A reference is usually the file of an earlier period. This one is later than the job, or one of the "
-        "two periods may be misspelled. The period is printed on the release, and the ledger charges it. "
-        "Check both. A later file may be the reference if it is public: the guarantee is the same, and "
-        "estimated changes then run back in time.",
+        "two periods may be misspelled. The period is printed on the release, and the ledger charges the "
+        "release to it. Check both. A later file may be the reference if it is public: the guarantee is the "
+        "same, and estimated changes then run back in time.",
     ),
     "old_reference": CautionKind(
         "plan",
@@ -92,17 +95,18 @@ KINDS: Mapping[str, CautionKind] = {
         "plan",
         "Weights and outcomes of the reference's records are published with the release, in {file}.",
         "Publish it only if the reference is public.",
-        explanation="The release contains weights and outcomes of the reference's records, because tables follow from "
-        "them. This is right for a public-use file. If the reference is not public, do not publish: name "
+        explanation="The release contains weights and outcomes of the reference's records, because tables are computed "
+        "from them. This is right for a public-use file. If the reference is not public, do not publish: name "
         "another one.",
     ),
     "few_reference_records": CautionKind(
         "plan",
-        "The reference has {records} records. Clipping limits follow from its tails, which fewer than {least} records do "
-        "not show.",
+        "The reference has {records} records. Clipping limits follow from its tails, which cannot be seen in fewer than "
+        "{least} records.",
         "Use a larger file.",
-        explanation="Limits at which values are clipped follow from the reference's largest values, and a small file "
-        "shows too few of them. Large values of the current file may then be clipped. Use a larger reference.",
+        explanation="The limits at which values are clipped follow from the reference's largest values, and a small file "
+        "contains too few of them. Large values of the current file may then be clipped. Use a larger "
+        "reference.",
     ),
     "reference_unit": CautionKind(
         "plan",
@@ -146,25 +150,25 @@ KINDS: Mapping[str, CautionKind] = {
     ),
     "large_delta": CautionKind(
         "release",
-        "δ = {delta} is not below 1/n = 1/{records}. Publishing one whole record at random would have such a δ.",
+        "δ = {delta} is not below 1/n = 1/{records}. Publishing one record in full, chosen at random, would meet such a δ.",
         "Use a δ far below 1/n.",
-        explanation="δ is a probability with which the guarantee may fail. It should be so small that not even one of all "
-        "records is affected. Use a δ far below one over the number of records.",
+        explanation="δ bounds the probability that the guarantee fails. It should be so small that a failure is unlikely "
+        "for any of the records. Use a δ far below one over the number of records.",
     ),
-    "law_not_judged": CautionKind(
+    "distribution_not_judged": CautionKind(
         "release",
-        "Fit of the {law} law to the reference: {figures}.",
-        explanation="The model assumes a law for the outcome, and no cell of the reference is large enough to test it. "
-        "Look at the evaluation before you publish, or test the law on a larger reference.",
+        "Fit of the {law} distribution to the reference: {figures}.",
+        explanation="The model assumes a distribution for the outcome, and no cell of the reference is large enough to "
+        "test it. Read the evaluation before you publish, or test the distribution on a larger reference.",
     ),
-    "law_misfits": CautionKind(
+    "distribution_misfits": CautionKind(
         "release",
-        "The {law} law does not fit the reference: {figures}. Figures will be off accordingly, and no standard error "
-        "includes this.",
+        "The {law} distribution does not fit the reference: {figures}. Published figures will be biased accordingly, and "
+        "no standard error includes this bias.",
         "Use the mechanism tables, or a family that fits.",
-        explanation="The model assumes a law for the outcome that the reference contradicts. Figures will be off in the "
-        "same way, however large ε is, and no interval shows it. Use a family that fits, or the mechanism "
-        "`tables`, which assumes no law.",
+        explanation="The model assumes a distribution for the outcome that the reference contradicts. Published figures "
+        "will be biased in the same way, however large ε is, and no interval shows it. Use a family that "
+        "fits, or the mechanism `tables`, which assumes no distribution.",
     ),
     "reused_psu_codes": CautionKind(
         "plan",
@@ -180,12 +184,16 @@ KINDS: Mapping[str, CautionKind] = {
         "{strata}: {records} records probably cannot reach Δ* = {target}, and the run would be refused. About {least} are "
         "needed.",
         "Pool strata, drop predictors, use model.prior: {{name: proper}}, or raise the budget.",
-        explanation="A stratum has so few records that the promised loss cannot be reached, and the run would end without "
-        "a release. Pool strata, use fewer predictors or a proper prior, or raise the budget.",
+        explanation="A stratum has so few records that the promised limit of the privacy loss cannot be met, and the run "
+        "would end without a release. Pool strata, use fewer predictors or a proper prior, or raise the "
+        "budget.",
     ),
     "small_counts": CautionKind(
         "plan",
-        "{counts}: whoever knows such a person learns that person's table columns. {consequence}",
+        (
+            "{counts}: whoever knows that such a person is in the sample can learn that person's levels of the table "
+            "columns. {consequence}"
+        ),
         "{remedies}",
         explanation="The release publishes numbers of sample records, and some are below the job's minimum. Whoever knows "
         "that a certain person is in the sample can then find that person's cell, and so learn these columns. "
@@ -218,16 +226,17 @@ KINDS: Mapping[str, CautionKind] = {
         "{table}: noise hides {hidden} of {cells} published counts, even if all of their weights are at the bound: "
         "{names}. Means of these cells say nothing.",
         "Raise epsilon, or merge levels with few records.",
-        explanation="The noise is larger than some counts can be, so their figures, and the means of such cells, are "
-        "noise. Raise ε, merge levels with few records, or publish fewer tables.",
+        explanation="The noise is larger than the largest value that some counts can have, so these figures, and the "
+        "means of such cells, are mostly noise. Raise ε, merge levels with few records, or publish fewer "
+        "tables.",
     ),
     "predicted_far_off": CautionKind(
         "plan",
         "{table}, {statistic}: figures may be more than {factor} direct standard errors off in {cells} ({names}).",
         "Raise epsilon, or merge levels with few records.",
         explanation="The plan predicts that some figures will be several direct standard errors from the file's own "
-        "estimates. Raise ε, publish fewer tables, or use a more similar reference. Levels with few records "
-        "can also be merged; a total over all records cannot.",
+        "estimates. Raise ε, publish fewer tables, or use a more similar reference. Merging levels with few "
+        "records also helps, except for a total over all records.",
     ),
     "public_totals_proposed": CautionKind(
         "plan",
@@ -248,9 +257,9 @@ KINDS: Mapping[str, CautionKind] = {
         "release",
         "{table}: {withheld} of {figures} figures are withheld, because their standard errors are larger than {limit}.",
         "Use coarser cells; a larger ε helps only where noise is the larger part of the error.",
-        explanation="The job withholds a figure if its standard error is larger than the figure, because it would say "
-        "nothing. Their limits are published. With coarser cells, fewer are withheld; a larger ε helps only "
-        "where noise, and not the small sample, causes the error.",
+        explanation="The job withholds a figure if its standard error is larger than the figure, because such a figure "
+        "would be uninformative. Its confidence limits are published. With coarser cells, fewer are withheld; "
+        "a larger ε helps only where noise, and not the small sample, causes the error.",
     ),
     "all_withheld": CautionKind(
         "release",
@@ -268,11 +277,45 @@ KINDS: Mapping[str, CautionKind] = {
         "explain. Estimates follow the measured change. A change in the shape of distributions is not "
         "measured, so treat quantiles with care, and use a newer reference next time.",
     ),
-    "of_mechanism": CautionKind(
+    "assumed_distribution": CautionKind(
+        "release",
+        "The model assumes a {law} distribution within cells. If the file's distribution differs, tables and synthetic "
+        "records can be off by many standard errors. Standard errors do not include this bias.",
+        explanation="The mechanism fits the distribution that the job's family names to every cell. If values are "
+        "distributed differently, figures are biased, whatever ε is, and no interval shows it. Compare the release with "
+        "direct estimates (`dpdist report --confidential`) before you publish, or use the mechanism `tables`, which "
+        "assumes no distribution.",
+    ),
+    "loss_above_epsilon": CautionKind(
+        "release",
+        "With {rule} privacy weights, a record can lose more than ε: {evidence}.",
+        explanation="Privacy weights are computed from the confidential file, so ε is a target and not a bound for every "
+        "record. The text says how far records exceeded it in tests. Measure the exact losses of this release with "
+        "`dpdist audit`, or use a mechanism with a strict guarantee.",
+    ),
+    "large_units_truncated": CautionKind(
+        "release",
+        "If a {column} has more than {most} records, only the first {most} in the file are used. Standard errors do not "
+        "include the bias that leaving out the others can cause.",
+        explanation="The job limits the number of records of a privacy unit, and drops the others of larger units. "
+        "Counts and totals are therefore too low. If many units are larger, raise "
+        "privacy_unit.most to a number that is public.",
+    ),
+    "changed_since_reference": CautionKind(
+        "release",
+        "{what}, over all records, are {change} the reference's prediction; levels and cells differ by a further {cells}. "
+        "Standard errors include this drift, but values beyond the limits are still estimated from the reference.",
+        "{remedy}",
+        explanation="Noisy sums show that weights or outcomes differ from what the reference predicts. Estimates and "
+        "standard errors take this into account, except for values beyond the clipping limits, which are still estimated "
+        "from the reference. If the difference is large, check that file and reference use the same unit and were "
+        "sampled in the same way. Otherwise use a newer reference next time.",
+    ),
+    UNCATALOGUED: CautionKind(
         "release",
         "{text}",
-        explanation="This caution comes from the mechanism, its weight rule or a plug-in, and is not in the catalogue. "
-        "The mechanism's page says more.",
+        explanation="This caution comes from a plug-in, or from another version of dpdist, and has no explanation here. "
+        "Its full text is in statement.json under cautions.",
     ),
 }
 """By code. Of two texts that match, the one with more words of its own names the code."""
@@ -290,20 +333,20 @@ class Caution:
 
     @classmethod
     def of(cls, code: str, /, **facts: object) -> Caution:
-        kind = KINDS.get(code, KINDS["of_mechanism"])
+        kind = KINDS.get(code, KINDS[UNCATALOGUED])
         return cls(code, kind.text.format(**facts), kind.remedy.format(**facts))
 
     @classmethod
     def stated(cls, text: str) -> Caution:
-        """A caution by its text alone, as a statement has it; `of_mechanism` if the catalogue has no such text."""
+        """A caution by its text alone, as a statement has it; `UNCATALOGUED` if the catalogue has no such text."""
         if len(text) > LONGEST:
-            return cls("of_mechanism", text)
+            return cls(UNCATALOGUED, text)
         return cls(next(code for code, form in _forms() if form.fullmatch(text)), text)
 
     @classmethod
     def coded(cls, code: str, text: str) -> Caution:
         """A caution of a statement by its code, which an earlier or later version may have left out or not know."""
-        return cls(code, text) if code in KINDS and code != "of_mechanism" else cls.stated(text)
+        return cls(code, text) if code in KINDS and code != UNCATALOGUED else cls.stated(text)
 
     @property
     def stage(self) -> Stage:

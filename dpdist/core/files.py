@@ -274,4 +274,6 @@ def misfit(number: Any, newest: int) -> Misfit | None:
         fault = f"format {str(number)[:20]}, which a dpdist later than {here} wrote"
         return Misfit(fault, f"{allowed}, which dpdist {here} reads", LATER)
     text = json.dumps(number, default=str)[:40]
-    return Misfit(f"format {text}, which no dpdist writes", f"{allowed}, a whole number", "restore it from a copy")
+    return Misfit(
+        (f"format {text}, which no version of dpdist writes"), f"{allowed}, a whole number", "restore it from a copy"
+    )

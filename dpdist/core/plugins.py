@@ -153,7 +153,7 @@ class Members(Mapping[str, T], Generic[T]):
         if (contract := getattr(member, "CONTRACT", None)) != CONTRACT:
             versions = "states no CONTRACT" if contract is None else f"is written for contract {contract}"
             raise PluginRefused(
-                f"plug-in {plugin} {versions}, and this dpdist has contract {CONTRACT}: install a version that fits"
+                f"plug-in {plugin} {versions}, and this dpdist has contract {CONTRACT}: install a version for this contract"
             )
         if reason := self._fault(name, member):
             raise PluginRefused(f"plug-in {plugin} {reason}")

@@ -37,7 +37,7 @@ class Event(NamedTuple):
     def sentence(self) -> str:
         """The event as a sentence, if it is one or can be said in one."""
         if self.kind == "lost":
-            return f"A worker died{' in ' + unit_label(self.unit) if self.unit else ''}. Another one begins its work again."
+            return f"A worker died{' in ' + unit_label(self.unit) if self.unit else ''}. Another worker repeats its task."
         if self.kind == "retry":
             many = "s were" if self.done > 1 else " was"
             return f"{self.done:,} task{many} submitted again, because the link to the scheduler, or a result, was lost."

@@ -31,7 +31,7 @@ MISSING = "no such file"
 UNFIT = "NOT_FOR_PUBLICATION.txt"
 """Name of a file that marks the folder of a replay or of a held release. Its first line gives the reason."""
 HELD = """This folder is held: nobody has approved it yet. `dpdist approve` publishes it, or refuses it.
-Its budget is spent, whatever becomes of it.
+Its budget is spent in either case.
 """
 """Content of that file where a release waits for approval."""
 LARGEST_JSON = 2**26
@@ -100,7 +100,7 @@ def read_json(folder: Path, name: str) -> bytes:
 
 def read_object(folder: Path, name: str) -> dict[str, Any]:
     """Raises `DamagedFile` if the file holds no JSON object."""
-    text, allowed = read_json(folder, name), "one JSON object of finite numbers, every key once"
+    text, allowed = read_json(folder, name), "one JSON object with finite numbers and no key twice"
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=_once, parse_constant=_finite)
     except RecursionError:
@@ -133,7 +133,7 @@ def check_files(folder: Path, part: str = "", *further_names: str) -> frozenset[
     refuse_format(MANIFEST, manifest.get("format"), RELEASE)
     files = manifest.get("files")
     if not isinstance(files, dict):
-        raise DamagedFile(MANIFEST, "no table of files", "files: SHA-256 by name")
+        raise DamagedFile(MANIFEST, "no list of files", "files: SHA-256 by name")
     for name, digest in files.items():
         _check_entry(name, digest)
     names = {name for name in files if not part or name.startswith(f"{part}/")} | set(further_names)
@@ -166,7 +166,9 @@ def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list
     damage = [error for name in sorted(files) if (error := _difference(folder, name, files[name])) is not None]
     own_files = (MANIFEST, SIGNATURE, UNFIT)
     unnamed = [name for name in _present(folder, part) if name not in files and name not in own_files]
-    return damage + [DamagedFile(name, "manifest.json does not list it", "only files that it lists") for name in unnamed]
+    return damage + [
+        DamagedFile(name, "manifest.json does not list it", ("only files that manifest.json lists")) for name in unnamed
+    ]
 
 
 def all_damage(folder: Path) -> list[DamagedFile]:
@@ -175,7 +177,7 @@ def all_damage(folder: Path) -> list[DamagedFile]:
         manifest = read_object(folder, MANIFEST)
         files = manifest.get("files")
         if not isinstance(files, dict):
-            raise DamagedFile(MANIFEST, "no table of files", "files: SHA-256 by name")
+            raise DamagedFile(MANIFEST, "no list of files", "files: SHA-256 by name")
         for name, digest in files.items():
             _check_entry(name, digest)
     except DamagedFile as error:

@@ -93,7 +93,7 @@ class NestedStart(DpdistError):
     exit_code = 2
 
     def __init__(self) -> None:
-        self.fault = "a process that the program has started imports the program, and so would start the run again"
+        self.fault = "a process that the program has started imports the program and would therefore start the run again"
         self.remedy = 'put the code that starts the run below `if __name__ == "__main__":`'
         super().__init__(f"nested start: {self.fault}\n    remedy:  {self.remedy}")
 

@@ -261,11 +261,13 @@ def drive(
             reply = draws_of(request)
         elif isinstance(request, FigureQuery | Choice) and not _whole(request):
             raise ValueError(
-                "figures to be released under noise are not whole numbers: round each record's share, because noise is "
-                "whole, and fractions would be released as they are"
+                "figures to be released with noise are not whole numbers: round each record's share, because the noise is "
+                "a whole number and fractions would be released unchanged"
             )
         elif request.noise.set in sets_with_noise:
-            raise ValueError(f"noise number {request.noise.set} is asked for by two queries: give each a number of its own")
+            raise ValueError(
+                f"two queries ask for the noise number {request.noise.set}: give each query a different number"
+            )
         else:
             sets_with_noise.add(request.noise.set)
             reply = request.under(noise(request.noise)) if answer is None else answer(request)

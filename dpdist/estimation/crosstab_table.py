@@ -52,8 +52,8 @@ def crosstab_from_table(table: pa.Table) -> Crosstab:
 
 
 EARLIER_FORM = (
-    "read it with the dpdist that made it, whose version stands in manifest.json; or run its job in the present form in a "
-    "new workspace, which spends its budget again"
+    "read it with the version of dpdist that made it, which is stated in manifest.json; or write its job in the present "
+    "form and run it in a new workspace, which spends its budget again"
 )
 """The remedy for a release whose job has keys that this version does not know."""
 
@@ -65,7 +65,9 @@ def read_job(folder: Path, name: str) -> Job:
         return Job.stored(text)
     except ValidationError as error:
         if of_earlier_form(read_object(folder, name)):
-            raise DamagedFile(name, "a job of an earlier form", "a job as this dpdist publishes it", EARLIER_FORM) from None
+            raise DamagedFile(
+                name, "a job of an earlier form", ("a job in the form that this version of dpdist publishes"), EARLIER_FORM
+            ) from None
         raise DamagedFile(name, first_problem(error), "a job as it was published") from None
 
 
@@ -100,7 +102,7 @@ def _check_crosstab(name: str, crosstab: Crosstab, levels: dict[str, tuple[Level
         raise DamagedFile(name, f"more than {MOST} records", f"at most {MOST} records")
     if crosstab.sampled is not None and not _fits(crosstab):
         allowed = "the records of each design stratum, and those that the universe leaves out"
-        raise DamagedFile(name, "numbers of drawn records that the crosstab's strata cannot have", allowed)
+        raise DamagedFile(name, "numbers of sampled records that do not fit the crosstab's strata", allowed)
     if crosstab.codes and len(np.unique(np.column_stack(list(crosstab.codes.values())), axis=0)) < len(crosstab):
         raise DamagedFile(name, "a combination appears twice", "every combination once")
     if (np.diff(crosstab.stratum) < 0).any():

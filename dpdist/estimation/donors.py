@@ -305,7 +305,9 @@ def _check_cells(name: str, table: pa.Table, cells: list[str], outcomes: int) ->
     if missing := int((variables < outcomes).sum()):
         raise DamagedFile(name, f"{missing} cells without points of some outcome", "points of every outcome in every cell")
     if (rows.groupby([*cells, "variable"])["standing"].nunique() > 1).any():
-        raise DamagedFile(name, "several values of standing in one cell", "one number of records behind a cell's points")
+        raise DamagedFile(
+            name, "several values of `standing` in one cell", ("the same number of records for all points of a cell")
+        )
 
 
 HISTORY = "history.json"
@@ -373,7 +375,7 @@ class PeriodTotals:
             raise ValueError("numbers outside their ranges")
         since, scale = described["since"], float(described["scale"])
         if counts.ndim != 1 or not np.isfinite(scale) or (scale > 0.0) != (counts.size > 0):
-            raise ValueError("counts without a scale of their noise")
+            raise ValueError("counts without the scale of their noise")
         if not isinstance(since, int) or not 1 <= since <= MOST_PERIODS:
             raise ValueError("no number of periods")
         arrays = total, variance, weight, scatter, counts, scale, since
@@ -442,5 +444,5 @@ def read_history(folder: Path, name: str, columns: int, outcomes: int) -> Histor
         if not all(history.values()):
             raise ValueError("a stratum without totals")
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
-        raise DamagedFile(name, "totals that do not agree", "totals as a release of mechanism tables states them") from None
+        raise DamagedFile(name, "inconsistent totals", "totals as a release of mechanism tables states them") from None
     return history

@@ -91,18 +91,18 @@ class ReleaseBudget(Frozen):
     Under Gaussian noise, ε holds with a δ. The job then states ε or ρ; if it states ρ and δ, an ε follows.
     """
 
-    epsilon: Budget = Field(description="of the whole release, all synthetic sets together")
+    epsilon: Budget = Field(description="budget of the whole release, all synthetic sets together")
     adjacency: Adjacency = Field(
         default="zero_out",
-        description="the difference between neighbouring files: whether one record's outcome and weight are used "
-        "(zero_out), their values (substitution), or a whole record (add_remove)",
+        description="how neighbouring files differ: in whether one record's outcome and weight are used (zero_out), in "
+        "their values (substitution), or by a whole record (add_remove)",
     )
     exchange: Exchange = Field(
         default="same_x",
-        description="what substitution exchanges: outcome and weight alone (same_x), or table columns, too (anywhere)",
+        description="what substitution exchanges: only outcome and weight (same_x), or table columns as well (anywhere)",
     )
     delta: Delta | None = Field(default=None, description="δ at which epsilon holds, with Gaussian noise")
-    rho: Budget | None = Field(default=None, description="ρ of zCDP with Gaussian noise, in place of epsilon")
+    rho: Budget | None = Field(default=None, description="ρ of zCDP with Gaussian noise, instead of epsilon")
 
     @model_validator(mode="before")
     @classmethod
@@ -152,12 +152,12 @@ class Split:
 class PrivacyUnit(Frozen):
     """All records with the same value of a column are one unit, whose loss the budget bounds."""
 
-    column: ColumnName = Field(description="column that identifies a record's unit, such as a household")
+    column: ColumnName = Field(description="column that identifies the unit of a record, such as a household")
     most: Annotated[int, at_most(10_000, "noise grows with it")] = Field(
-        ge=1, description="largest number of records of a unit, from a public source"
+        ge=1, description="largest number of records that a unit can have, from a public source"
     )
     beyond: Literal["refuse", "truncate"] = Field(
-        default="refuse", description="if a unit has more: refuse the file, or use its first `most` records"
+        default="refuse", description="if a unit has more records: refuse the file, or use the first `most` of them"
     )
 
 
@@ -170,12 +170,12 @@ class Protect(Frozen):
     columns: tuple[ColumnName, ...] | None = Field(
         default=None,
         min_length=1,
-        description="protected columns; unset: all. Counts by the others stay public and exact",
+        description="protected columns; unset: all of them. Counts by the other columns stay public and exact",
     )
     epsilon: Budget | None = Field(
         default=None,
         exclude_if=lambda epsilon: epsilon is None,
-        description="the part of budget.epsilon that the noisy counts take; omitted with tables, whose own "
+        description="the part of budget.epsilon that is spent on noisy counts; not with the mechanism tables, whose own "
         "sums measure them",
     )
 
@@ -192,7 +192,7 @@ FRAME_MINIMUM = 3
 
 def _reason(text: str) -> str:
     if not any(map(str.isalnum, text)):
-        raise ValueError("state in words why sample counts so small may be published; the statement prints it")
+        raise ValueError("state in words why such small sample counts may be published; the statement prints this reason")
     return text
 
 
@@ -219,12 +219,12 @@ class Limits(Frozen):
     """Limits on what a dataset's releases cost together: ε of strict or of asymptotic ones, or ρ of those under zCDP."""
 
     total: Budget | None = Field(default=None, description="over all periods")
-    per_period: Budget | None = Field(default=None, description="in one period, corrections included")
-    window: Window | None = Field(default=None, description="in any number of consecutive periods")
+    per_period: Budget | None = Field(default=None, description="limit in one period, including corrections")
+    window: Window | None = Field(default=None, description="limits over a number of consecutive periods")
     delta: Delta | None = Field(
         default=None,
-        description="δ of all strict releases together, or under zCDP the δ at which a release states its ε; "
-        "an unknown δ never fits",
+        description="δ of all strict releases together; under zCDP, the δ at which a release states its ε. An unknown δ "
+        "is always refused",
     )
 
     def of(self, cls: BudgetClass) -> tuple[Limits, ...] | None:
@@ -247,7 +247,10 @@ class LedgerSettings(Limits):
     )
     limits: Mapping[BudgetClass, Limits] = Field(
         default={},
-        description="limits by class, as {strict: {total: …}, zCDP: {total: …, delta: …}}; other classes are then refused",
+        description=(
+            "limits by class of guarantee, as in {strict: {total: …}, zCDP: {total: …, delta: …}}; other classes are "
+            "then refused"
+        ),
     )
 
     def of(self, cls: BudgetClass) -> tuple[Limits, ...] | None:

@@ -124,12 +124,12 @@ class Column(Frozen):
     )
     missing: MissingRule = Field(
         default="error",
-        description="missing values: refuse the file (error), leave records out (drop), or count them as a last level "
-        f"'{NOT_REPORTED}' of a category of texts (category)",
+        description="missing values: refuse the file (error), leave these records out (drop), or, for a column with text "
+        f"levels, count them in a further level '{NOT_REPORTED}', placed last (category)",
     )
     zeros: Rule = Field(
         default="error",
-        description="zeros that the model cannot fit: refuse the file (error), or leave the record out (drop)",
+        description="zeros that the model cannot fit: refuse the file (error), or leave these records out (drop)",
     )
     outside: Literal["error", "clip"] = Field(
         default="error",
@@ -140,7 +140,7 @@ class Column(Frozen):
     codes: dict[str, float] | None = Field(
         default=None,
         min_length=2,
-        description='numbers that the texts of the file stand for, as in {"No": 0, "Yes": 1}; other texts are refused',
+        description='numbers for which texts in the file stand, as in {"No": 0, "Yes": 1}; other texts are refused',
     )
 
     @model_validator(mode="after")
@@ -152,7 +152,7 @@ class Column(Frozen):
         if self.levels is not None and len(set(map(type, self.levels))) > 1:
             raise ValueError("levels must be of one type: quote them all")
         if self.levels is not None and TOTAL in map(str, self.levels):
-            raise ValueError(f"'{TOTAL}' names the margins of tables: rename the level")
+            raise ValueError(f"'{TOTAL}' is the name of tables' margins: rename the level")
         if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
             raise ValueError("bounds must be [lower, upper] with lower < upper")
         if self.levels is not None and (self.zeros, self.whole) != ("error", False):
@@ -207,7 +207,7 @@ class Keep(Frozen):
     """
 
     column: str = Field(description="a column of the file")
-    keep: tuple[PublicLevel, ...] = Field(min_length=1, description="values of the records that are kept")
+    keep: tuple[PublicLevel, ...] = Field(min_length=1, description="values of the records to keep")
 
 
 def level_text(level: Level) -> str:
@@ -316,7 +316,7 @@ class DesignWeights(Frozen):
     path: str | None = Field(
         default=None,
         exclude=True,
-        description="public CSV file with the columns of `by` and a column `weight`, in place of weights",
+        description="public CSV file with the columns of `by` and a column `weight`, instead of weights",
     )
 
     def of(self, crosstab: Crosstab) -> Floats:
@@ -351,13 +351,18 @@ class ReplicateWeights(Frozen):
     prefix: str = Field(min_length=1, description="column names before the replicate's number")
     number: int = Field(ge=2, le=10_000, description="number of replicates")
     fay: float | None = Field(
-        default=None, gt=0, lt=1, description="Fay's k: factor on the weights of the half that a replicate leaves out"
+        default=None,
+        gt=0,
+        lt=1,
+        description=("Fay's k: factor on the weights in the half-sample that a replicate leaves out"),
     )
-    scale: float | None = Field(default=None, gt=0, description="in place of the kind's own")
+    scale: float | None = Field(default=None, gt=0, description="scale, instead of the scale of the kind")
     factors: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
         default=None, description="a factor for each replicate; for a stratified jackknife (n_h − 1)/n_h, with scale: 1"
     )
-    centre: Literal["estimate", "mean"] = Field(default="estimate", description="θ̂: the estimate, or the replicates' mean")
+    centre: Literal["estimate", "mean"] = Field(
+        default="estimate", description=("centre of the squared deviations: the estimate, or the mean of the replicates")
+    )
     df: float | None = Field(
         default=None, gt=0, description="degrees of freedom; unset: rank of the replicate weights minus 1"
     )
@@ -428,10 +433,15 @@ class DesignEffect(Frozen):
     """A public design effect, with the figures to which it applies. An omitted setting restricts nothing."""
 
     effect: Effect = Field(description="variance under the design divided by that of the same records without clusters")
-    statistics: tuple[StatisticName, ...] = Field(default=(), description="statistics to which it applies; unset: all")
-    outcome: ColumnName | None = Field(default=None, description="outcome to which it applies; unset: any")
+    statistics: tuple[StatisticName, ...] = Field(
+        default=(), description=("statistics to which the effect applies; unset: all")
+    )
+    outcome: ColumnName | None = Field(default=None, description="outcome to which the effect applies; unset: any")
     by: tuple[ColumnName, ...] | None = Field(
-        default=None, description="the columns that cells are crossed by; []: all records; unset: any cell"
+        default=None,
+        description=(
+            "columns that define the cells to which the effect applies; []: the figure for all records; unset: any cell"
+        ),
     )
 
     def fits(self, columns: frozenset[str], statistic: str, outcome: str | None) -> bool:
@@ -475,18 +485,22 @@ class Survey(Frozen):
     weights_constant_in: tuple[ColumnName, ...] = Field(
         default=(),
         exclude_if=lambda columns: not columns,
-        description="columns within whose combinations all records have one weight, as is publicly known; and so have "
-        "synthetic records of `tables`",
+        description="columns within whose combinations all records have the same weight, as is publicly known; the "
+        "synthetic records of `tables` then do, too",
     )
     design_weights: DesignWeights | None = Field(
         default=None,
         exclude_if=lambda weights: weights is None,
-        description="the weight of every design stratum, as design documents publish it; `tables` then spends"
-        " nothing on weights",
+        description="the weight of every design stratum, from published design documents; `tables` then spends nothing on "
+        "weights",
     )
     psu: str | None = Field(default=None, description="column of the primary sampling unit; unset: each record is its own")
     fpc: Annotated[tuple[str, ...], BeforeValidator(_stages), Field(max_length=2)] = Field(
-        default=(), description="columns with population sizes: the design stratum's units, then the PSU's records"
+        default=(),
+        description=(
+            "columns with population sizes: the number of units in the design stratum, then the number of records in the "
+            "PSU"
+        ),
     )
     lonely_psu: Lonely = Field(
         default="error",
@@ -494,13 +508,12 @@ class Survey(Frozen):
         "deviations from the grand mean",
     )
     replicate_weights: ReplicateWeights | None = Field(
-        default=None, description="columns of replicate weights, in place of psu and fpc"
+        default=None, description="columns of replicate weights, instead of psu and fpc"
     )
     design_effect: DesignEffects | None = Field(
         default=None,
-        description="public factor by which clusters increase sampling variances: a number, a list of effects"
-        " of which the first that fits a figure applies, or `reference`, to estimate it from the "
-        "reference",
+        description="public factor by which clusters increase sampling variances: a number; a list of effects, of which "
+        "the first that fits a figure applies; or `reference`, to estimate the factor from the reference",
     )
     population: int | None = Field(default=None, gt=0, description="public population size, for proportional weights")
 

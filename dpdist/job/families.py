@@ -63,9 +63,9 @@ class Model(Frozen):
     `program`, `parameters`, `data` and `log_lik` are for a user's Stan program.
     """
 
-    family: FamilyName = Field(description="law of a record, given its predictors")
+    family: FamilyName = Field(description="distribution of a record, given its predictors")
     predictors: tuple[str, ...] = Field(
-        default=(), description="categorical columns that the law depends on, within a stratum"
+        default=(), description="categorical columns on which the distribution depends, within a stratum"
     )
     synthesis: Synthesis = Field(
         default="fbs", description="synthetic records of lognormal: as in the sample (fbs), or as in the population (fbp)"
@@ -76,12 +76,12 @@ class Model(Frozen):
     synthetic_weights: Literal["drawn", "expected"] = Field(
         default="drawn", description="weights of fbs: drawn, or their expectation E(w|y*, x), which has less noise"
     )
-    prior: Prior = Field(default=Prior(), description="of the lognormal family")
+    prior: Prior = Field(default=Prior(), description="prior of the lognormal family")
     program: Annotated[Program, WithJsonSchema({"type": "string"})] | None = Field(
         default=None, description="path of the Stan program of family user, in the job file's folder"
     )
     parameters: dict[str, tuple[str | int, ...]] = Field(
-        default_factory=dict, description="parameters to release, with their dimensions: a predictor or a size"
+        default_factory=dict, description="parameters to release, with their dimensions: a predictor or an entry of sizes"
     )
     data: dict[str, Any] = Field(default_factory=dict, description="public constants for the program")
     log_lik: str | None = Field(
@@ -97,15 +97,18 @@ class Sampler(Frozen):
     """How posteriors are sampled. `chains`, `warmup`, `adapt_delta`, `attempts` and `toolchain` apply to Stan only."""
 
     name: SamplerName = Field(
-        default="auto", description="auto: exact where family and mechanism have it, else grid, else stan"
+        default="auto", description="auto: exact if family and mechanism support it, else grid, else stan"
     )
-    draws: Annotated[int, at_most(1_000_000, "bounds are taken over draws, and grow slowly with their number")] = Field(
-        default=1000, ge=100, description="draws of a chain; exact and grid have one chain"
-    )
-    chains: int = Field(default=4, ge=1, le=64, description="Markov chains of a fit")
-    warmup: Annotated[int, at_most(1_000_000, "a chain that has not settled by then needs another model")] = Field(
-        default=1000, ge=50, description="adaptation draws of a chain, which are discarded"
-    )
+    draws: Annotated[
+        int,
+        at_most(
+            1_000_000, ("number of draws; bounds are the largest values over draws, and grow slowly with their number")
+        ),
+    ] = Field(default=1000, ge=100, description="draws of a chain; exact and grid have one chain")
+    chains: int = Field(default=4, ge=1, le=64, description="number of Markov chains in a fit")
+    warmup: Annotated[
+        int, at_most(1_000_000, ("adaptation draws of a chain; one that has not converged by then needs another model"))
+    ] = Field(default=1000, ge=50, description="adaptation draws of a chain, which are discarded")
     adapt_delta: float = Field(default=0.9, gt=0, lt=1, description="Stan's target acceptance rate; nearer 1 is slower")
     attempts: int = Field(default=2, ge=1, le=10, description="fits tried before a stratum fails, each with its own seed")
     toolchain: Toolchain = Field(default="auto", description="compiler: CmdStan, the wheel httpstan, or what is installed")
@@ -133,7 +136,8 @@ class Diagnostics(Frozen):
 
 class Record(Frozen):
     log_lik: Literal["always", "never", "auto"] = Field(
-        default="auto", description="keep the log likelihood of every record and draw; auto: if it fits into 4 GiB"
+        default="auto",
+        description=("whether to keep the log likelihood of every record and draw; auto: if it fits into 4 GiB"),
     )
 
 
@@ -143,15 +147,16 @@ class Runtime(Frozen):
         default=1, description="processes that dask starts on this machine"
     )
     memory_per_worker: ByteSize = Field(
-        default=ByteSize(2 * 2**30), description="memory, as in 2GiB; a job whose largest task needs more is refused"
+        default=ByteSize(2 * 2**30),
+        description=("memory of a worker, as in 2GiB; a job whose largest task needs more is refused"),
     )
     on_failure: Literal["stop", "report"] = Field(
-        default="stop", description="if a task fails: end at once, or let the others finish first"
+        default="stop", description="if a task fails: end at once, or let other tasks finish first"
     )
     stall_timeout: float = Field(default=1800.0, gt=0, description="seconds without progress after which a run ends")
     scheduler: str | None = Field(default=None, description="tls://host:port, tcp://host:port, or config")
     tls: str | None = Field(default=None, description="folder with ca.crt, tls.crt and tls.key")
-    start_timeout: float = Field(default=60.0, gt=0, description="seconds to wait for a scheduler and a first worker")
+    start_timeout: float = Field(default=60.0, gt=0, description="seconds to wait for a scheduler and its first worker")
     allow_plain: bool = Field(default=False, description="permit an unencrypted (tcp://) scheduler on another machine")
 
 
@@ -246,7 +251,7 @@ FAMILIES: dict[Family, FamilyFacts] = {
         "negative binomial probability of {outcome}", COUNT, False, False, ("grid", "stan"), "negative binomial"
     ),
     "negative_binomial_mixture": FamilyFacts(
-        "probability of {outcome} under a mixture of two negative binomial laws with one mean",
+        "probability of {outcome} under a mixture of two negative binomial distributions with the same mean",
         *(COUNT, False, False),
         ("stan",),
         "mixed negative binomial",
@@ -259,7 +264,15 @@ FAMILIES: dict[Family, FamilyFacts] = {
         *(Support("numbers"), True, True, ("exact",)),
         on_reference=True,
     ),
-    "user": FamilyFacts("log_lik of the user's program", Support("numbers"), None, True, ("stan",), "user's", program=True),
+    "user": FamilyFacts(
+        "density that the user's program gives as log_lik",
+        Support("numbers"),
+        None,
+        True,
+        ("stan",),
+        "user-defined",
+        program=True,
+    ),
 }
 complete("family", get_args(Family), FAMILIES, "FAMILIES in dpdist/job/families.py, with what it takes and its samplers")
 SAMPLERS: dict[str, tuple[SamplerName, ...]] = {name: facts.samplers for name, facts in FAMILIES.items()}
@@ -289,11 +302,11 @@ def _fault(name: str, member: Any) -> str:
         return ""
     facts = getattr(member, "facts", None)
     if not isinstance(member, type) or not isinstance(facts, FamilyFacts):
-        return "is not a class with facts: write facts: ClassVar[FamilyFacts]"
+        return "is not a class with `facts`: write facts: ClassVar[FamilyFacts]"
     if not facts.samplers or not set(facts.samplers) <= DRAWING.keys():
         return f"has other samplers than a plug-in can have: state one or more of {', '.join(DRAWING)} in its facts"
     if facts.weight or facts.predictors or facts.logs or facts.synthesis or facts.on_reference or facts.program:
-        return "models more than an outcome alone, which a plug-in cannot: state weight=False, predictors=False"
+        return "models more than the outcome, which a plug-in cannot do: state weight=False, predictors=False"
     methods = (*METHODS, *(DRAWING[sampler] for sampler in facts.samplers))
     if lacking := [method for method in methods if not hasattr(member, method)]:
         return f"has no {', '.join(lacking)}: write what is missing in {member.__name__}"

@@ -44,7 +44,7 @@ PERIOD = "{{period}}"
 NO_PATH = re.compile(rf"://|{MINISIGN}")
 MARK = re.compile(r"#\s*TODO (fill|confirm):(.*)")
 TO_DO = {
-    "fill": ("to be filled", "write it, and delete the mark"),
+    "fill": ("to be filled", "fill it in, and delete the mark"),
     "confirm": ("to be confirmed", "compare it with a public source, correct it, and delete the mark"),
 }
 
@@ -320,7 +320,7 @@ def _base_file(
         fault = f"'{name}' extends this file, or is this file itself"
         raise _refusal(source, ("extends",), fault, allowed, "remove one `extends` from the cycle", origin)
     if len(chain) > MOST_BASES + 1:
-        fault = f"more than {MOST_BASES} files extend each other"
+        fault = f"a chain of more than {MOST_BASES} files, each extending the next"
         raise _refusal(source, ("extends",), fault, f"at most {MOST_BASES}", "write some of them as one file", origin)
     return path, chain[:-1]
 
@@ -404,7 +404,7 @@ def _replace(content: Any, where: Where, new: Any, depth: int, source: str) -> A
             raise _refusal(source, here, fault, allowed, "set the whole list", (SET,))
         return [_replace(item, where, new, depth + 1, source) if i == key else item for i, item in enumerate(content)]
     if content is not None and not isinstance(content, dict):
-        fault = f"a value that has no key '{key}' within it"
+        fault = f"a value within which there is no key '{key}'"
         raise _refusal(source, here, fault, "a mapping of keys", f"set {dotted(here)} itself", (SET,))
     below = _replace((content or {}).get(key), where, new, depth + 1, source)
     remaining = {name: part for name, part in (content or {}).items() if name != key or below is not None}
@@ -466,7 +466,7 @@ def _with_weights(job: SourcedKeys) -> Keys:
     allowed = f"a CSV file, in UTF-8, of the columns under `by` and a column {COLUMN}"
     try:
         if name is not None and weights is not None:
-            raise ValueError("path and weights are both given")
+            raise ValueError("both path and weights are given")
         listed: Keys = read_weights(job.folder / name, by) if name is not None else content["weights"]
         weights = recoded_weights(listed, by, recode)
     except (OSError, ValueError, TypeError) as error:
@@ -484,7 +484,7 @@ def _with_calibration(job: SourcedKeys) -> Keys:
     if named is None or not isinstance(mechanism, dict):
         return keys
     if not isinstance(named, dict) or set(named) != {"path"} or not isinstance(path := named["path"], str):
-        where, fault = ("calibration",), "the path is missing, or other keys stand beside it"
+        where, fault = ("calibration",), "the path is missing, or there are other keys"
         allowed = "{path: …}, a file that `dpdist calibrate` wrote"
         raise _refusal(job.source, where, fault, allowed, "name the file", place(where, lines))
     calibration = load_calibration(job.folder / path)

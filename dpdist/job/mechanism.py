@@ -118,15 +118,15 @@ def without_distinct_levels(outcome: str, column: Column, who: str) -> Iterator[
     """Reasons why an outcome has no distinct public levels. `who` names, in the message, what needs distinct levels."""
     path = ("columns", outcome)
     if column.codes is None and not column.whole:
-        yield Contradiction((*path, "whole"), f"{who} has whole numbers, or coded levels", "add whole: true, or codes")
+        yield Contradiction((*path, "whole"), f"{who} counts whole numbers, or coded levels", "add whole: true, or codes")
     if column.bounds is not None and not all(float(end).is_integer() for end in column.bounds):
-        fault = f"{who} has the whole numbers between the bounds, to which values beyond are set"
+        fault = f"{who} counts the whole numbers between the bounds, and sets values beyond a bound to it"
         yield Contradiction((*path, "bounds"), fault, "write whole bounds")
     if wrong := [text for text, code in (column.codes or {}).items() if not float(code).is_integer()]:
-        fault = f"'{wrong[0]}' is coded {(column.codes or {})[wrong[0]]:g}, and {who} has whole levels"
+        fault = f"'{wrong[0]}' is coded {(column.codes or {})[wrong[0]]:g}, but levels of {who} are whole numbers"
         yield Contradiction((*path, "codes"), fault, "code the texts 0, 1, 2, …")
     elif column.codes and (missing := _gaps(column)):
-        fault = f"no text is coded {missing[0]:g}, and {who} has a level at every whole number between the bounds"
+        fault = f"no text is coded {missing[0]:g}, but {who} has a level at every whole number between the bounds"
         yield Contradiction((*path, "codes"), fault, "code the texts 0, 1, 2, … without a gap, up to the bounds")
 
 
@@ -149,7 +149,7 @@ class MechanismSpec(Frozen):
     )
     fallback: Fallback = Field(
         default="refuse",
-        description="if a stratum cannot be released: refuse the run, pool all strata, or use a proper prior",
+        description="what to do if a stratum cannot be released: refuse the run, pool all strata, or use a proper prior",
     )
 
     package: ClassVar[str]
@@ -309,7 +309,7 @@ class MechanismSpec(Frozen):
 
     def against_noisy_crosstab(self, job: JobView) -> str:
         """The reason why noisy sample counts cannot replace public ones; empty if they can."""
-        return "" if self.adds_noise else "nothing is proven about fits to records whose number is noisy"
+        return "" if self.adds_noise else "nothing is proven about fits if the number of records is noisy"
 
     def published(self, job: JobView) -> dict[str, Any]:
         """The part of the specification that a statement publishes: constants that have an effect."""
@@ -342,7 +342,7 @@ class MechanismSpec(Frozen):
     def _against_dependence(self, job: JobView) -> Iterator[Contradiction]:
         """Yields settings that would make a strict guarantee depend on the records."""
         if self.fallback != "refuse":
-            fault = f"'{self.name}' is strict, and whether a fallback is taken depends on the records"
+            fault = f"'{self.name}' is strict, and whether a fallback is used depends on the records"
             yield Contradiction(("mechanism", "fallback"), fault, "use refuse")
         for rule in job.outcome_dependent_rules if len(declared(job)) == len(job.outcomes) else ():
             fault = f"'{self.name}' is strict, and the number of records left after '{rule}' is not public"
@@ -350,7 +350,9 @@ class MechanismSpec(Frozen):
                 "keep these records: zeros may stay; for a missing value write 0, add an outcome 'answered' of 1 and 0, "
                 "and publish the ratio; or impute, or name a universe that no outcome decides"
             )
-            public = "where that number is public anyway, leave them out of the file and state that under assumed_public"
+            public = (
+                "if that number is public anyway, leave these records out of the file and state this under assumed_public"
+            )
             yield Contradiction(("columns", rule.partition(":")[0]), fault, f"{remedy_text}; {public}")
 
 
@@ -379,7 +381,7 @@ class FixedWeights(MechanismSpec):
         if "c" in self.weights.facts.constants:
             yield from super().against_weights(job)
         else:
-            fault = f"'{self.name}' weights by a rule with a constant c"
+            fault = f"'{self.name}' uses a weight rule with a constant c"
             choices = ", ".join(sorted(name for name, rule in WEIGHT_RULES.with_plugins().items() if "c" in rule.constants))
             yield Contradiction(("mechanism", "weights"), fault, f"use one of {choices}")
 
@@ -395,15 +397,15 @@ class ClampedSpec(MechanismSpec):
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if samplers_of(job.family) == ("exact",):
-            fault = f"'{self.name}' clamps the likelihood, and '{job.family}' has a closed form alone"
+            fault = f"'{self.name}' clamps the likelihood, but '{job.family}' is fitted only in closed form"
             yield Contradiction(("mechanism", "name"), fault, "use weighted, weighted_e or unweighted")
             return
         if job.sampler.name == "exact":
             choices = " or ".join(sampler for sampler in samplers_of(job.family) if sampler != "exact")
-            fault = f"'{self.name}' clamps the likelihood, and no closed form is left"
+            fault = f"'{self.name}' clamps the likelihood, which then has no closed form"
             yield Contradiction(("sampler", "name"), fault, f"use {choices}")
         if job.family == "lognormal" and job.likelihood.prior.name == "improper":
-            fault = f"'{self.name}' clamps the likelihood, and under an improper prior no posterior is left"
+            fault = f"'{self.name}' clamps the likelihood, and with an improper prior there would be no posterior"
             yield Contradiction(("model", "prior"), fault, "use model.prior: {name: proper}")
 
 
@@ -425,10 +427,10 @@ class Noisy(MechanismSpec):
         if job.record.log_lik == "always":
             yield Contradiction(("record", "log_lik"), f"'{self.name}' has no posterior", "write never or auto")
         if job.epsilon_per_set < LEAST_BUDGET:
-            fault = f"{job.synthetic_sets} sets leave less than 1e-6 for each"
+            fault = f"with {job.synthetic_sets} sets, less than 1e-6 is left for each"
             yield Contradiction(("synthetic_sets",), f"{fault}, and {TOO_LITTLE}", "use fewer sets, or a larger epsilon")
         elif job.epsilon_per_set / job.most_records < LEAST_BUDGET:
-            fault = f"{job.most_records} records of a unit leave less than 1e-6 for each"
+            fault = f"with {job.most_records} records per unit, less than 1e-6 is left for each"
             yield Contradiction(("privacy_unit", "most"), f"{fault}, and {TOO_LITTLE}", "use fewer, or a larger epsilon")
 
     def _against_bounds(self, job: JobView) -> Iterator[Contradiction]:
@@ -452,9 +454,15 @@ def against_secret_counts(job: JobView) -> Iterator[Contradiction]:
     secret = job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere"
     if secret and job.survey.measured_weight is None:
         public = job.survey.design_weights is not None
-        fault = "without weights, tables would be whole numbers of records, and these are secret and estimated"
+        fault = (
+            "without weights, counts would be whole numbers of records, but these numbers are secret and can only be "
+            "estimated"
+        )
         if public:
-            fault = "public weights make a count from a number of records, and these are secret and estimated"
-        remedy = "leave them out, which measures weights" if public else "name a weight column"
+            fault = (
+                "with public weights, a count follows from a number of records, but these numbers are secret and can "
+                "only be estimated"
+            )
+        remedy = "leave design_weights out, so that weights are measured" if public else "name a weight column"
         remedy += ", or use adjacency: substitution or zero_out without exchange: anywhere"
         yield Contradiction(("survey", "design_weights" if public else "weight"), fault, remedy)

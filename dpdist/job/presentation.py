@@ -75,7 +75,7 @@ class Registry(Frozen):
     """Facts for an entry in the registry of deployments that dpdist cannot know."""
 
     intended_use: Sentence = Field(description="what the release is for")
-    region: Sentence = Field(description="region that the data describe, or whose law applies")
+    region: Sentence = Field(description="region that the data describe, or whose legislation applies")
     sector: Literal["Technology", "Healthcare", "Education", "Government", "Energy", "Finance"] | None = Field(
         default=None, description="sector that the release is about"
     )
@@ -121,9 +121,9 @@ class Presentation(Frozen):
     notes: tuple[Sentence, ...] = Field(default=(), description="printed with every table")
     language: str = Field(default="en", pattern=LANGUAGE, description="language of the texts, such as en-GB")
     columns: dict[str, ColumnText] = Field(default={}, description="labels, units and levels by column")
-    tables: dict[str, TableText] = Field(default={}, description="titles and notes by table")
+    tables: dict[str, TableText] = Field(default={}, description="titles and notes, by table")
     estimator: Literal["parameters", "records"] | None = Field(
-        default=None, description="printed estimates; unset: parameters, if there are any"
+        default=None, description="estimates to print; unset: parameters, if there are any"
     )
     decimals: dict[StatisticName, Annotated[int, Field(ge=-9, le=9)]] = Field(
         default={}, description="decimals by statistic; -3 prints whole thousands; unset: four digits of the largest figure"
@@ -131,12 +131,14 @@ class Presentation(Frozen):
     se: Literal["margin", "column"] = Field(
         default="margin",
         exclude_if=lambda value: value == "margin",
-        description="error beside a printed figure: its margin of error (90 %), or its standard error in a column",
+        description=(
+            "error printed beside a figure: its margin of error (90 %), or its standard error in a column of its own"
+        ),
     )
     sample_size: bool = Field(
         default=False,
         exclude_if=lambda value: not value,
-        description="print the unweighted number of sample records of every cell, where it is public",
+        description="print the unweighted number of sample records in every cell, if it is public",
     )
     quality: Quality = Field(default=Quality(), description="flags and limits of printed figures")
     registry: Registry | None = Field(default=None, description="entry of the registry of deployments, for registry.yaml")
@@ -202,7 +204,9 @@ class Gate(Frozen):
     of: Annotated[Statistic, BeforeValidator(statistic_of), PlainSerializer(statistic_text)] = Field(
         description="count or {mean: outcome}"
     )
-    limit: float = Field(gt=0, description="largest error; for coverage, the smallest share of intervals")
+    limit: float = Field(
+        gt=0, description=("largest permitted error; for coverage, the smallest permitted share of intervals")
+    )
 
     @property
     def text(self) -> str:
@@ -213,8 +217,10 @@ class Acceptance(Frozen):
     """Gates, measured under noise with a part of the release's ε. Their results are published."""
 
     epsilon: Budget = Field(description="the part of budget.epsilon that the gates take together")
-    tables: tuple[str, ...] = Field(default=(), description="names of the tables whose cells count; unset: all")
-    gates: tuple[Gate, ...] = Field(min_length=1, max_length=20, description="all must be met, else nothing is published")
+    tables: tuple[str, ...] = Field(default=(), description="names of the tables whose cells are measured; unset: all")
+    gates: tuple[Gate, ...] = Field(
+        min_length=1, max_length=20, description=("the gates; all must be met, or nothing is published")
+    )
 
 
 class Approval(Frozen):
@@ -224,7 +230,7 @@ class Approval(Frozen):
     keys: tuple[KeyText, ...] = Field(
         default=(),
         max_length=100,
-        description="public keys of those who may approve (the second line of FILE.pub); unset: any key may",
+        description="public keys that may sign an approval (the second line of FILE.pub); unset: any key",
     )
 
 

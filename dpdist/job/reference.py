@@ -31,7 +31,7 @@ class HistogramReference(Frozen):
     release.
     """
 
-    epsilon: Budget = Field(description="the part of budget.epsilon that the histograms take")
+    epsilon: Budget = Field(description="the part of budget.epsilon that is spent on the histograms")
 
 
 class ReferenceForm(Frozen):
@@ -131,13 +131,16 @@ class SimulatedReference(ReferenceForm):
 
 
 class ReleaseReference(ReferenceForm):
-    """An earlier release as reference. In dpdist 0.2 histograms of the current file might update its shapes."""
+    """An earlier release as reference. In dpdist 0.2, a job could update its distributions from
+    histograms of the current file."""
 
     release: str = Field(description="public folder of an earlier release of tables, or of reference_tables in dpdist 0.2")
     key: KeyText | None = Field(
         default=None,
         exclude_if=lambda key: key is None,
-        description="public key that must have signed that release, or its file; unset: signatures are not checked",
+        description=(
+            "public key, or its file, with which that release's signature must verify; unset: signatures are not checked"
+        ),
     )
     histogram: HistogramReference | None = Field(
         default=None, description="noisy histograms of the current file, paid from the budget"
@@ -214,7 +217,7 @@ Reference: TypeAlias = Annotated[
 class Fit(Frozen):
     """Required fit of the family to the reference: limits on the share of table cells that fit (`goodness_of_fit`)."""
 
-    warn_below: float = Field(default=0.8, ge=0, le=1, description="smallest share of cells that fit without a caution")
+    warn_below: float = Field(default=0.8, ge=0, le=1, description="smallest share of fitting cells without a caution")
     refuse_below: float | None = Field(
-        default=None, ge=0, le=1, description="smallest share of cells that fit without a refusal before the run"
+        default=None, ge=0, le=1, description="smallest share of fitting cells without a refusal before the run"
     )

@@ -32,8 +32,8 @@ STATISTICS = ("reference_cells", "package", "cell_sums", "regularised_cells")
 """Names of their statistics, which earliest jobs state as `model.family`."""
 NO_MORE = "'{}' was removed in dpdist 0.3"
 DROPPED = {
-    ("mechanism", "strategy"): "what is published is measured",
-    ("mechanism", "shrinkage"): "the posterior shrinks as far as noise asks",
+    ("mechanism", "strategy"): "everything that is published is measured",
+    ("mechanism", "shrinkage"): "the posterior shrinks estimates as far as the noise requires",
     ("reference", "histogram"): "drift since an earlier release is measured by the tables themselves",
 }
 """Keys that the former mechanisms had, and why `tables` has none; `reference.histogram` beside `reference.release`."""

@@ -84,8 +84,8 @@ class Hierarchy(Frozen):
     columns: tuple[ColumnName, ...] = Field(min_length=2, description="the columns, the coarsest first")
     within: dict[ColumnName, Annotated[dict[str, str], BeforeValidator(_texts)]] = Field(
         default={},
-        description="by column, the coarser level that contains each of its levels, as in {state: {Texas: "
-        "South, Utah: West}}; unset: as they occur together in public records",
+        description="for each column, the coarser level that contains each of its levels, as in {state: {Texas: South, "
+        "Utah: West}}; unset: as levels occur together in public records",
     )
 
     @property
@@ -150,7 +150,7 @@ def _nested(frames: Sequence[Crosstab], levels: Mapping[str, Sequence[Level]], f
 def _not_nested(dataset: str, name: str, error: UnnestedError, is_declared: bool, swapped: bool) -> JobError:
     fine, coarse, (_, other) = error.fine, error.coarse, error.both
     first = f"{coarse} '{_}' by the job" if is_declared else f"{coarse} '{_}'"
-    fault = f"{fine} '{error.level}' lies in {first}, and public records have it in '{other}', too"
+    fault = f"{fine} '{error.level}' belongs to {first}, but in public records also to '{other}'"
     allowed = f"one level of {coarse} for every level of {fine}"
     remedy = "correct the map, or the records; or leave the column out of the hierarchy"
     if swapped:
@@ -165,8 +165,8 @@ class Statistic(Frozen):
     variable: str | None = Field(default=None, description="its outcome; for a ratio, the numerator")
     over: str | None = Field(default=None, description="for a ratio: the denominator")
     at: float | None = Field(default=None, gt=0, lt=1, description="for a quantile: its level, as in 0.9")
-    above: float | None = Field(default=None, description="for a proportion: values above this one count")
-    across: tuple[str, ...] = Field(default=(), description="for a share: the columns over whose levels shares add up to 1")
+    above: float | None = Field(default=None, description="for a proportion: the value above which a value counts")
+    across: tuple[str, ...] = Field(default=(), description="for a share: the columns over whose levels shares sum to 1")
     of: Statistic | None = Field(default=None, description="for a difference: the statistic of both cells")
     column: str | None = Field(default=None, description="for a difference: the column whose levels are compared")
     level: PublicLevel | None = Field(default=None, description="for a difference: the level that is subtracted")
@@ -266,7 +266,8 @@ Margins = Annotated[bool, Field(description="also publish sums over every column
 Statistics = Annotated[
     tuple[Annotated[Statistic, BeforeValidator(statistic_of), PlainSerializer(statistic_text)], ...],
     Field(
-        min_length=1, description="as many as wanted: " + "; ".join(kind.written for kind in KINDS.with_plugins().values())
+        min_length=1,
+        description=("any number of statistics: ") + "; ".join(kind.written for kind in KINDS.with_plugins().values()),
     ),
 ]
 TableUniverse = Annotated[
@@ -281,7 +282,7 @@ Precision = Annotated[
     Annotated[float, Field(ge=1e-3, le=1e3)] | None,
     Field(
         exclude_if=lambda error: error is None,
-        description="target error in direct standard errors, such as 0.5, in place of priority",
+        description="target error in direct standard errors, such as 0.5, instead of priority",
     ),
 ]
 
@@ -290,7 +291,7 @@ class Table(Frozen):
     """A published table. `dpdist.job.tables` has the forms in which a job may write several as one."""
 
     name: TableName = Field(description="of the table's files")
-    by: tuple[str, ...] = Field(default=(), description="columns whose levels are crossed to the table's cells")
+    by: tuple[str, ...] = Field(default=(), description="columns whose combinations of levels are the table's cells")
     universe: TableUniverse = Field(default={})
     margins: Margins = True
     statistics: Statistics
@@ -319,7 +320,7 @@ class Microdata(Frozen):
     """Further columns of the synthetic records beside reference tables: copied from the reference, unchanged."""
 
     columns: tuple[ColumnName, ...] = Field(
-        default=(), description="columns to copy from the reference; nothing of them is measured on the current file"
+        default=(), description="columns to copy from the reference; they are not measured on the current file"
     )
 
 
@@ -379,10 +380,10 @@ class TableEntry(Frozen):
         "table, as in [[state, sex], [state, age]]",
     )
     every_pair_of: tuple[str, ...] = Field(
-        default=(), description="columns, of which each pair gets a table, in place of by"
+        default=(), description=("columns; every pair of them gets a table, instead of by")
     )
     every_triple_of: tuple[str, ...] = Field(
-        default=(), description="columns, of which each triple gets a table, in place of by"
+        default=(), description="columns; every triple of them gets a table, instead of by"
     )
     universe: TableUniverse = Field(default={})
     margins: Margins = True

@@ -245,7 +245,7 @@ def keys_of_earlier_form(keys: Mapping[str, Any]) -> Iterator[Contradiction]:
     family = model.get("family")
     former_family = isinstance(family, str) and family not in get_args(Family)
     if former_family and (family in STATISTICS or those(lambda spec: spec.statistics == family)):
-        fault = f"'{family}' is not a likelihood, and the mechanism's name is sufficient"
+        fault = f"'{family}' is not a likelihood; the name of the mechanism is enough"
         remedy = "delete model; outcome stands beside mechanism"
         yield Contradiction(("model", "family"), fault, remedy, f"one of {', '.join(get_args(Family))}")
 

@@ -95,8 +95,8 @@ Sentence = Annotated[str, Field(max_length=400), AfterValidator(_printable)]
 
 LEAST_BUDGET = Fraction(1, 10**6)
 TOO_LITTLE = (
-    "below that noise passes 2^53, where float64 rounds whole numbers, and the rounding would reveal something about the "
-    "sums"
+    "with less, the noise would exceed 2^53, where float64 rounds whole numbers, and the rounding would reveal something "
+    "about the sums"
 )
 
 
@@ -187,7 +187,7 @@ def _ranges(value: Any) -> Any:
 def _range(value: dict[Any, Any]) -> range:
     if "range" not in value and len(value) > 1:
         example = "numbers that its texts stand for are codes: {bounds: [0, 1], codes: {'No': 0, 'Yes': 1}}"
-        raise ValueError(f"of a category: a list, as in ['No', 'Yes']; of an outcome: {example}")
+        raise ValueError(f"for a category, a list such as ['No', 'Yes']; for an outcome, {example}")
     ends: Any = value.get("range")
     integers = isinstance(ends, list | tuple) and len(ends) == 2 and all(type(end) is int for end in ends)
     if len(value) != 1 or not integers or not ends[0] <= ends[1] < ends[0] + MOST_LEVELS:

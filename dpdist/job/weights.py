@@ -38,7 +38,7 @@ def _fault(name: str, member: Any) -> str:
     if unknown := sorted(set(member.constants) - member.section.model_fields.keys()):
         return f"has the constants {', '.join(unknown)}, and no section with these keys: add them to its section"
     if not isinstance(member.exceeds, str):
-        return "its `exceeds` is not a text: name the losses that were measured, or leave it out"
+        return "its `exceeds` is not a string: name the losses that were measured, or leave it out"
     return ""
 
 
@@ -52,11 +52,13 @@ class Weights(Frozen):
     rule: Annotated[str, MemberName("weight rule", WEIGHT_RULES)] = Field(
         description="how a record's privacy weight follows from its bound"
     )
-    c: float | None = Field(default=None, gt=0, description="slope or cap of the rule; unset: tuned until the bound is met")
+    c: float | None = Field(
+        default=None, gt=0, description=("slope or cap of the rule; unset: tuned until the bound meets the target")
+    )
     g: float = Field(default=0.0, ge=0, le=1, description="constant added to every weight by linear and cluster")
     reweight: float | None = Field(default=None, gt=0, le=1, description="k of the re-weighting step")
-    scale: float = Field(default=1.0, gt=0, description="c1: factor on every weight, at the end")
-    shift: float = Field(default=0.0, description="c2: added after that; weights stay between 0 and 1")
+    scale: float = Field(default=1.0, gt=0, description="c1: factor by which every weight is finally multiplied")
+    shift: float = Field(default=0.0, description="c2: constant that is then added; weights stay between 0 and 1")
     radius: float = Field(default=0.2, gt=0, lt=1, description="radius of cluster, as a share of the outcome")
 
     @property

@@ -56,7 +56,7 @@ class Calibration(Frozen):
     """Constants that `dpdist calibrate` tuned on an earlier period, for later periods of the same job."""
 
     dataset: Name
-    period: Period = Field(description="of the reference that the constants were tuned on")
+    period: Period = Field(description="period of the reference on which the constants were tuned")
     columns: dict[str, Column]
     universe: tuple[Keep, ...]
     survey: Survey
@@ -72,8 +72,10 @@ class Calibration(Frozen):
     measure: Measure
     loss: float
     tried: int
-    reference: dict[str, str | int | None] = Field(description="checksums, records and provenance of what was tuned on")
-    sha256: str = Field(default="", description="of the file, as found by the job that names it")
+    reference: dict[str, str | int | None] = Field(
+        description=("checksums, records and provenance of the reference on which constants were tuned")
+    )
+    sha256: str = Field(default="", description="checksum of the file, as found by the job that names it")
 
     @property
     def text(self) -> str:
@@ -86,14 +88,14 @@ class Calibration(Frozen):
         return self.model_dump(mode="json", include={"period", "measure", "loss", "tried", "reference", "sha256"})
 
 
-BASE_SCHEMA = {"type": "string", "description": "another job file, whose keys hold where this one says nothing"}
+BASE_SCHEMA = {"type": "string", "description": "another job file, whose keys apply unless this one states them"}
 
 
 class Base(Frozen):
     """The file that a job extends, and the dotted keys whose values the job changes."""
 
-    path: str = Field(description="the file, as the job names it")
-    differs: tuple[str, ...] = Field(default=(), description="keys whose values are not the base's")
+    path: str = Field(description="path of the file, as the job names it")
+    differs: tuple[str, ...] = Field(default=(), description="keys whose values differ from those in the base")
 
     @property
     def in_words(self) -> str:
@@ -137,14 +139,16 @@ class JobKeys(Frozen):
     universe: tuple[Keep, ...] = Field(default=(), description="public filters on records")
     survey: Survey = Field(default=Survey(), description="weights and sampling design")
     strata: tuple[str, ...] = Field(
-        default=(), description="columns whose combinations are fitted separately; none: one fit of the file"
+        default=(), description="columns whose combinations are fitted separately; none: one fit for the whole file"
     )
     outcome: Outcome = Field(description="sensitive column, or several, as in [salary, hours]")
     model: Model | None = Field(default=None, description="likelihood, for mechanisms that fit one")
     mechanism: Mechanism = Field(description="how records are protected")
     budget: ReleaseBudget = Field(description="largest cost of the release, with its adjacency")
     synthetic_sets: Annotated[
-        int, Field(ge=1), at_most(1_000, "each is a file of the whole sample's records, and has its own part of ε")
+        int,
+        Field(ge=1),
+        at_most(1_000, ("each is a file for the whole sample, and has its own part of ε")),
     ] = Field(default=1, description="number of files of synthetic records; most mechanisms divide the budget among them")
     reference: Reference | None = Field(
         default=None,
@@ -173,7 +177,7 @@ class JobKeys(Frozen):
     )
     record: Record = Field(default=Record(), description="which confidential by-products are kept")
     privacy_unit: PrivacyUnit | None = Field(
-        default=None, exclude_if=_unset, description="whose loss the budget bounds; unset: one record's"
+        default=None, exclude_if=_unset, description="unit whose loss the budget bounds; unset: one record"
     )
     frame_minimum: Annotated[int | None, Field(ge=FRAME_MINIMUM)] = Field(
         default=None,
@@ -184,19 +188,23 @@ class JobKeys(Frozen):
     public_frame: PublicFrame | None = Field(
         default=None,
         exclude_if=_unset,
-        description="accepts such small sample counts, with a reason",
+        description="accepts smaller sample counts, with a reason",
     )
     predictors: Predictors | None = Field(
         default=None,
         exclude_if=_unset,
         description="whether sample counts of public columns get noise; unset: they are exact",
     )
-    ledger: LedgerSettings | None = Field(default=None, description="account that the budget is charged to")
+    ledger: LedgerSettings | None = Field(default=None, description="ledger to which the budget is charged")
     accept: Acceptance | None = Field(
-        default=None, exclude_if=_unset, description="gates that the release must meet under noise to be published"
+        default=None,
+        exclude_if=_unset,
+        description=("gates, measured with noise, that the release must meet to be published"),
     )
     correction: Correction | None = Field(
-        default=None, exclude_if=_unset, description="version and reason, if the period was released before"
+        default=None,
+        exclude_if=_unset,
+        description=("version and reason, if this release corrects an earlier one of the period"),
     )
     approval: Literal["required"] | Approval | None = Field(
         default=None,
@@ -209,8 +217,8 @@ class JobKeys(Frozen):
         Field(exclude_if=lambda most: most == WITHHOLD_ABOVE),
     ] = Field(
         default=WITHHOLD_ABOVE,
-        description="a figure is withheld if its standard error exceeds this fraction of its size and of the "
-        "table's median size; null: none are",
+        description="a figure is withheld if its standard error exceeds this fraction of its size and of the table's "
+        "median size; null: no figure is withheld",
     )
     publish: Literal["always", "unless_refused"] = Field(
         default="unless_refused",

@@ -133,7 +133,10 @@ def _load(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, ya
     """The value of YAML text, and its nodes. Raises `refusal` for text that is too long, is no YAML, or has a key twice."""
     if len(text) > MOST_TEXT:
         fault, allowed = f"a text of {len(text):,} characters", f"at most {MOST_TEXT:,}"
-        raise refusal(source, [Problem("YAML", fault, allowed, "give the job file's path; data belong in its input")])
+        raise refusal(
+            source,
+            [Problem("YAML", fault, allowed, ("give the path of the job file; data are named under its key `input`"))],
+        )
     try:
         loader = _Loader(text)
         node = loader.get_single_node()

@@ -89,9 +89,9 @@ def _wrong(row: LedgerRow, previous: str | None) -> str | None:
     if not canonical:
         return "its text is not canonical JSON"
     if hashlib.sha256(row.text.encode()).hexdigest() != row.sha256:
-        return "its checksum is not that of its text"
+        return "its checksum does not match its text"
     if previous is not None and content.get("previous") != previous:
-        return "it does not follow the entry before it"
+        return "it does not follow from the entry before it"
     if content.get("number") != row.number or any(content.get(name) != row.columns[name] for name in COLUMNS):
         return "its columns do not match its text"
     return None
@@ -185,8 +185,8 @@ def cost(guarantee: Guarantee, dataset: str) -> tuple[Class, Fraction, Fraction 
         case Asymptotic():
             return "asymptotic", guarantee.epsilon, None
         case NoGuarantee():
-            fault = "the job's mechanism promises nothing, and no budget covers that"
-            remedy = "name a mechanism with a guarantee, or run it without a ledger and do not publish it"
+            fault = "the job's mechanism gives no guarantee, so no budget covers it"
+            remedy = "use a mechanism with a guarantee, or run the job without a ledger and do not publish the release"
             raise BudgetRefused(dataset, fault, "a release with a guarantee", remedy)
 
 
@@ -276,7 +276,8 @@ def refuse_excess(entries: Sequence[Entry], job_limits: Limits, charge: Charge) 
     history, policy = charges(entries, charge.dataset), policies(entries, charge.dataset)
     if policy and charge.cls not in policy:
         fault = (
-            f"the ledger has limits for {', '.join(sorted(policy))} releases of this dataset, none for {charge.cls} ones"
+            f"the ledger has limits for {', '.join(sorted(policy))} releases of this dataset, but none for "
+            f"{charge.cls} releases"
         )
         remedy = f"state some: dpdist ledger init --dataset {charge.dataset} --class {charge.cls} --total …"
         raise BudgetRefused(charge.dataset, fault, "a class that has limits", remedy)
@@ -291,12 +292,15 @@ def refuse_excess(entries: Sequence[Entry], job_limits: Limits, charge: Charge) 
             f"its {charge.cls} releases were charged under adjacency {other_adjacencies[0]}, "
             f"this one is under {charge.adjacency}"
         )
-        allowed, remedy = "one adjacency: costs under different ones cannot be added", "state budget.adjacency as before"
+        allowed, remedy = (
+            ("the same adjacency: costs under different ones cannot be added"),
+            "state budget.adjacency as before",
+        )
         raise BudgetRefused(charge.dataset, fault, allowed, remedy)
     account = [charged for charged in history if charged.account == charge.account]
     for limit in limits:
         for fault, allowed in excesses(limit, account, charge):
-            remedy = "lower the job's budget, or raise the limit where it is stated, with those who may decide this"
+            remedy = "lower the job's budget, or have the limit raised, where it is stated, by those who may decide this"
             raise BudgetRefused(charge.dataset, fault, allowed, remedy)
 
 
@@ -309,14 +313,14 @@ def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
         return
     versions = {charged.version for charged in charges(entries, charge.dataset) if charged.period == charge.period}
     if charge.version in versions:
-        fault = f"version {charge.version} of {charge.period}, which is charged already"
+        fault = f"version {charge.version} of {charge.period} is charged already"
         remedy = f"state correction.version: {max(versions) + 1}; correction.of says which release it corrects"
         raise BudgetRefused(charge.dataset, fault, f"the version after the last: {max(versions) + 1}", remedy)
     if charge.version - 1 not in versions:
-        fault = f"version {charge.version} of {charge.period}, of which version {charge.version - 1} was never charged"
+        fault = f"version {charge.version} of {charge.period}, although version {charge.version - 1} was never charged"
         numbers = ", ".join(map(str, sorted(versions))) or "no version"
         remedy = "correct correction.version, or name the ledger that the release was charged in"
-        raise BudgetRefused(charge.dataset, fault, f"the version after an existing one: {numbers}", remedy)
+        raise BudgetRefused(charge.dataset, fault, f"the version after a charged one: {numbers}", remedy)
     published = releases(entries, charge.dataset, charge.period)
     if charge.corrects not in published:
         fault = f"correction.of: no charged release of {charge.period} has the id {charge.corrects}"
@@ -325,7 +329,9 @@ def refuse_correction(entries: Sequence[Entry], charge: Charge) -> None:
             if published
             else "a release that the ledger names; it names none of this period"
         )
-        remedy = "copy `release` from the manifest that is corrected; `dpdist publish` on its workspace enters its id"
+        remedy = (
+            "copy `release` from the manifest of the corrected release; `dpdist publish` on its workspace enters its id"
+        )
         raise BudgetRefused(charge.dataset, fault, allowed, remedy)
 
 

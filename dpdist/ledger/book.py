@@ -272,7 +272,7 @@ def _engine(url: URL, name: str) -> Engine:
         waits = {"connect_timeout": 10, "options": f"-c lock_timeout={PATIENCE}s"}
         return create_engine(url, poolclass=NullPool, connect_args=waits, isolation_level="READ COMMITTED")
     except ImportError:
-        raise LedgerError(name, "no driver of PostgreSQL", install("psycopg"), 2) from None
+        raise LedgerError(name, "no driver for PostgreSQL is installed", install("psycopg"), 2) from None
 
 
 def _begin(link: Connection) -> None:
@@ -284,8 +284,8 @@ def _begin(link: Connection) -> None:
 
 
 CHARGED_IN = "name the ledger that the run was charged in, or use a new workspace"
-CORRECTS = "state correction.of as the run began, or use a new workspace"
-DAMAGED = "find out who changed it, and restore it from a copy (dpdist ledger export makes one)"
+CORRECTS = "state correction.of as it was when the run began, or use a new workspace"
+DAMAGED = "find out who changed it, and restore it from a copy (as made by dpdist ledger export)"
 
 
 class Ledger:
@@ -331,7 +331,7 @@ class Ledger:
             elif (earlier := Charge.of(reserved)).corrects not in ("", charge.corrects):
                 raise self._other("the run was charged as a correction of another release", CORRECTS)
             elif replace(earlier, job=charge.job, corrects=charge.corrects) != charge:
-                raise self._other("the run was charged a different cost")
+                raise self._other("the run was charged with a different cost")
             return Receipt(str(entries[0].content["ledger"]), reserved.number, reserved.sha256)
 
     def settle(self, charge: Charge, noise: str) -> None:

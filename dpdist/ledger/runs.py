@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 VARIABLE = "DPDIST_LEDGER"
 BESIDE = "ledger.sqlite"
 """File name of the ledger of jobs that name none. It lies beside their workspaces."""
-NOT_COUNTED = f"no ledger: nothing counts what releases of this dataset cost together (job key ledger, or {VARIABLE})"
+NOT_COUNTED = f"no ledger: nothing adds up the cost of this dataset's releases (job key ledger, or {VARIABLE})"
 
 
 def place_of(job: Job) -> str | None:
@@ -133,7 +133,7 @@ def default_ledger(workspace: str | Path) -> str:
     """The path of the ledger beside a workspace folder. Raises `LedgerError` for a workspace in an object store."""
     if "://" in str(workspace):
         remedy = f"state ledger: {{url: postgresql://…}} or {VARIABLE}"
-        raise LedgerError(BESIDE, "no ledger stands beside an object store's workspaces", remedy, 2)
+        raise LedgerError(BESIDE, "a workspace in an object store needs a ledger that is named", remedy, 2)
     return str(Path(workspace).absolute().parent / BESIDE)
 
 
@@ -216,7 +216,7 @@ class Meter:
         if self.account is None:
             if receipt is not None:
                 remedy = f"name it again: ledger: {{url: …}} in the job, or {VARIABLE}"
-                raise LedgerError(receipt.ledger, "the run was charged in this one, and now names none", remedy, 2)
+                raise LedgerError(receipt.ledger, "the run was charged in this ledger, but now names none", remedy, 2)
             listener(Event("note", "ledger", note=NOT_COUNTED))
         elif receipt is not None:
             self.account.ledger.refuse_other(receipt)
@@ -297,7 +297,7 @@ def _noted(listener: Listener) -> Iterator[None]:
         if not error.no_answer:
             fault = f"{error.fault}; the release stands, but that ledger does not show its charge"
             raise LedgerError(error.ledger, fault, RESTORE, error.exit_code) from None
-        note = "the release stands, but this release's id is not entered, so that no correction can name it"
+        note = "the release stands, but its id was not entered, so no correction can name it"
         listener(Event("note", "ledger", note=f"{note}; `dpdist publish` enters it later: {error}", always=True))
 
 

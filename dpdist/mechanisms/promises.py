@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_arg
 import numpy as np
 
 from dpdist.confidential.records import Records
+from dpdist.core.cautions import Caution
 from dpdist.core.confidential import Confidential
 from dpdist.core.keys import digest
 from dpdist.core.records import Floats
@@ -206,12 +207,8 @@ WEIGHTS_ARE_ATTRIBUTES = (
     "nonresponse with the same sample, one person also affects the weights of others, which the guarantee does not cover."
 )
 WEIGHTS_ARE_PUBLIC = (
-    "The job declares that weights by {} are public. Only the check before a run reads the weights of records. The "
+    "The job declares that weights by {} are public. Records' weights are read only by the check before a run. The "
     "guarantee does not cover information in the weights."
-)
-MISFIT = (
-    "The model assumes a {} distribution within cells. Where a file departs from it, tables and synthetic records can be "
-    "off by many standard errors. Standard errors do not include this bias."
 )
 MOVES_COST = (
     "The guarantee does not cover a record that moves to another cell: public counts would show the move. Through the "
@@ -248,7 +245,7 @@ CHAINS = (
 )
 REJECTION = (
     "The guarantee requires exact draws. These draws come from rejection sampling, which is exact except where the "
-    "density exceeds its proposal. In trials the total variation distance γ from the exact law was at most "
+    "density exceeds its proposal. In trials the total variation distance γ from the exact distribution was at most "
     f"{VARIATION:g}, which is not proven for every file. At that γ, {{}}."
 )
 REFERENCE = "The job declares the reference file public. People in it are not protected."
@@ -272,13 +269,13 @@ NOISY_FRAME = (
 )
 OF_FRAME = "; ε = {epsilon} of the total goes to noisy sample counts by {columns}"
 CHAINED = (
-    "The reference is an earlier release. This release costs its own ε, whatever the earlier release showed. A person in "
-    "several periods' files loses at most the sum of those releases' losses: of ε, or of ρ under zCDP (adaptive "
-    "composition; the chain is listed under reference)."
+    "The reference is an earlier release. This release costs its own ε, whatever the earlier release showed. The loss of "
+    "a person in the files of several periods is at most the sum of those releases' ε, or of their ρ under zCDP (adaptive "
+    "composition; the chain is listed under `reference`)."
 )
 UNITS = (
-    "The stated {symbol} applies to one {column}, of whose records at most {most} are used. Each record gets {share} of "
-    "it. The sensitivities below are those of one record; {most} records change a sum by at most {most} times as much."
+    "The stated {symbol} applies to one {column}; at most {most} of its records are used. Each record gets {share} of it. "
+    "The sensitivities below are for one record; {most} records change a sum by at most {most} times as much."
 )
 THIRD_PARTY = {
     "mechanism": (
@@ -299,10 +296,6 @@ THIRD_PARTY = {
     ),
 }
 """What a promise takes from authors of third-party parts, by kind of part."""
-TRUNCATED = (
-    "If a {column} has more than {most} records, only the first {most} in the file are used. Standard errors do not "
-    "include the bias that leaving out the others can cause."
-)
 PARALLEL = "; parallel over strata, whose membership is public"
 ACROSS_STRATA = "; a record lies in one stratum, and an exchange across strata affects two, at ε/2 each"
 
@@ -349,7 +342,7 @@ def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeti
     code += [THIRD_PARTY["statistic"].format(name=name, **origin) for name, origin in job.third_party_statistics.items()]
     conditions = (sizes, *code, *units(job), *public, *weights, *users, NO_AMPLIFICATION, *tuned, *assumptions)
     law = family_facts(job).law
-    warned = (MISFIT.format(law),) if law else ()
+    warned = (str(Caution.of("assumed_distribution", law=law)),) if law else ()
     return Promise(total, of_part, composition, conditions, target, (*warned, *_truncated(job)))
 
 
@@ -397,7 +390,7 @@ def _truncated(job: Job) -> tuple[str, ...]:
     unit = job.privacy_unit
     if unit is None or unit.beyond != "truncate":
         return ()
-    return (TRUNCATED.format(column=unit.column, most=unit.most),)
+    return (str(Caution.of("large_units_truncated", column=unit.column, most=unit.most)),)
 
 
 def parallel(job: Job) -> str:

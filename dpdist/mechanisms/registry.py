@@ -65,8 +65,8 @@ def mechanism_of(job: Job) -> Mechanism:
     if SPECS.origin(job.mechanism.name) and not _held(mechanism):
         plugin, _ = SPECS.plugged_in(job.mechanism.name)
         raise Incomplete(
-            f"plug-in {plugin}: its rounds are not held to its queries. Derive it from NoisySums, and leave promise and "
-            "protect as they are there"
+            f"plug-in {plugin}: its rounds are not checked against its queries. Derive it from NoisySums, and do not "
+            "override promise and protect"
         )
     return mechanism
 

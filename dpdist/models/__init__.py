@@ -33,8 +33,8 @@ FIGURES = {
 def lacking(family: Family, model: Any) -> list[str]:
     """Sentences on the methods that a family's model lacks although `WITHOUT` does not list them."""
     return [
-        f"family {family}: {model.__name__} has no {method}, and its releases would have no {figures}: write it, "
-        "or list it under WITHOUT in dpdist/models/__init__.py"
+        f"family {family}: {model.__name__} has no {method}, so its releases would have no {figures}: write it, or list "
+        "the family under WITHOUT in dpdist/models/__init__.py"
         for method, figures in FIGURES.items()
         if not hasattr(model, method) and method not in WITHOUT.get(family, ())
     ]

@@ -41,15 +41,23 @@ FIRST_WITHOUT = (0, 3)
 UNKNOWN = "mechanism '{}', which dpdist {} does not run"
 CLAMPED = "clamped_"
 """Start of a law's name, for figures set to the nearest end of their range after noise was added."""
-NO_RECORD = "the claim by its queries: the release has no proof record, because 0.1.1 and earlier wrote none"
+NO_RECORD = "the claim, from its queries: the release has no proof record, because versions up to 0.1.1 wrote none"
 NO_FIGURES = "noise of published figures: the release has none whose noise is public"
-WORDS = f"words of {PROOF}: this version words its queries, composition or formulas otherwise"
+WORDS = f"texts in {PROOF}: this version words its queries, composition or formulas differently"
 HIDDEN = "queries whose answers are not among the noisy figures: {}"
-MORE = "{:,} noisy figures have a scale of noise that no query states: that it is no less than their query's is not checked"
-DRAWN = "that this noise was drawn, and no other: `dpdist audit --black-box` tries it on files of your own"
-MOVED = "that neighbouring files move sums by no more than is stated: docs/methods.md has the proofs"
-RECORDS = "that the file was as the job says: at most the stated records of a unit, and public what is named public"
-OF_FORMER = "that the queries and noisy figures are those of '{}': check with dpdist 0.2, which has it"
+MORE = (
+    "for {:,} noisy figures, the noise has a scale that no query states: it was not checked that it is at least that of "
+    "their query"
+)
+DRAWN = "that this noise was drawn, and no other: `dpdist audit --black-box` tests the mechanism on your own files"
+MOVED = "that sums of neighbouring files differ by no more than is stated: docs/methods.md has the proofs"
+RECORDS = (
+    "that the file was as the job says: a unit has at most the stated number of records, and what the job calls public "
+    "is public"
+)
+OF_FORMER = (
+    "that the queries and noisy figures are those of '{}': check this with dpdist 0.2, which still has that mechanism"
+)
 CLAIM = "for {}: the claim of class '{}'"
 
 
@@ -73,7 +81,7 @@ def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Rederi
     if faults := list(_differences(record, due)):
         return Rederivation(faults, "", [])
     if not due["queries"]:
-        return Rederivation([], "nothing is promised, and nothing was derived", [])
+        return Rederivation([], "there is no guarantee, so nothing was derived", [])
     again = rederive(record)
     faults, hidden = _noise(public, job, due["queries"], number_of_queries(job))
     faults = [*_less(statement, again), *faults]

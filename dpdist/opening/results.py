@@ -24,7 +24,7 @@ APPROVE = (
 )
 RUN_FIRST = "name the workspace of a finished run, or its public folder"
 NO_EVALUATION = "no evaluation"
-AUDITED = "the same `dpdist audit` makes it again"
+AUDITED = "run the same `dpdist audit` command again: it makes the file again"
 
 
 def open_release(place: str | Path) -> Release:
@@ -153,7 +153,7 @@ def open_log_lik(workspace: str | Path) -> xr.Dataset:
     space = Workspace.of_place(workspace, reading=True)
     if not space.store.names(space.log_lik):
         remedy = "run the job, with record: {log_lik: always}"
-        raise WorkspaceError(str(workspace), "it keeps no log-likelihood tensor", remedy)
+        raise WorkspaceError(str(workspace), "it has no log-likelihood tensor", remedy)
     return _load(space, space.log_lik, "offset", "length")
 
 
@@ -182,7 +182,7 @@ def open_posterior(workspace: str | Path) -> xr.Dataset:
     space = Workspace.of_place(workspace, reading=True)
     if not space.store.names(space.posterior):
         remedy = "open the workspace of a mechanism that samples one, such as weighted"
-        raise WorkspaceError(str(workspace), "it keeps no posterior", remedy)
+        raise WorkspaceError(str(workspace), "it has no posterior", remedy)
     return _load(space, space.posterior, group=arrays.GROUPS["final"])
 
 

@@ -54,15 +54,17 @@ OF_THE_RUN = {"sampler", "reference", "readers", "metered", "date", "protected_b
 OTHER = "not what released/ gives"
 REST = {
     "released/job.json": "that this job was run, and no other",
-    PROMISE: "day, version, sampler, readers and ledger of the run, the reference's checksum and cautions, values of gates",
-    "released/frame.parquet": "that its numbers are those of the sample, and of the noise that was drawn",
+    PROMISE: (
+        "the run's day, version, sampler, readers and ledger; the reference's checksum and cautions; the values of gates"
+    ),
+    "released/frame.parquet": "that its numbers are those of the sample, plus the noise that was drawn",
     "released/seed": "that it was drawn at random",
     f"released/{DISTRIBUTIONS}": "that it has the distributions of the reference",
     f"released/{DONORS}": "that it has the records of the reference",
     f"released/{HISTORY}": "that it has the totals that follow from noisy sums, of this release and of those before it",
     f"released/{REFERENCE_FILE}": "that it has the points of the run's histograms or of the earlier release",
 }
-FORMER = "files that follow from released/: dpdist 0.2 has '{}', and makes them again"
+FORMER = "files that follow from released/: dpdist 0.2, which has '{}', can make them again"
 SET = "that noisy figures, or draws, are those of the run; that its limits follow from the reference"
 NUMBER = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])")
 
@@ -99,7 +101,10 @@ def remade(public: Path, listener: Listener = silent) -> Reproduction:
     if stated == versions() and protected_by == version_of("dpdist"):
         return Reproduction(differences, [*lacking, *rest])
     by = json.dumps(stated, sort_keys=True) if isinstance(stated, dict) else "no versions"
-    how = f"as here from released/: dpdist {protected_by} protected it, and it was published with {printable(by, 300)}"
+    how = (
+        f"as this version makes it from released/: dpdist {protected_by} protected the release, and it was published "
+        f"with {printable(by, 300)}"
+    )
     return Reproduction([], [*(f"that {error.file} is {how} ({error.fault})" for error in differences), *lacking, *rest])
 
 
@@ -146,7 +151,7 @@ def _sizes(released: ReleasedObject) -> Iterator[DamagedFile]:
     """Numbers of records that do not follow from the noisy sums, where these measure them."""
     if not np.array_equal(public_frame(released.job, released.crosstab, released.sets).count, released.crosstab.count):
         yield DamagedFile(
-            "released/frame.parquet", "numbers of records other than its noisy sums give", "those of the sums"
+            "released/frame.parquet", "numbers of records that do not follow from its noisy sums", "those of the sums"
         )
 
 
@@ -384,7 +389,7 @@ def sign(public: Path, key: SecretKey) -> None:
         )
     manifest, listed = read_object(public, MANIFEST), read_job(public, "released/job.json").approvers
     if listed and key.public not in map(PublicKey.parse, listed):
-        fault = f"it is not signed: its job lists the keys that may approve it, and {key.public.name} is none of them"
+        fault = f"it is not signed: its job lists the keys that may approve it, and {key.public.name} is not one of them"
         raise WorkspaceError(str(public), fault, "sign with a listed key")
     comment = " ".join(f"{name}:{manifest[name]}" for name in ("dataset", "period", "release"))
     write_text(public / SIGNATURE, key.sign((public / MANIFEST).read_bytes(), comment))
@@ -410,7 +415,7 @@ def _claims(public: Path) -> list[DamagedFile]:
     except DamagedFile as error:
         return [error]
     except (DpdistError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-        fault = f"a job that can promise nothing ({type(error).__name__})"
+        fault = f"a job that can give no guarantee ({type(error).__name__})"
         return [DamagedFile("released/job.json", fault, "the job as it was released")]
     try:
         proof = rederivation(public, job, statements[STATEMENT]).faults

@@ -41,10 +41,10 @@ DRAWS = 200
 PUBLIC_KEY = Key(bytes(32)).child("goodness of fit")
 """Key of the draws from the posterior of a public file. It is not secret, so every plan and run has the same figures."""
 MEASURE = (
-    f"The share of the reference's table cells whose expectation under the fitted law lies within {WITHIN:g} standard "
-    f"errors of the direct estimate. Cells of {FEWEST_JUDGED} records or more are judged; their sizes are treated as "
-    "fixed if the design has neither PSUs nor replicate weights. The score is the smallest share over statistics. It "
-    "does not measure the shape of the distribution of records."
+    f"The share of the reference's table cells whose expectation under the fitted distribution lies within {WITHIN:g} "
+    f"standard errors of the direct estimate. Only cells with {FEWEST_JUDGED} records or more are judged; their sizes are "
+    "treated as fixed if the design has neither PSUs nor replicate weights. The score is the smallest share over "
+    "statistics. It does not measure the shape of the distribution of records."
 )
 
 
@@ -83,7 +83,7 @@ class GoodnessOfFit:
     def cautions(self, job: Job) -> Iterator[Caution]:
         """Cautions of a plan and of the statement."""
         if self.score is None or self.score < job.fit.warn_below:
-            code = "law_not_judged" if self.score is None else "law_misfits"
+            code = "distribution_not_judged" if self.score is None else "distribution_misfits"
             yield Caution.of(code, law=self.law, figures=self.in_words())
 
     def described(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def refuse_misfit(job: Job, fit: GoodnessOfFit) -> None:
     least = job.fit.refuse_below
     if least is None or (fit.score is not None and fit.score >= least):
         return
-    fault = f"the {fit.law} law on the reference: {fit.in_words()}"
+    fault = f"the {fit.law} distribution on the reference: {fit.in_words()}"
     remedy = "use tables, or a family that fits; or lower fit.refuse_below"
     raise JobError(job.dataset, [Problem("fit.refuse_below", fault, f"at least {least:g} for every statistic", remedy)])
 

@@ -97,12 +97,12 @@ def _check_scale(job: Job, model: StratumModel) -> None:
     """Raises `JobError` if the noise of a statistic is so large that sums or scores with it would be rounded."""
     scales = [*getattr(model, "scales", ()), *filter(None, [getattr(model, "scale", None)])]
     if job.mechanism.adds_noise and scales and max(scales) > LARGEST_SCALE:
-        fault = f"noise of scale {float(max(scales)):.3g} units, beside which sums are not exact"
+        fault = f"noise with a scale of {float(max(scales)):.3g} units, at which sums are no longer exact"
         remedy = "raise epsilon, or publish fewer figures or sets"
         raise JobError(job.dataset, [Problem("budget.epsilon", fault, "a scale of at most 2^46 units", remedy)])
     if fault := getattr(model, "too_large", ""):
         remedy = "drop or coarsen columns of the largest tables"
-        raise JobError(job.dataset, [Problem("tables", fault, "fewer cells that occur", remedy)])
+        raise JobError(job.dataset, [Problem("tables", fault, "fewer cells with records", remedy)])
     if (total := getattr(model, "largest_sum", 0)) > LARGEST_SCORE:
         fault = f"a sum of up to {float(total):.3g} units, which is not exact"
         remedy = "release parts of the file, each as its own dataset"
@@ -127,7 +127,7 @@ def _check_labels(job: Job, crosstab: Crosstab) -> None:
     twice = [label for label, number in occurrences.items() if number > 1 or (crosstab.strata and label == POOLED)]
     if twice:
         fault = f"two strata would be named '{twice[0]}', or one would have the name of the pooled fit"
-        raise JobError(job.dataset, [Problem("strata", fault, "labels of their own", "rename a level in columns and data")])
+        raise JobError(job.dataset, [Problem("strata", fault, "distinct labels", "rename a level in columns and data")])
 
 
 def _check_calibration(job: Job, source: Source) -> None:
@@ -155,7 +155,7 @@ def _check_machine(plan: Plan) -> None:
         return
     remedy = "drop or coarsen columns of the largest tables"
     if plan.job.runtime.executor != "serial":
-        _refuse_beyond(plan.job, "the task of all tables", plan.cost.bytes, remedy)
+        _refuse_beyond(plan.job, "the task that estimates all tables", plan.cost.bytes, remedy)
     elif plan.driver_bytes > (machine := container_memory() or machine_memory()):
         fault = f"the run needs {_amount(plan.job, plan.driver_bytes)}, this machine has {machine / 2**20:,.0f} MiB"
         problem = Problem("tables", fault, "the memory of this machine", f"run on a larger machine, or {remedy}")

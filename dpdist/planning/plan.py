@@ -74,9 +74,9 @@ class ReferenceDesign:
     def in_words(self) -> Iterator[str]:
         """Formats lines on the sample's size and its direct errors."""
         if self.records is not None:
-            yield f"reference: {self.records:,} records count for as much as {self.effective:,.0f} of equal weight"
+            yield f"reference: {self.records:,} records carry as much information as {self.effective:,.0f} of equal weight"
         for name, share in self.errors.items():
-            yield f"reference: the direct standard error of a {name} is {100 * share:.2g} % of it in the median cell"
+            yield f"reference: in the median cell, the direct standard error of a {name} is {100 * share:.2g} % of it"
 
 
 def reference_design(job: Job, reference: ReferenceFile) -> ReferenceDesign:
@@ -378,7 +378,7 @@ def time(plan: Plan) -> dict[str, str]:
     if plan.cost is None:
         return {}
     alone, two = plan.cost.seconds, plan.cost.seconds - plan.cost.shared / 2
-    error = "often much less" if isinstance(plan.model, LearnsFromRecords) else "a factor of 2 either way"
+    error = "often much less" if isinstance(plan.model, LearnsFromRecords) else "within a factor of 2"
     solver = {"estimation": plan.cost.solver} if plan.cost.solver else {}
     return {"time": f"about {rounded(alone)} s on one worker, {rounded(two)} s on two ({error})"} | solver
 

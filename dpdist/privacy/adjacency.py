@@ -15,46 +15,47 @@ import numpy as np
 from dpdist.job import Column, Job, family_facts
 
 TRUST_MODEL = (
-    "This is the central model: the custodian, who holds the file, and all machines and people involved in the run are "
-    "trusted with the records. The guarantee concerns those who see only the public folder. ε does not cover run times, "
-    "refusals and messages. Nor does it cover the custodian's choice to publish, withhold or repeat a release after "
-    "seeing the confidential evaluation, which can itself reveal something about records. Only a choice made by gates is "
-    "covered: gates are measured with noise, at the cost of a part of ε."
+    "The release uses the central model: the custodian, who holds the file, and all machines and people involved in the "
+    "run are trusted with the records. The guarantee concerns those who see only the public folder. ε does not cover run "
+    "times, refusals or messages. Nor does it cover the custodian's choice to publish, withhold or repeat a release after "
+    "seeing the confidential evaluation, which can itself reveal something about records. Only a decision by gates is "
+    "covered, because gates are measured with noise and cost a part of ε."
 )
 IN_WORDS = {
     "zero_out": (
-        "Neighbouring files differ in one record: one file uses the record's {values}; the other does not, as if "
-        "unreported. The record is in both files, and its other columns are the same."
+        "Neighbouring files differ in one record: one file uses the record's {values}; the other treats this information "
+        "as missing. The record is in both files, and its other columns are the same."
     ),
     "substitution": (
         "Neighbouring files differ in the {values} of one record, which may take any values. Its other columns, and "
         "so its table cells, are the same."
     ),
     "anywhere": (
-        "Neighbouring files have the same number of records and differ in one of them, in any of its columns. Adding or "
+        "Neighbouring files have the same number of records and differ in one record, in any of its columns. Adding or "
         "removing a record costs half of ε."
     ),
     "exchanged": (
-        "Neighbouring files have the same number of records and differ in one of them{same}, in any of its other columns."
+        "Neighbouring files have the same number of records and differ in one record, in any of its columns{except_these}."
     ),
     "add_remove": ("Neighbouring files differ by the presence of one record, whatever its columns contain."),
 }
 OF_UNITS = {
     "zero_out": (
         "Neighbouring files differ in the records of one {unit} (at most {most}): one file uses the records' {values}; "
-        "the other does not, as if unreported. The records are in both files, and their other columns are the same."
+        "the other treats this information as missing. The records are in both files, and their other columns are the "
+        "same."
     ),
     "substitution": (
         "Neighbouring files differ in the {values} of the records of one {unit} (at most {most}), which may take any "
         "values. Their other columns, and so their table cells, are the same."
     ),
     "anywhere": (
-        "Neighbouring files have the same number of records and differ in those of one {unit} (at most {most}), in any of "
-        "their columns. Adding or removing a {unit} costs half of ε."
+        "Neighbouring files have the same number of records and differ in the records of one {unit} (at most {most}), in "
+        "any of their columns. Adding or removing a {unit} costs half of ε."
     ),
     "exchanged": (
-        "Neighbouring files have the same number of records and differ in those of one {unit}{same} (at most {most}), in "
-        "any of their other columns."
+        "Neighbouring files have the same number of records and differ in the records of one {unit} (at most {most}), in "
+        "any of their columns{except_these}."
     ),
     "add_remove": (
         "Neighbouring files differ by the presence of the records of one {unit} (at most {most}), whatever their "
@@ -65,7 +66,7 @@ OF_UNITS = {
 PRESENCE = "presence in the sample"
 RESPONSE = "response to the survey"
 COUNTS = "sample counts by these columns"
-DRAWN = "the number of sampled records{by}, including those outside the universe or dropped by rules"
+DRAWN = "the number of sampled records{by}, including those outside the universe or dropped by the job's rules"
 OF_THE_REFERENCE = "records in the reference"
 
 
@@ -81,7 +82,7 @@ def neighbours(job: Job) -> str:
         name = "anywhere" if not job.noisy_crosstab else "exchanged"
     texts = {
         "values": listed(job.protected_components),
-        "same": f" of the same {listed(job.counted_columns)}" if job.counted_columns else "",
+        "except_these": f" except {listed(job.counted_columns)}" if job.counted_columns else "",
     }
     if (unit := job.privacy_unit) is not None:
         return OF_UNITS[name].format(unit=unit.column, most=unit.most, **texts)
@@ -156,13 +157,17 @@ def unit(job: Job) -> str:
     """Sentences on the unit whose loss is bounded, and on how loss grows with several records of a person."""
     if (declared := job.privacy_unit) is not None:
         refuses = declared.beyond == "refuse"
-        beyond = "A file with more records is refused." if refuses else "If there are more, the first in the file are used."
+        beyond = (
+            "A file with more records is refused."
+            if refuses
+            else ("If there are more, only the first ones in the file are used.")
+        )
         return (
             f"The unit of privacy is one {declared.column}: all records with the same value of that column, at most "
             f"{declared.most}. {beyond}"
         )
-    grows = "up to k times as much" if job.budget.delta is None else "up to k² times as much in ρ"
-    return f"The unit of privacy is one row of the file. A person or household with k rows loses {grows}."
+    grows = "the loss is up to k times as large" if job.budget.delta is None else "the loss in ρ is up to k² times as large"
+    return f"The unit of privacy is one row of the file. For a person or household with k rows, {grows}."
 
 
 REFUSED = (
@@ -226,7 +231,7 @@ def _weight(job: Job) -> str:
 def _unit(job: Job) -> Iterator[str]:
     if (unit := job.privacy_unit) is not None:
         most = f", and at most {unit.most} records of one {unit.column}" if unit.beyond == "refuse" else ""
-        yield f"{unit.column}: not missing, every identifier always spelled alike{most}"
+        yield f"{unit.column}: not missing, and each identifier always spelled in the same way{most}"
 
 
 def _design(job: Job) -> Iterator[str]:
@@ -234,7 +239,7 @@ def _design(job: Job) -> Iterator[str]:
     if survey.psu is not None:
         yield f"{survey.psu}: not missing"
     if survey.lonely_psu == "error" and survey.replicate_weights is None and not job.sizes_secret:
-        before = ", before the universe and the rules" if job.is_domain else ""
+        before = ", before the universe and the job's rules are applied" if job.is_domain else ""
         yield f"two or more {'PSUs' if survey.psu is not None else 'records'} in every design stratum{before}"
     if survey.fpc:
         yield (
@@ -248,4 +253,4 @@ def _design(job: Job) -> Iterator[str]:
 def _fit(job: Job) -> Iterator[str]:
     if not job.mechanism.adds_noise:
         what = listed(job.components)
-        yield f"more records than predictors, and some variation of {what}, in every stratum, unless the prior is proper"
+        yield f"more records than predictors, and some variation in {what}, in every stratum, unless the prior is proper"

@@ -13,14 +13,14 @@ from dpdist.privacy.adjacency import listed, whom
 from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, delta_text, epsilon_text, large_delta
 
 NONE = (
-    "This release has no privacy guarantee: there is no bound on what it reveals about a record, whatever ε the job "
-    "states. It is for comparison with protected releases, not for publication."
+    "This release has no privacy guarantee: nothing bounds what it reveals about a record, whatever ε the job states. It "
+    "is for comparison with protected releases, not for publication."
 )
 CONCENTRATED = (
     "{change} changes the probability of any published result by a factor of at most {factor} (ε = {epsilon} for the "
     "whole release), plus at most δ = {delta}. The release satisfies ρ-zero-concentrated differential privacy (zCDP) with "
     "ρ = {rho}, for every file in the domain. The release has no finite ε at δ = 0. Losses of several releases add up in "
-    "ρ, or as (ε, δ) where a release states only ε."
+    "ρ, or as (ε, δ) if a release states only ε."
 )
 STRICT = (
     "{change} changes the probability of any published result by a factor of at most {factor} (e^ε with ε = {epsilon}, for "
@@ -28,13 +28,13 @@ STRICT = (
 )
 EXACT_DRAWS = "The guarantee requires exact draws, and the draws of this release are not proven exact (see assumptions)."
 ASYMPTOTIC = (
-    "{change} is meant to change the probability of any published result by a factor of at most {factor} (e^ε with ε = "
-    "{epsilon}). This is a target, not a differential-privacy guarantee: it is proven neither for every file nor for this "
+    "The target is that {change} changes the probability of any published result by a factor of at most {factor} (e^ε "
+    "with ε = {epsilon}). This is not a differential-privacy guarantee: it is proven neither for every file nor for this "
     "one. Privacy weights were chosen until a bound estimated from this file and posterior draws met the target. A "
     "record's true loss can exceed it."
 )
-SAME_X = "If other values replace these, ε = {epsilon}."
-REMOVED_AND_ADDED = "Exchanging {whom} for any other, which is one removal and one addition, has ε = {epsilon}."
+SAME_X = "If other values replace these values, the bound holds with ε = {epsilon}."
+REMOVED_AND_ADDED = "Exchanging {whom} for any other counts as one removal and one addition, and costs ε = {epsilon}."
 MOVES = "The guarantee does not cover a change of table columns, which the published counts would show."
 
 
@@ -78,7 +78,9 @@ def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
     epsilon = promise["epsilon"]
     times = factor(Fraction(epsilon))
     if promise["guarantee"] == "asymptotic":
-        return " ".join([ASYMPTOTIC.format(epsilon=epsilon, factor=times, change=_change(promise, job)), *_moves(job)])
+        change = _change(promise, job)
+        within = f"{change[0].lower()}{change[1:]}"
+        return " ".join([ASYMPTOTIC.format(epsilon=epsilon, factor=times, change=within), *_moves(job)])
     claims = [STRICT.format(epsilon=epsilon, factor=times, change=_change(promise, job))]
     if "rho" in promise:
         terms = {"epsilon": epsilon, "factor": times, "delta": promise["delta"], "rho": promise["rho"]}
@@ -157,7 +159,7 @@ def delta_of_draws(epsilon_per_set: Fraction, sets: int, variation: float) -> st
     delta = sets * (1.0 + exp(min(float(epsilon_per_set), 50.0))) * variation
     how = f"{sets}(1 + e^{budget_text(epsilon_per_set)})γ" if sets > 1 else f"(1 + e^{budget_text(epsilon_per_set)})γ"
     if delta >= 1.0:
-        return f"{how} is over 1: that γ alone promises nothing"
+        return f"{how} is above 1, so nothing is guaranteed"
     return f"δ = {how} = {1.005 * delta:.2g}, which should be below 1/n"
 
 

@@ -191,8 +191,11 @@ CROSSED = (
     "of all table columns public"
 )
 """Why small counts are published without a stated reason."""
-FORBIDDEN = "coarser levels or fewer columns avoid them; frame_minimum: {} refuses them; public_frame states a reason"
-BY_NOISY_COUNTS = ', with predictors: {protect: {epsilon: "…"}} or tables'
+FORBIDDEN = (
+    "use coarser levels or fewer columns to avoid them, frame_minimum: {} to refuse them, or public_frame to state why "
+    "they may be published"
+)
+BY_NOISY_COUNTS = ', with predictors: {protect: {epsilon: "…"}} or the mechanism tables'
 BY_A_REFERENCE = ", with a file or an earlier release as reference"
 """Remedy for a mechanism that can hide counts, except with histograms of the current file as reference."""
 
@@ -212,11 +215,11 @@ def small_counts(job: Job, counts: SmallCounts | None) -> str:
     if counts is None or not counts.below_minimum:
         return ""
     if job.privacy_unit is None:
-        below, of = f"below {job.least_count}", "one record"
+        below, of = f"below {job.least_count}", "record"
     else:
-        below, of = f"of fewer than {job.least_count} units (column {job.privacy_unit.column})", "one"
+        below, of = f"below {job.least_count} units (column {job.privacy_unit.column})", "unit"
     published = f"{counts.below_minimum:,} of {counts.every:,} published sample counts"
-    return f"{published} are {below}, {counts.single:,} of them of {of}"
+    return f"{published} are {below}, {counts.single:,} of them with a single {of}"
 
 
 def cautions(job: Job, counts: SmallCounts | None) -> list[Caution]:
@@ -265,7 +268,7 @@ def accepted(job: Job, crosstab: Crosstab) -> dict[str, Any]:
     elif not small.below_minimum and job.privacy_unit is None:
         return {}
     if job.privacy_unit is not None:
-        may = f"Published sample counts may be of fewer than {least} units (column {job.privacy_unit.column})"
+        may = f"Some published sample counts may be smaller than {least} units (column {job.privacy_unit.column})"
         return {"public_frame": {"in_words": f"{may}. They are {why}.", **section}}
     counts_text = small_counts(job, small) or f"none of {small.every:,} published sample counts is below {least}"
     figures = {"counts": small.every, "below": small.below_minimum, "of_one_record": small.single}

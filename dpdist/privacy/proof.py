@@ -33,19 +33,20 @@ from dpdist.privacy.noisy_counts import queries_of_counts
 GATE_SENSITIVITY = UNIT + 2
 """Sensitivity of a gate's value in parts of unit/2^20: UNIT for the record, 1 for rounding down, 1 for float64 rounding."""
 FORMULAS = {
-    "discrete_laplace": "epsilon = times * distance / scale, the distance in L1",
-    "discrete_gaussian": "rho = times * squared_distance / (2 * scale^2), the distance in L2",
+    "discrete_laplace": "epsilon = times * distance / scale, with the distance in the L1 norm",
+    "discrete_gaussian": "rho = times * squared_distance / (2 * scale^2), with the distance in the L2 norm",
     "bounded_discrete_laplace": (
-        "epsilon = times * changes * sums * log(2 * exp(distance / (sums * scale)) - 1), at most: `epsilon` of one change"
+        "epsilon <= times * changes * sums * log(2 * exp(distance / (sums * scale)) - 1), in the query's `epsilon` "
+        "for one change"
     ),
-    "posterior_draw": "epsilon = times * distance, the most by which the log density of a draw moves",
+    "posterior_draw": "epsilon = times * distance, where the distance is the largest change of a draw's log density",
 }
 """The loss of one record by a query of each law; distances are changes of exact sums between neighbouring files."""
 HOLDS = {
     "strict": "for every file",
     "strict zCDP": "for every file",
-    "strict for exact draws": "for every file, if draws are exact; those of this release are not proven so",
-    "asymptotic": "no theorem: the distance of a draw is a target, which a bound that was computed from the file meets",
+    "strict for exact draws": "for every file, if draws are exact, which is not proven for this release",
+    "asymptotic": "no theorem: the distance of a draw is a target, met by a bound that was computed from the file",
     "none": "nothing is promised",
 }
 """Files for which the claim of each class of guarantee holds."""

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from dpdist.core.cautions import Caution
 from dpdist.core.records import Floats
 from dpdist.job import Mechanism, Weights
 from dpdist.job.weights import WEIGHT_RULES, RuleFacts
@@ -30,7 +31,16 @@ PATIENCE, LOWERED = 8, 0.97
 Between fits by Markov chains, a record's bound varies by more than MARGIN.
 """
 MAX_STEPS = 40
-HALF_EXCEED = "exact leave-one-out losses with the weights computed anew exceeded ε on about half of the samples tried"
+HALF_EXCEED = "exact leave-one-out losses, with weights computed anew, exceeded ε on about half of the samples tried"
+OF_AN_OUTLIER = (
+    "an outlier can change the weights of all records; with and without one among 1,000 records, the log ratio of draws "
+    "reached {} at ε = 3.6"
+)
+
+
+def above_epsilon(rule: str, evidence: str) -> str:
+    """The caution that a record can lose more than ε, with the losses that were measured."""
+    return str(Caution.of("loss_above_epsilon", rule=rule, evidence=evidence))
 
 
 class WeightRule(RuleFacts):
@@ -57,14 +67,14 @@ class WeightRule(RuleFacts):
 
         if weights.c is not None:
             if not (yield from attempt(weights.c)) <= target:
-                raise NotReached(f"with c = {weights.c:g} the bound stays over the target")
+                raise NotReached(f"with c = {weights.c:g}, the bound stays above the target")
             return
         high, low = None, self.start(target, first)
         floor = 1e-3 * low
         while not (yield from attempt(low)) <= target:
             high, low = low, low * 0.85
             if low < floor:
-                raise NotReached("no constant c brings the bound under the target")
+                raise NotReached("no constant c brings the bound below the target")
         if high is None:
             return
         for _ in range(8):
@@ -87,7 +97,7 @@ class LinearRule(WeightRule):
     """Weights that fall in a straight line from the smallest bound to the largest."""
 
     constants: ClassVar[frozenset[str]] = frozenset({"c", "g"})
-    exceeds: ClassVar[str] = f"Under linear privacy weights a record can lose more than ε: {HALF_EXCEED}."
+    exceeds: ClassVar[str] = above_epsilon("linear", HALF_EXCEED)
 
     def step(self, c: float, weights: Weights, first: Summary) -> Step:
         return Linear(c, weights.g, first.smallest, first.largest)
@@ -97,10 +107,7 @@ class InverseRule(WeightRule):
     """Weights that are a constant over the bound."""
 
     constants: ClassVar[frozenset[str]] = frozenset({"c"})
-    exceeds: ClassVar[str] = (
-        "Under inverse privacy weights one outlier can change the weights of all records, and a record can lose more than "
-        "ε: with and without an outlier among 1,000 records the log ratio of draws reached 87 at ε = 3.6."
-    )
+    exceeds: ClassVar[str] = above_epsilon("inverse", OF_AN_OUTLIER.format(87))
 
     def step(self, c: float, weights: Weights, first: Summary) -> Step:
         return Inverse(c)
@@ -113,10 +120,7 @@ class ScalarRule(WeightRule):
     """One weight for all records."""
 
     uniform: ClassVar[bool] = True
-    exceeds: ClassVar[str] = (
-        "Under scalar privacy weights one outlier can change the weights of all records, and a record can lose more than "
-        "ε: with and without an outlier among 1,000 records the log ratio of draws reached 155 at ε = 3.6."
-    )
+    exceeds: ClassVar[str] = above_epsilon("scalar", OF_AN_OUTLIER.format(155))
 
     def step(self, c: float, weights: Weights, first: Summary) -> Step:
         return Scalar(c)
@@ -130,9 +134,9 @@ class ClusterRule(WeightRule):
 
     constants: ClassVar[frozenset[str]] = frozenset({"c", "g", "radius"})
     uses_outcomes: ClassVar[bool] = True
-    exceeds: ClassVar[str] = (
-        "Under cluster privacy weights a record can lose more than ε: 2 of 48 records left out of a simulated survey, with "
-        "the weights computed anew, lost up to 1.2 ε."
+    exceeds: ClassVar[str] = above_epsilon(
+        "cluster",
+        "of 48 records that were left out of a simulated survey, with weights computed anew, two lost up to 1.2 times ε",
     )
 
     def step(self, c: float, weights: Weights, first: Summary) -> Step:
@@ -147,9 +151,10 @@ class FixedPointRule(WeightRule):
     re-weighting apply, the adjusted weights are fitted and must meet the target.
     """
 
-    exceeds: ClassVar[str] = (
-        "Under fixed-point privacy weights a record can lose more than ε: in simulated files with outliers the exact loss "
-        "exceeded the bound in 17 of 516 strata, and reached 6.5 times ε in a small one."
+    exceeds: ClassVar[str] = above_epsilon(
+        "fixed-point",
+        "in simulated files with outliers, the exact loss exceeded the bound in 17 of 516 strata, and reached 6.5 times ε "
+        "in a small one",
     )
 
     def search(self, weights: Weights, target: float) -> Search:

@@ -12,11 +12,12 @@ from dpdist.models.protocol import Expectation, Recentred, Resampled
 from dpdist.publish.released import ReleasedObject
 
 SEARCH_AGAIN = (
-    "Estimator `parameters`: the variance has four parts. These are the composition of the sample over x, the sampling "
-    "error of the weighted fit (at least that of the unweighted fit), the spread of the draws divided by m, and the "
-    "squared bias of the privacy weights. Privacy weights trim tails: under the lognormal model, counts are too low and "
-    "means too high by a few per cent, and estimates are not corrected for this. All parts but the first come from "
-    "repeating the weight search on a synthetic sample, whose law undoes the trimming to first order."
+    "Estimator `parameters`: the variance has four parts: the composition of the sample over x, the sampling error of the "
+    "weighted fit (at least that of the unweighted fit), the spread of the draws divided by m, and the squared bias of "
+    "the privacy weights. Privacy weights trim tails: under the lognormal model, counts are too low and means too high by "
+    "a few per cent, and estimates are not corrected for this. All parts but the first are found by repeating the weight "
+    "search on a synthetic sample. This sample is drawn from a distribution that corrects, to first order, for the "
+    "trimming of tails."
 )
 SYNTHESIS_ADDED = (
     "Estimator `records`: the variance of `parameters`, plus the variance of the synthetic records given x, divided by m. "
@@ -29,7 +30,7 @@ BETWEEN_AND_WITHIN = (
 )
 ONE_SET = "With one synthetic set, T = W leaves out the spread between sets and is too small."
 SKEWED = (
-    "Intervals of means and totals are symmetric. Intervals of counts are symmetric on the log scale. Where the error "
+    "Intervals of means and totals are symmetric. Intervals of counts are symmetric on the log scale. If the error "
     "exceeds the count, they are symmetric on the natural scale and cut off at 0."
 )
 WITHIN_BOUNDS = (
@@ -37,7 +38,8 @@ WITHIN_BOUNDS = (
     "outcomes, do not go below 0."
 )
 SEARCH_STANDS_IN = (
-    "Privacy weights were fixed on the reference. In these errors, a search on a synthetic sample stands in for them."
+    "Privacy weights were fixed on the reference. For these errors, they are replaced by the result of a search on a "
+    "synthetic sample."
 )
 BORROWED = (
     "These errors include the reference's own sampling error, except where the fit replaces the reference's "
@@ -56,7 +58,7 @@ FURTHER = [
         "Ratios, proportions, shares and differences: the same components, applied to their linearised forms, with "
         "covariances."
     ),
-    "Quantiles: Woodruff intervals, from the share of weight below them. Where distributions come from a reference, "
+    "Quantiles: Woodruff intervals, from the share of weight below the quantile. If distributions come from a reference, "
     "its sampling error at a known mean is included; a later change of shape is not.",
 ]
 """Texts on the errors of ratios, proportions, shares, differences and quantiles."""
@@ -91,10 +93,14 @@ def standard_errors(released: ReleasedObject) -> list[str]:
     if job.mechanism.clamps:
         texts.append("Standard errors do not include the bias of the clamp, which may be larger than they are.")
     if job.likelihood.synthesis == "fbp" and not simulated:
-        texts.append("Estimator `records` under fbp: at least the error of `parameters`; its weights do not vary given x.")
+        texts.append(
+            "Estimator `records` under fbp: standard errors are at least those of `parameters`; given x, its weights do "
+            "not vary."
+        )
     if job.likelihood.synthetic_weights == "expected" and not simulated:
         texts.append(
-            "Estimator `records` with expected weights: at least the error of `parameters`; w given y, x does not vary."
+            "Estimator `records` with expected weights: standard errors are at least those of `parameters`; given y "
+            "and x, w does not vary."
         )
     if job.rake:
         texts.append(
@@ -138,22 +144,22 @@ def design_in_words(job: Job, effects: Sequence[DesignEffect]) -> list[str]:
     if len(effects) == 1 and effects[0] == DesignEffect(effect=effects[0].effect):
         texts.append(
             f"Sampling variances of all figures are multiplied by the public design effect {effects[0].effect:g} that the "
-            "job states; the variance of noise is not."
+            "job states; the variance of the privacy noise is not."
         )
     elif effects:
         beginning = " with which the chain began" if job.carries else ""
         whose = f"were estimated from the reference{beginning}" if job.survey.effects_of_reference else "the job states"
         listed = "; ".join(effect.in_words for effect in effects)
         texts.append(
-            f"Sampling variances are multiplied by public design effects, which {whose}. For each figure "
-            f"the first entry with its statistic and columns applies: {listed}. The noise of protection is not multiplied."
+            f"Sampling variances are multiplied by public design effects, which {whose}. For each figure the first entry "
+            f"with its statistic and columns applies: {listed}. The variance of the privacy noise is not multiplied."
         )
     elif job.survey.psu:
         texts.append(f"The model ignores clustering by {job.survey.psu}, so these standard errors are too small.")
     elif job.survey.replicate_weights is not None:
-        texts.append("The model ignores the design in the replicate weights, so these standard errors leave it out.")
+        texts.append("The model ignores the design that the replicate weights represent, and so do these standard errors.")
     if effects and (uncovered := _without_effect(job, effects)):
-        texts.append(f"No design effect is known for {', '.join(uncovered)}: their standard errors leave out clustering.")
+        texts.append(f"No design effect is known for {', '.join(uncovered)}: their standard errors ignore clustering.")
     if job.survey.fpc:
         texts.append("Standard errors have no finite population correction.")
     return texts

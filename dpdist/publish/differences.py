@@ -412,7 +412,7 @@ def _refuse_one_period(before: Release, after: Release) -> None:
     periods = [f"{release.statement['dataset']} {release.statement['period']}" for release in (before, after)]
     if periods[0] == periods[1]:
         fault = f"both releases are for {periods[0]}, so their figures come from the same records"
-        raise AnalysisError(fault, "releases of two periods", "compare releases of one period by `dpdist diff`")
+        raise AnalysisError(fault, "releases of two periods", "compare releases of the same period with `dpdist diff`")
 
 
 def _comparable(before: Release, after: Release, name: str) -> bool:
@@ -490,7 +490,7 @@ def _refuse_without_errors(release: Release, name: str, rows: pd.DataFrame) -> N
     if missing:
         mechanism = release.mechanism
         where = f"table '{name}' of {release.statement['period']}"
-        fault = f"{where} has no standard errors of {missing[0]}: '{mechanism}' gives none"
+        fault = f"{where} has no standard errors of {missing[0]}, because '{mechanism}' does not give them"
         able = ", ".join(other for other in those(lambda spec: not spec.whole_tables) if other != mechanism)
         raise AnalysisError(fault, f"figures with standard errors, as from {able}", "use a mechanism that gives them")
 

@@ -91,8 +91,8 @@ def versions() -> dict[str, str]:
     return {name: version_of(name) for name in PACKAGES if name != COMPILED or installed(COMPILED)}
 
 
-REPLAYED = """This folder was made with --replay, for a test or an audit: it repeats another run's draws.
-Publish the folder of that run. Two folders with the same noise, but different data or code, differ by exact sums.
+REPLAYED = """This folder was made with --replay, for a test or an audit, and repeats another run's draws.
+Publish the folder of that run. If two folders have the same noise but different data or code, they differ by exact sums.
 """
 
 SIMULATED = """This folder was made for a study: its noise follows from a key in the study's file.

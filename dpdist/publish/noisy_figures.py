@@ -42,18 +42,24 @@ from dpdist.publish.standard_errors import (
 # unclipped record counts as at most 1. A weighted posterior measures no figures, and so has no such file.
 FILE = "measurements.parquet"
 COLUMNS: dict[str, tuple[pa.DataType, str]] = {
-    "set": (pa.int32(), "number of the synthetic set, the first of nested ones; 0 where one measurement serves all sets"),
-    "table": (pa.string(), "the table of the figure; null where it serves all tables"),
+    "set": (pa.int32(), "number of the synthetic set (of nested sets, the first); 0 if one measurement serves all sets"),
+    "table": (pa.string(), "the table of the figure; null if it serves all tables"),
     "statistic": (pa.string(), "the measured sum over the cell's records, as the metadata define it"),
-    "measurement": (pa.int64(), "number of the noisy figure; cells of one number were measured together, as one sum"),
+    "measurement": (
+        pa.int64(),
+        ("number of the noisy figure; cells with the same number were measured together, as one sum"),
+    ),
     "value": (pa.float64(), "the sum plus noise"),
     "law": (pa.string(), "of the noise: discrete Laplace or discrete Gaussian, on multiples of `lattice`"),
-    "scale": (pa.float64(), "of the noise: b of the Laplace law, sigma of the Gaussian; null where it is confidential"),
-    "lattice": (pa.float64(), "the value is a multiple of it"),
+    "scale": (
+        pa.float64(),
+        ("of the noise: b of the Laplace distribution, sigma of the Gaussian; null if it is confidential"),
+    ),
+    "lattice": (pa.float64(), "the step of the noise, of which the value is a multiple"),
     "sensitivity": (
         pa.float64(),
-        "the most by which one unit moves the sums that share an epsilon, in L1, or in L2 under Gaussian noise. The "
-        "Laplace scale is this divided by their epsilon; a law truncated to a domain has a larger scale",
+        "the largest change by one unit in the sums that share an epsilon, in the L1 norm, or the L2 norm under Gaussian "
+        "noise. The Laplace scale is this value divided by their epsilon; noise truncated to a domain has a larger scale",
     ),
     "centre": (pa.float64(), "of the outcome's clipping interval"),
     "weight_cap": (pa.float64(), "the weight at which records were clipped"),

@@ -202,7 +202,7 @@ class Release(os.PathLike[str]):
             raise AnalysisError("the release has no synthetic records", "a release with synthetic sets", QUOTE)
         if not mechanism.sets_apart:
             fault = "the synthetic sets follow one noisy release, whose noise does not vary between them"
-            allowed = "sets that are protected one by one, for which T = B/m + W holds"
+            allowed = "sets that are protected separately, for which T = B/m + W holds"
             raise AnalysisError(fault, allowed, f"{QUOTE}; `synthetic(k)` gives records, without standard errors")
         if self._sets == 1:
             fault = "one synthetic set, which does not show the variation between sets"
@@ -290,7 +290,7 @@ def _pair(pair: object, number: int) -> tuple[float, float]:
     try:
         estimate, variance = (float(part) for part in pair)  # type: ignore[attr-defined]
     except (TypeError, ValueError):
-        raise AnalysisError(f"of set {number} the function gave a {type(pair).__name__}", PAIR, remedy) from None
+        raise AnalysisError(f"for set {number}, the function returned a {type(pair).__name__}", PAIR, remedy) from None
     if not (np.isfinite([estimate, variance]).all() and variance >= 0):
-        raise AnalysisError(f"of set {number} the function gave ({estimate:g}, {variance:g})", PAIR, remedy)
+        raise AnalysisError(f"for set {number}, the function returned ({estimate:g}, {variance:g})", PAIR, remedy)
     return estimate, variance

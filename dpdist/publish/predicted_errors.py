@@ -52,8 +52,8 @@ CLEAR, FEW = 10.0, 4
 MOST = 99.0
 """Ratio that also stands for all larger ones."""
 IN_WORDS = (
-    f"These published figures have a predicted error of more than {FAR:g} direct standard errors (the ratio is given), so "
-    f"they may be more than {FAR_NAMED:g} direct standard errors off. The prediction uses this release only; margins are "
+    f"Published figures with a predicted error above {FAR:g} direct standard errors, and the ratio of these errors: "
+    f"they may be more than {FAR_NAMED:g} direct standard errors off. The prediction uses only this release; margins are "
     "included."
 )
 

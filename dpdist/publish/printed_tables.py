@@ -32,8 +32,8 @@ IN_WORDS = (
     "A figure is withheld if its standard error is larger than {}. This rule, the job's `withhold_above`, was fixed "
     "before records were read. The error is compared with the figure or with the table's median of that statistic, "
     "whichever is larger; for a share, also with its complement. A difference is withheld if either of its figures is. "
-    "Confidence limits are published all the same: values outside them can be ruled out, but their middle is no better "
-    "than the withheld figure. The rule protects nobody: it spares readers uninformative figures."
+    "Confidence limits are published even so: values outside them can be ruled out, but their middle is no better than "
+    "the withheld figure. The rule does not protect anybody: it spares readers uninformative figures."
 )
 NOTE = "Figures are withheld whose standard error is larger than {}."
 

@@ -89,7 +89,7 @@ UNDO = (
 )
 FREE = ("presentation", "tables")
 """Keys of a job that may change after its release."""
-REMEDY = "restore it from a copy, or let the same `dpdist run` make the folder again"
+REMEDY = "restore it from a copy, or run the same `dpdist run` command again, which makes the folder again"
 """Remedy for a public folder that is incomplete."""
 PROOF = "proof.json"
 """File of the proof record, in the folder `released/`."""
@@ -259,13 +259,13 @@ def derive(released: ReleasedObject, job: Job) -> ReleasedObject:
     changed = [name for name in (before | after) if after.get(name) != before.get(name) and name not in FREE]
     cost = UNDO.format(epsilon=budget_text(job.budget.epsilon), adjacency=job.budget.adjacency)
     problems = [
-        Problem(name, "not as it was released", "a change of presentation and tables only", cost) for name in changed
+        Problem(name, "not as it was released", "changes only in presentation and tables", cost) for name in changed
     ]
     if fault := _underivable(released.job, job):
         allowed = f"tables by {', '.join(released.job.categories) or 'nothing'}, after the released ones"
         problems.append(Problem("tables", fault, allowed, cost))
     if gated := _regated(released, job):
-        allowed = "gated tables as they were measured; others may be added, and are then not gated"
+        allowed = "gated tables as they were measured; other tables may be added, but are then not gated"
         problems.append(
             Problem("tables", (f"a changed or missing table {', '.join(gated)}, which the gates name"), allowed, cost)
         )
@@ -293,7 +293,7 @@ def _underivable(released: Job, job: Job) -> str:
     if job.tables == released.tables:
         return ""
     if released.mechanism.whole_tables:
-        return f"other tables: each figure of '{released.mechanism}' has its own noise"
+        return f"other tables, although each figure of '{released.mechanism}' has its own noise"
     if (job.categories, job.cell_columns) != (released.categories, released.cell_columns):
         return f"columns {', '.join(job.categories) or 'none'}, in this order"
     return ""
@@ -404,7 +404,7 @@ def read_released(folder: Path) -> ReleasedObject:
         job, promise = read_job(public, f"{part}/job.json"), read_object(public, f"{part}/promise.json")
         if isinstance(job.mechanism, Former):
             raise WorkspaceError(
-                str(public), f"it is of mechanism '{job.mechanism}', which this version does not have", AGAIN
+                str(public), f"its mechanism is '{job.mechanism}', which this version does not have", AGAIN
             )
         _check_promise(f"{part}/promise.json", promise)
         proof = read_object(public, f"{part}/{PROOF}") if (folder / PROOF).exists() else None
@@ -425,7 +425,7 @@ def read_released(folder: Path) -> ReleasedObject:
             if len(periods) > 1:  # a chain without a reference
                 donors[label] = Donors.none(len(job.outcomes))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WorkspaceError(str(folder), f"no complete release ({type(error).__name__})", REMEDY) from None
+        raise WorkspaceError(str(folder), f"an incomplete release ({type(error).__name__})", REMEDY) from None
     return ReleasedObject(job, promise, crosstab, sets, seed, points, facts, donors, history, proof)
 
 

@@ -24,7 +24,7 @@ TEXTS = {"type": "array", "items": TEXT}
 EXACT = {
     "type": ["string", "null"],
     "pattern": r"^\d+(\.\d+)?([eE][+-]?\d+)?(/\d+)?$",
-    "description": "an exact number as a text, such as 10.8 or 1/3; null where the guarantee has none",
+    "description": "an exact number, written as text, such as 10.8 or 1/3; null if the guarantee has none",
 }
 DIGEST = {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "SHA-256, in hexadecimal digits"}
 STATED: dict[str, dict[str, Any]] = {
@@ -40,7 +40,7 @@ STATED: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("epsilon", "epsilon_per_set", "substitution_epsilon", "rho", "substitution_rho"), EXACT),
     **dict.fromkeys(("mechanism", "model", "sampler", "reference", "correction", "calibration"), OBJECT),
     "adjacency": {"type": ["string", "null"]},
-    "delta": {"type": ["string", "null"], "description": "an exact number as a text, or words where it has no bound"},
+    "delta": {"type": ["string", "null"], "description": "an exact number, written as text, or words if it has no bound"},
     "composition": TEXT,
     "metered": BOOLEAN,
     "post_processing": TEXTS,
@@ -55,7 +55,7 @@ ALWAYS = (
 """Keys that every statement has."""
 
 
-def _numbered(newest: int, about: str = "the format; absent, it is 1") -> dict[str, Any]:
+def _numbered(newest: int, about: str = "number of the format; if absent, it is 1") -> dict[str, Any]:
     return {"type": "integer", "minimum": 1, "maximum": newest, "description": about}
 
 
@@ -72,22 +72,31 @@ def proof_schema() -> dict[str, Any]:
         "type": "object",
         "properties": {
             "name": TEXT,
-            "law": {"enum": list(FORMULAS), "description": "the noise's law; `formulas` says how the loss follows"},
-            "distance": {"anyOf": [distances, EXACT], "description": "the most by which neighbours move the sums"},
-            "squared_distance": {**distances, "description": "the same squared, in L2"},
-            "scale": {**EXACT, "description": "b of the Laplace law, sigma of the Gaussian, in the units of the distance"},
-            "times": {**WHOLE, "description": "how often the query is asked, each time under other noise"},
+            "law": {
+                "enum": list(FORMULAS),
+                "description": ("the distribution of the noise; `formulas` says how the loss follows from it"),
+            },
+            "distance": {
+                "anyOf": [distances, EXACT],
+                "description": ("the largest change of the sums between neighbours, in the L1 norm"),
+            },
+            "squared_distance": {**distances, "description": "the square of the largest change in the L2 norm"},
+            "scale": {
+                **EXACT,
+                "description": ("b of the Laplace distribution, sigma of the Gaussian, in the units of the distance"),
+            },
+            "times": {**WHOLE, "description": "how often the query is asked, each time with new noise"},
             "together": {
                 **BOOLEAN,
                 "description": ("whether the n answers may be given as one, with 1/n of the noise scale"),
             },
             "in_parts": {
                 **BOOLEAN,
-                "description": "whether several answers share its loss, in parts that sum to at most 1",
+                "description": "whether several answers share the loss of the query, in parts that sum to at most 1",
             },
-            "changes": {**distances, "description": "how many changes, as `distance` counts them, separate neighbours"},
-            "sums": {**WHOLE, "description": "how many sums one change moves"},
-            "epsilon": {**EXACT, "description": "the stated loss, by the change that causes it"},
+            "changes": {**distances, "description": "by how many changes, each as large as `distance`, neighbours differ"},
+            "sums": {**WHOLE, "description": "how many sums one change affects"},
+            "epsilon": {**EXACT, "description": "the stated loss, for each kind of change"},
         },
         "required": ["name", "law", "times"],
     }
@@ -101,7 +110,12 @@ def proof_schema() -> dict[str, Any]:
             "properties": {key: {"enum": [*Moved._fields]} for key in ("claimed", "exchanged")},
             "description": "names of the distances that the claim and its figures for an exchange use",
         },
-        "records_of_unit": {**WHOLE, "description": "k: a unit loses k times the epsilon of a record, k^2 times its rho"},
+        "records_of_unit": {
+            **WHOLE,
+            "description": (
+                "k, the largest number of records in a unit: a unit loses k times a record's epsilon, or k^2 times its rho"
+            ),
+        },
         "formulas": {"type": "object", "additionalProperties": TEXT},
         "queries": {"type": "array", "items": query},
         "composition": {**TEXT, "description": "losses of queries add up; further conditions in words"},

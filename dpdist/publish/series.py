@@ -271,7 +271,7 @@ def series_of(releases: Sequence[Release]) -> Series:
     (['2017', '2019'], True)
     """
     if len(releases) < 2:
-        raise AnalysisError("a series of one release", "two releases or more", "name releases of further periods")
+        raise AnalysisError("only one release", "two releases or more", "name releases of further periods")
     periods = list[Period]()
     for release in releases:
         if (why := unfit(release.folder)) is not None:
@@ -281,8 +281,8 @@ def series_of(releases: Sequence[Release]) -> Series:
     first, *later_periods = periods
     for period in later_periods:
         if period.job.dataset != first.job.dataset:
-            fault = f"{first.release} is of '{first.job.dataset}', and {period.release} of '{period.job.dataset}'"
-            raise AnalysisError(fault, "releases of one dataset", "name releases of one dataset")
+            fault = f"{first.release} is of '{first.job.dataset}', but {period.release} is of '{period.job.dataset}'"
+            raise AnalysisError(fault, "releases of the same dataset", "name releases of the same dataset")
     by_name = dict[str, Period]()
     for period in periods:
         for table in period.job.tables:

@@ -15,7 +15,7 @@ from dpdist.job.data import in_words as merges_in_words
 from dpdist.job.families import facts_of, family_facts
 from dpdist.mechanisms.parts import words_of
 from dpdist.models.protocol import OnDistributions
-from dpdist.privacy.adjacency import TRUST_MODEL, domain, headline, neighbours, not_protected, protected, unit
+from dpdist.privacy.adjacency import TRUST_MODEL, domain, headline, listed, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
 from dpdist.privacy.noisy_counts import accepted, layers_of, noise_name
 from dpdist.publish.accuracy import standard_errors
@@ -23,8 +23,8 @@ from dpdist.publish.predicted_errors import Ratios, cautions, entry
 from dpdist.publish.released import DISTRIBUTIONS, ReleasedObject
 
 WEIGHTS = (
-    "Small-area borrowing: cells with few reference records take part of their distributions from other cells. A cell's "
-    "own records get less weight the fewer they are, and the more they resemble the others."
+    "Small-area borrowing: in cells with few reference records, part of each distribution comes from other cells. The "
+    "fewer records a cell has, and the more they resemble those of the other cells, the less weight its own records get."
 )
 
 
@@ -52,35 +52,35 @@ def _borrowed_scores(released: ReleasedObject) -> list[dict[str, Any]]:
 
 
 APPROVAL = (
-    "This release was published after an approval. The approver may see the confidential evaluation first; that choice "
-    "depends on the records, and ε does not cover it. {who}"
+    "This release was published after an approval. The approver can see the confidential evaluation before deciding. The "
+    "decision therefore depends on the records, and ε does not cover it. {who}"
 )
 PUBLICATION = (
     "A release that fails its confidential evaluation is held until the custodian publishes it with a reason. Whether and "
     "when this release was published depends on the records, and ε does not cover it."
 )
-ANYBODY = "The job lists no keys, so any key may approve."
-LISTED = "These keys may approve: {names}."
+ANYBODY = "The job lists no keys, so the approval may be signed with any key."
+LISTED = "The approval must be signed with one of these keys: {names}."
 ADDS_UP = (
-    "Privacy losses add up over all releases whose files include a person: over tables, periods and surveys. For strict "
-    "releases with the same neighbours and privacy unit, the total is at most the sum of their ε and of their δ, even if "
-    "later jobs were chosen after seeing earlier releases. {}"
+    "A person's privacy losses add up over all releases from files that include this person: over tables, periods and "
+    "surveys. For strict releases with the same adjacency and privacy unit, the total ε is at most the sum of their ε, "
+    "and the total δ at most the sum of their δ, even if later jobs were chosen after seeing earlier releases. {}"
 )
 COUNTED = "A ledger keeps the total for this dataset."
 NOT_COUNTED = "No ledger keeps the total for this release."
 NOISY_COUNTS = (
-    "Sample counts by {columns} have {law} with the scales listed. They were then adjusted to be non-negative whole "
-    "numbers that agree with each other. Tables and synthetic records use these counts. A combination with few records "
-    "may show none, and an empty one may show some."
+    "Sample counts by {columns} have {law} with the scales listed. They were then adjusted to be consistent, non-negative "
+    "whole numbers. Tables and synthetic records use these counts. A combination with few records may show none, and an "
+    "empty one may show some."
 )
 NOISE_IN_ERRORS = (
-    " Standard errors include the noise of these counts, by simulation: estimates were computed again from counts with new "
-    "noise and the same noisy sums."
+    " Standard errors include the noise in these counts, which was simulated: estimates were computed again from counts "
+    "with new noise and the same noisy sums."
 )
 COMBINING = "T = B/m + W"
 """The rule by which estimates of several sets are combined (docs/methods.md, §6)."""
-CONTRADICTED = "other files are refused, so the guarantee compares only files for which this holds"
-VERBATIM = "most weights and outcomes of the reference's records, unchanged, by cell"
+CONTRADICTED = "are refused, so the guarantee compares only files"
+VERBATIM = "most of the reference's weights and outcomes, unchanged, by cell"
 
 
 def statement(released: ReleasedObject, far: Ratios = MappingProxyType({})) -> dict[str, Any]:
@@ -222,14 +222,13 @@ def _model(released: ReleasedObject) -> dict[str, Any]:
 
 def _density(released: ReleasedObject) -> str:
     job = released.job
-    outcomes = (", log " if family_facts(job).logs else ", ").join(job.outcomes)
-    sums, names = words_of(job).density_of(released), {"outcome": outcomes, "weight": job.survey.weight or "a weight of 1"}
+    sums, weight = words_of(job).density_of(released), job.survey.weight or "a weight of 1"
     if sums:
-        return f"{sums.format(**names)}, in the observed sample"
+        return sums.format(outcome=listed(job.outcomes), weight=weight)
+    names = {"outcome": (", log " if family_facts(job).logs else ", ").join(job.outcomes), "weight": weight}
     condition = ", given the predictors" if job.likelihood_predictors else ""
-    return (
-        f"{facts_of(job.likelihood.family).density.format(**names)}, natural logarithm{condition}, in the observed sample"
-    )
+    density = facts_of(job.likelihood.family).density.format(**names)
+    return f"natural logarithm of the {density}{condition}, in the observed sample"
 
 
 def _on_a_file(released: ReleasedObject) -> bool:
@@ -248,16 +247,16 @@ def _public(released: ReleasedObject) -> list[str]:
         "the seed used in publication, which is independent of the protection's noise",
     ]
     if job.reference is not None:
-        what = "a file that the job declares public (checksum under reference)"
+        what = "a file that the job declares public (its checksum is given under `reference`)"
         chained, binned = "chain" in released.promise.get("reference", {}), job.reference.histograms is not None
         if chained:
-            also = ", with noisy histograms of this release" if binned else ""
-            what = f"an earlier release (checksum of its manifest under reference){also}"
+            also = ", together with noisy histograms of the current file" if binned else ""
+            what = f"an earlier release (the checksum of its manifest is given under `reference`){also}"
         elif binned:
-            what = "points that follow from noisy histograms, whose counts are not published"
+            what = "points derived from noisy histograms, whose counts are not published"
             if released.points is None:
                 what = "noisy histograms of the current file (released/set-1.json)"
-        facts.append(f"the reference, {what}")
+        facts.append(f"the reference: {what}")
     if released.facts:
         what = VERBATIM if _on_a_file(released) else "points of the earlier release, unchanged"
         facts.append(f"released/{DISTRIBUTIONS}: {what}")
@@ -277,9 +276,15 @@ def _public(released: ReleasedObject) -> list[str]:
         f"the universe of {table.name}: {job.presentation.within(table.universe)}" for table in job.tables if table.universe
     ]
     if (public := job.survey.design_weights) is not None:
-        facts.append(f"the weights by {', '.join(public.by)}, which the job lists: {CONTRADICTED}")
+        facts.append(
+            f"the weights by {', '.join(public.by)}, which the job lists; files with other weights {CONTRADICTED} with "
+            "these"
+        )
     elif alike := job.survey.weights_constant_in:
-        facts.append(f"that all records with the same {', '.join(alike)} have the same weight: {CONTRADICTED}")
+        facts.append(
+            f"that all records with the same {', '.join(alike)} have the same weight; other files {CONTRADICTED} of "
+            "this kind"
+        )
     facts += [f"the job states: {sentence}" for sentence in job.assumed_public]
     return facts + [
         f"assumed public, although it depends on the outcome: how many records remain after a rule ({rule})"
@@ -289,10 +294,12 @@ def _public(released: ReleasedObject) -> list[str]:
 
 def _drawn(job: Job) -> str:
     by = f"by {', '.join(job.survey.design_strata)}" if job.survey.design_strata else "in total"
-    rounding = (
-        f"; 1 to {job.least_count - 1} excluded records are shown as {job.least_count}" if job.least_count > 1 else ""
+    least = job.least_count
+    rounding = f"; unless it is 0, a number of left-out records below {least} counts as {least}" if least > 1 else ""
+    return (
+        f"the number of sampled records {by}, including those outside the universe or dropped by the job's rules "
+        f"(released/frame.parquet){rounding}"
     )
-    return f"the number of sampled records {by}, before the universe and rules{rounding} (released/frame.parquet)"
 
 
 def _post_processing(released: ReleasedObject) -> list[str]:
@@ -317,9 +324,9 @@ def _post_processing(released: ReleasedObject) -> list[str]:
         steps.append(f"{borrowed['in_words']} The entry `borrowing` names these cells.")
     if job.likelihood.synthesis == "fbp":
         weights = "N/n with the public N" if job.likelihood.population_weights == "proportional" else "1/E(π|x)"
-        steps.append(f"Synthetic outcomes follow the population law; synthetic weights are {weights}.")
+        steps.append(f"Synthetic outcomes follow the distribution in the population; synthetic weights are {weights}.")
     if job.likelihood.synthetic_weights == "expected":
-        steps.append("Synthetic weights are E(w|y*, x) under the released parameters, not drawn.")
+        steps.append("Synthetic weights are not drawn: they are E(w|y*, x) under the released parameters.")
     if job.rake:
         by = "; ".join(", ".join(margin.by) or "all records" for margin in job.rake)
         steps.append(f"Weights, and tables from parameters, are raked to the public totals by {by} that the job states.")

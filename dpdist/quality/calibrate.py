@@ -204,7 +204,7 @@ def calibrate(
     if not knobs:
         fault = f"'{job.mechanism}' has no constants that could be tuned"
         if job.mechanism.centres:
-            fault = "'centred' has a planned drift between periods, and halves of one file do not drift"
+            fault = "'centred' plans for drift between periods, and there is none between halves of one file"
         allowed = "weighted with a weight rule, weighted_e, censor_w or perturbed_histogram"
         raise JobError(job.dataset, [Problem("mechanism", fault, allowed, "run the job as it is")])
     period, path = _reference(job, reference, period)
@@ -227,7 +227,7 @@ def calibrate(
             )
             best, least = search(job.mechanism, knobs, trials)
     if not least < REFUSED:
-        fault = "no constants bring every stratum of the reference under the target"
+        fault = "no constants bring the bound below the target in every stratum of the reference"
         allowed = f"a bound of at most {target_of(with_headroom(job)):g}"
         remedy = "raise the budget, pool strata, or use another mechanism or weight rule"
         raise JobError(job.dataset, [Problem("mechanism", fault, allowed, remedy)])
@@ -275,7 +275,7 @@ def stratum(job: Job, crosstab: Crosstab, records: Records, number: int, sampler
         ran, earlier = (members.take(np.arange(half, len(members), 2)) for half in (0, 1))
     model = builder_of(job).build(job, crosstab, rows)
     if min(len(ran), len(earlier)) <= model.identified + 1:
-        fault, allowed = f"{len(members)} records, too few for p = {model.identified} predictors", "more, in either half"
+        fault, allowed = f"{len(members)} records, too few for p = {model.identified} predictors", "more, in both halves"
         problem = Problem(
             f"stratum {crosstab.stratum_labels[number]}", fault, allowed, "pool strata, or use a larger reference"
         )

@@ -50,7 +50,7 @@ from dpdist.survey.census import design_of, records_as_they_came, replicate_sums
 from dpdist.survey.simulate import FIELDS, SEXES, Truth
 
 # Nothing is released. `guarantee_of` states what comparators would promise if they were released.
-UNPROTECTED = "an unprotected yardstick that promises nothing"
+UNPROTECTED = "an unprotected comparison that promises nothing"
 
 
 def guarantee_of(job: Job, how: Comparator) -> str:
@@ -62,9 +62,9 @@ def guarantee_of(job: Job, how: Comparator) -> str:
         return "strict, ε = 0: it uses only the public sample sizes of the current file"
     why = "the file's own sensitivities scale the noise"
     if how == "laplace":
-        why = f"every figure is given the whole ε, and {why}"
+        why = f"every figure uses the whole ε, and {why}"
     elif how == "reference_only":
-        why = "it has the file's sample sizes, which this release keeps secret"
+        why = "it uses the file's sample sizes, which this release keeps secret"
     return f"{NoGuarantee.name}, {UNPROTECTED}: {why}"
 
 
@@ -489,8 +489,10 @@ TABLES = {
     "variable": "the outcome of the statistic; null for counts",
     "records": "number of the file's records in the cell",
     "direct": "the estimate from the file, before clipping, after the public universe and rules",
-    "direct_se": "its standard error under the stated design; 0 where it is 0 but for rounding",
-    "direct_se_given_n": "the same, if the cells' numbers of records are treated as fixed; null where it is not known",
+    "direct_se": "its standard error under the stated design; 0 if it differs from 0 only by rounding",
+    "direct_se_given_n": (
+        "the standard error if the cells' numbers of records are treated as fixed; null if it is not known"
+    ),
     "direct_df": "degrees of freedom of `direct_se`",
     "direct_cv": "`direct_se` over the absolute value of `direct`",
     "direct_clipped": "the estimate from the records as the release uses them, after clipping",

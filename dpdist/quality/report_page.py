@@ -156,7 +156,7 @@ def _coverage(material: ReportMaterial) -> Iterator[tuple[str, object, object, s
                 yield f"{name}: {what} error, in direct SE", limit, size, _met(size <= limit)
         if material.job.survey.clustered and not np.isnan(verdict.width):
             small = "failed" if verdict.small else _met(True) if verdict.width >= SMALL_RATIO else "not clear"
-            yield f"{name}: published over direct standard error, in the median", SMALL_RATIO, verdict.width, small
+            yield f"{name}: ratio of published to direct standard errors, median", SMALL_RATIO, verdict.width, small
         if verdict.fixed is not None and not np.isnan(verdict.fixed.error):
             measure = f"{name}: counts that the design fixes, largest relative error or half width"
             yield measure, FAR_RELATIVE, max(verdict.fixed.error, verdict.fixed.reach), _met(not verdict.fixed.inaccurate)
@@ -350,7 +350,7 @@ def diagnostics_section(material: ReportMaterial) -> Section:
     """Shows the diagnostics of every stratum's fit."""
     section, rows = Section("diagnostics", "Diagnostics"), material.strata
     if not len(rows):
-        section.sentences.append("The mechanism fits no strata: there is nothing to diagnose.")
+        section.sentences.append("The mechanism does not fit strata one by one, so there are no diagnostics.")
         return section
     rows = rows.assign(
         **{
@@ -473,7 +473,7 @@ def _errors(noise: NoiseErrors, table: Table, cells: Cells, rows: pd.DataFrame, 
 MARKING = "CONFIDENTIAL: for the custodian alone. This page depends on the records, and nothing on it may be published."
 UNJUDGED = (
     "Figures that are not judged were added when the release was published again. They have no direct estimates, because "
-    "only `dpdist run` sees the records."
+    "only `dpdist run` reads the records."
 )
 HEAVIEST = 1_000_000
 """Largest size of the page in bytes. A larger page loses its figures, the last one first."""
@@ -536,7 +536,7 @@ def _lighter(parts: list[Section], excess: int) -> bool:
         while section.figures and removed <= excess:
             figure = section.figures.pop()
             removed += len(str(figure.svg).encode())
-            section.sentences.append(f"Left out, as the page would be too heavy: {figure.caption}.")
+            section.sentences.append(f"Left out, because the page would be too large: {figure.caption}.")
     return removed > 0
 
 

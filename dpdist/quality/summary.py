@@ -15,6 +15,7 @@ from dpdist.publish.predicted_errors import FAR, FAR_NAMED
 from dpdist.quality.verdict import (
     FAR_RECORDS,
     NOMINAL,
+    SMALL_RATIO,
     Errors,
     FixedCounts,
     GrandFigure,
@@ -77,7 +78,10 @@ def head_of(verdicts: Judgements) -> str:
     fixed = [f"{name}: {_relative(figures)}" for name, figures in fixed_tables if figures.inaccurate]
     off += [f"counts that the design fixes have large errors ({'; '.join(fixed)})"] if fixed else []
     ratios = "; ".join(f"{name}: {verdict.width:.2f}" for name, verdict in judged if verdict.small)
-    small = f"{SMALL}: published standard errors are far below direct ones under the survey's design (ratio, {ratios})"
+    small = (
+        f"{SMALL}: the median ratio of published to direct standard errors under the survey's design is below "
+        f"{SMALL_RATIO:.2f} ({ratios})"
+    )
     small_too = [small] if ratios else []
     if sentences:
         stops = bool(unpublished) or any(verdict.stops for _, verdict in judged)
@@ -103,7 +107,10 @@ def _at_end(verdict: Unpublished) -> str:
     """What limits at an end of the range tell: a file in another unit than its bounds has all values there."""
     if np.isnan(verdict.end):
         return ""
-    return f", whose intervals all reach {large(verdict.end)}, an end of the range: compare its unit with its bounds"
+    return (
+        f", whose intervals all reach {large(verdict.end)}, an end of the public range: compare the outcome's unit with "
+        "its bounds"
+    )
 
 
 def _by_bounds(verdict: Verdict) -> str:
@@ -123,7 +130,7 @@ def _in_se(size: float) -> str:
 
 
 def _of_intervals(verdict: Verdict) -> str:
-    return f"{verdict.coverage:.2f} of {verdict.cells}"
+    return f"{100 * verdict.coverage:.0f} % of {verdict.cells}"
 
 
 def _sizes(verdict: Verdict) -> str:
@@ -168,7 +175,7 @@ def in_words(name: str, verdict: Verdict | Unpublished | None) -> str:
         return f"{name}: {NO_ERRORS}"
     if isinstance(verdict, Unpublished):
         figures = f"{name}: {verdict.withheld} of {verdict.cells} figures are withheld{_at_end(verdict)}."
-        return f"{figures} Most direct standard errors are below their figures. Do not publish."
+        return f"{figures} Most direct estimates have standard errors below their size. Do not publish."
     intervals = f"90 % intervals cover {100 * verdict.coverage:.0f} % of {verdict.cells} direct estimates"
     if verdict.cells == 1:
         intervals = f"the 90 % interval {'covers' if verdict.coverage else 'misses'} the direct estimate"
@@ -203,7 +210,7 @@ def in_words(name: str, verdict: Verdict | Unpublished | None) -> str:
     if verdict.few_margins:
         covered, margins = verdict.margins
         sentences.append(
-            f"Intervals of margins cover {covered} of {margins} direct estimates: too few, even with shared errors."
+            f"Intervals of margins cover {covered} of {margins} direct estimates: too few, even allowing for shared errors."
         )
     if verdict.unclear:
         sentences += list(_of_few(verdict))
@@ -230,17 +237,18 @@ def errors_in_words(statistic: str, errors: Errors) -> str:
     """Errors of a statistic in words, as a plan predicts or a verdict measures them; `statistic` ends with its text."""
     parts = list[str]()
     if np.isfinite(errors.median):
-        several = f" in the median of {errors.cells:,} cells" if errors.cells != 1 else ""
-        parts.append(f"{errors.median:.2g}{several}")
+        median = f"{errors.median:.2g}"
+        parts.append(median if errors.cells == 1 else f"median {median} over {errors.cells:,} cells")
     if np.isfinite(errors.largest) and errors.cells != 1:
-        parts[-1] += f", {errors.largest:.2g} in the largest"
-        parts.append(f"{errors.over_2:.2g} above {FAR:g}, {errors.over_4:.2g} above {FAR_NAMED:g}")
+        parts[-1] += f", largest {errors.largest:.2g}"
+        far, further = (f"{number:.2g}" if number < 10 else f"{number:,.0f}" for number in (errors.over_2, errors.over_4))
+        parts.append(f"cells above {FAR:g}: {far}, above {FAR_NAMED:g}: {further}")
     if np.isfinite(errors.given_n) and statistic.endswith("count"):
         parts.append(f"{errors.given_n:.2g} {GIVEN_N}")
     if errors.fixed:
         parts.append(
-            f"{'1 cell is' if errors.fixed == 1 else f'{errors.fixed:,} cells are'} fixed by the design, without a direct "
-            f"error: off by {100 * errors.relative:.2g} % in the median"
+            f"{'1 cell is' if errors.fixed == 1 else f'{errors.fixed:,} cells are'} fixed by the design, so there is no "
+            f"direct standard error: off by {100 * errors.relative:.2g} % in the median"
         )
     if errors.fixed and np.isfinite(errors.largest_relative):
         parts[-1] += f", {100 * errors.largest_relative:.2g} % at most"

@@ -44,7 +44,7 @@ from dpdist.survey.reference_file import absent_records, copied_columns, in_rows
 from dpdist.survey.released_reference import Costs, ReferenceRelease, composed
 from dpdist.survey.same_file import table_content
 
-SPURIOUS = "under the clamp, a spurious mode wins on the reference's own records"
+SPURIOUS = "under the clamp, a spurious mode dominates the posterior on the reference's own records"
 
 
 def learned_from(
@@ -120,9 +120,12 @@ def learn_or_refuse(fit: JobFit, strata: Iterable[int], workers: Executor, liste
 def refused(fit: JobFit, failures: Iterable[Outcome]) -> DataError:
     reference, labels = fit.job.reference, fit.crosstab.stratum_labels
     allowed = "a reference on which the mechanism can be fixed"
-    remedy = "raise the budget, pool strata, plan another drift, or use another reference"
+    remedy = "raise the budget, pool strata, change the planned drift, or use another reference"
     if fit.job.carries:
-        remedy = "a stratum that one period lacks has no totals afterwards: begin again with a public file, or pool strata"
+        remedy = (
+            "a stratum that is missing in one period has no totals afterwards: begin again with a public file, or pool "
+            "strata"
+        )
     problems = [
         Problem(f"stratum {labels[failure.stratum]}", failure.failure or "failed", allowed, remedy) for failure in failures
     ]

@@ -173,7 +173,7 @@ def _asked(client: Any, timeout: float, shared: Path | str | None) -> tuple[dict
         except broken_links():
             raise _lost_at_the_start() from None
         if any(isinstance(facts, ModuleNotFoundError) for facts in answers.values()):
-            raise ClusterError("the workers have no dpdist", f"{_START_WORKERS} of the same version")
+            raise ClusterError("dpdist is not installed on the workers", f"{_START_WORKERS} of the same version")
         reached = {worker: facts for worker, facts in answers.items() if not isinstance(facts, Exception)}
         if reached:
             return reached, info
@@ -185,7 +185,7 @@ def _asked(client: Any, timeout: float, shared: Path | str | None) -> tuple[dict
 
 
 def _lost_at_the_start() -> ClusterError:
-    fault = "the scheduler was lost while it was asked for its workers"
+    fault = "the link to the scheduler was lost while it was asked for its workers"
     return ClusterError(fault, "look at its log; the same command resumes")
 
 
@@ -195,13 +195,13 @@ def _check_worker(
     here = _facts(None)
     for name in ("dpdist", "Python"):
         if facts[name] != here[name]:
-            fault = f"worker {worker} has {name} {facts[name]}, this driver {here[name]}"
+            fault = f"worker {worker} has {name} {facts[name]}, but this driver has {here[name]}"
             raise ClusterError(fault, "run driver, scheduler and workers from one image")
     if facts["refused"]:
         fault = f"worker {worker} cannot use {shared}: {facts['refused']}"
         raise ClusterError(fault, "give the workers the same environment or mounted files with credentials as the driver")
     if not facts["sees"]:
-        fault = f"worker {worker} does not see {shared}, or may not write there"
+        fault = f"worker {worker} does not find {shared}, or may not write there"
         raise ClusterError(fault, "mount one shared folder at the same path on driver and workers, for the same user")
     if info and info["nthreads"] != 1:
         fault = f"worker {worker} has {info['nthreads']} threads"

@@ -185,7 +185,9 @@ def pool(means: FitContext, fit: JobFit) -> FittedStrata:
     """Fits all strata together if one cannot be fitted alone. The decision is stored before any store is replaced."""
     if not learn(fit, fit.strata, means.workers, means.listener) and not protect_all(fit, means.workers, means.listener):
         return FittedStrata(fit, dict.fromkeys(fit.strata, fit), [])
-    means.listener(Event("note", "protect", note="a stratum cannot be fitted alone: all strata are pooled into one fit"))
+    means.listener(
+        Event("note", "protect", note=("a stratum cannot be fitted on its own: all strata are pooled into one fit"))
+    )
     means.space.mark(POOLING, [])
     pooled = open_fit(means.space, means.key, "pooled")
     create_stores(pooled)

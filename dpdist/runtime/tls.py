@@ -311,7 +311,7 @@ def _certificate_cause(error: ssl.SSLError) -> tuple[str, str] | None:
         return fault, "give both sides certificates of one authority that have not expired: `dpdist cluster certs DIR`"
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
         return (
-            "it speaks no TLS",
+            "it does not use TLS",
             "start it with certificates (`dpdist cluster scheduler --tls DIR`), or name the right port",
         )
     return None

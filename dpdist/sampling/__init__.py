@@ -29,8 +29,8 @@ GRID_CAVEAT = (
 )
 NOISE_LAWS: dict[NoiseName, str] = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
 RETRIES = (
-    "A fit whose Stan run fails{} is repeated with another seed, up to {} attempts in all. This number was fixed before "
-    "the run. The release is conditional on an attempt that passed."
+    "A fit whose Stan run fails{} is repeated with another seed, with at most {} attempts in all. This number was fixed "
+    "before the run. The release is conditional on a successful attempt."
 )
 
 
@@ -97,7 +97,9 @@ def check(job: Job, model: StratumModel) -> None:
         if declared["generated quantities"].get(name) != 1:
             raise ProgramError(model.program.name, f"it generates no vector {name}", f"declare vector[N] {name}")
     if "alpha" not in declared["inputs"]:
-        raise ProgramError(model.program.name, "it takes no privacy weights", "declare vector<lower=0>[N] alpha as data")
+        raise ProgramError(
+            model.program.name, ("it does not use privacy weights"), "declare vector<lower=0>[N] alpha as data"
+        )
     if job.mechanism.clamps and (missing := {"reference", "clamp"} - set(declared["inputs"])):
         found_ = f"'{job.mechanism}' clamps a record's factor; the program takes no {' or '.join(sorted(missing))}"
         remedy = "declare vector[N] reference and real<lower=0> clamp as data, and weigh a record by " + CLAMPED_FACTOR

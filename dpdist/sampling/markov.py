@@ -199,7 +199,7 @@ class StanSampler:
             missed = diagnostics.problems(Policy(**self.policy.model_dump(exclude={"policy"})))
             if not missed or self.policy.policy == "warn":
                 return sampled, {"missed": float(len(missed)), **_figures(diagnostics)}
-            why = "the chains missed the job's diagnostics"
+            why = "the chains did not meet the job's limits on diagnostics"
         raise Unconverged(f"{why}, in {settings_of_job.attempts} attempts")
 
     def complete(self, model: StratumModel) -> StratumModel:
@@ -288,7 +288,7 @@ def check_clamp(model: GeneratedQuantities, theta: Draws, draws: Draws, records:
         without[number] = 0.0
         factor = at_ones - density(without)
         if not np.allclose(factor, np.clip(centred[:, number], -clamp, clamp), atol=1e-9 * (1.0 + np.abs(at_ones).max())):
-            fault = "on the reference's records, its target does not weigh a record by the clamped log likelihood"
+            fault = "on the reference's records, its target does not use the clamped log likelihood of a record"
             raise ProgramError(model.program.name, fault, f"weigh record n by {CLAMPED_FACTOR}, log_lik[n] being its log p")
 
 

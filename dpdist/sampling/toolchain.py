@@ -158,7 +158,7 @@ def texts(source: Path) -> Iterator[str]:
         yield text
         included = [source.parent / name for name in re.findall(r'^\s*#include\s*[<"]?\s*([^\s>"]+)', text, re.MULTILINE)]
         if any(not path.resolve().is_relative_to(source.parent.resolve()) for path in included):
-            raise ProgramError(source.name, "it includes a file of another folder", "put it beside the program")
+            raise ProgramError(source.name, "it includes a file of another folder", "put it into the folder of the program")
         queue += included
 
 
@@ -180,7 +180,7 @@ def cache_folder() -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        fault = f"the cache folder {folder} cannot be made ({error.strerror})"
+        fault = f"the cache folder {folder} cannot be created ({error.strerror})"
         raise ToolchainError(fault, "a folder that you may write to", "name another by DPDIST_CACHE") from None
     return folder
 
@@ -370,7 +370,7 @@ class EmbeddedToolchain:
     def description(self) -> str:
         compiler = self.compiler_version
         if not self.compiles:
-            compiler = f"no C++ compiler: only programs that {compiler} built can be run"
+            compiler = f"no C++ compiler: only programs that {compiler} has built can be run"
         return f"Stan {self.version} in httpstan {self.package_version}, {compiler}"
 
     @property

@@ -24,7 +24,7 @@ from dpdist.privacy.noise import simulated_noise
 from dpdist.storage.store import read_mark
 from dpdist.storage.workspace import Workspace
 
-DIGESTS = {"query": "what is summed (limits, units or bins)", "sums": "the exact sums"}
+DIGESTS = {"query": "the terms that are summed (limits, units or bins)", "sums": "the exact sums"}
 """Facts about a draw that are checksums. If one differs, a message says so in these words, without values."""
 _MARK = "noise-"
 """Prefix of the names of marks of noise."""
@@ -132,7 +132,7 @@ def _damaged(space: Workspace, path: Path, mark: Path) -> WorkspaceError:
 
 
 def _lost(space: Workspace, path: Path) -> WorkspaceError:
-    fault = "is missing: it was drawn and used, and other noise would spend the budget again"
+    fault = "is missing: it was drawn and used, and new noise would spend the budget again"
     return _refused(space, path, fault, "give the same --replay again" if space.replayed else _RESTORE)
 
 
@@ -149,7 +149,7 @@ def _remedy(space: Workspace, stored: Mapping[str, str]) -> str:
     code = f"the code that drew it (dpdist {stored.get('dpdist', '?')} and opendp {stored.get('opendp', '?')})"
     if space.replayed:
         return f"replay with {code}, in a new folder"
-    return f"go on with {code}, or begin again in a new folder, which spends the budget again"
+    return f"continue with {code}, or begin again in a new folder, which spends the budget again"
 
 
 def _refused(space: Workspace, path: Path, what: str, remedy: str = _RESTORE) -> WorkspaceError:

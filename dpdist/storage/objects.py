@@ -210,13 +210,15 @@ class Bucket:
             return
         if not (self.objects.fetch(self._name(path), path) and sha256(path) == digest):
             path.unlink(missing_ok=True)
-            raise _Incomplete(self.url, f"{self._name(path)} is missing, or its checksum is not that of its mark", _AGAIN)
+            raise _Incomplete(
+                self.url, (f"{self._name(path)} is missing, or its checksum differs from that in its mark"), _AGAIN
+            )
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
 
-_AGAIN = "repeat the `dpdist run` that wrote it; or restore the object's version with the checksum of the mark"
+_AGAIN = "repeat the `dpdist run` command that wrote it; or restore the version of the object with the checksum in the mark"
 
 
 class _Incomplete(WorkspaceError):
@@ -244,14 +246,14 @@ _REMEDIES = {
     _NONE: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or mount a file and name it in AWS_SHARED_CREDENTIALS_FILE, "
     "or AWS_WEB_IDENTITY_TOKEN_FILE with AWS_ROLE_ARN",
 }
-_LOOK = "look at the URL, AWS_ENDPOINT_URL, AWS_REGION, the network and the store"
+_LOOK = "check the URL, AWS_ENDPOINT_URL, AWS_REGION, the network and the store"
 
 
 def is_url(place: str | Path) -> bool:
     """True if the place is a URL. Raises `WorkspaceError` for a URL that is not of an object store."""
     text = str(place)
     if re.match(r"[a-z0-9+]+:/[^/]", text):
-        raise WorkspaceError(text, "a URL that has lost a slash", "give it as text, scheme://bucket/prefix", 2)
+        raise WorkspaceError(text, "a URL in which a slash is missing", "give it as text, scheme://bucket/prefix", 2)
     if "://" not in text:
         return False
     address, remedy = text.rpartition("@")[2].partition("?")[0], "write s3://bucket/prefix, or the path of a folder"
@@ -440,7 +442,7 @@ class Objects:
                 entries.get("aws_session_token"),
             )
         except (Error, KeyError):
-            fault = f"{file} has no whole profile [{profile}]"
+            fault = f"{file} has no complete profile [{profile}]"
             remedy = "write aws_access_key_id and aws_secret_access_key there, or set AWS_PROFILE"
             raise WorkspaceError(self.url, fault, remedy, 2) from None
         expires = datetime.now(UTC) + _FRESH
@@ -467,7 +469,9 @@ def _cause(text: str) -> str:
         "401 Unauthorized": _DENIED,
         "NoSuchBucket": "there is no such bucket",
         "BadScheme": "its endpoint does not use https, and AWS_ALLOW_HTTP is not true",
-        "NotImplemented": "the store does not know conditional writes (If-None-Match, If-Match), which a workspace needs",
+        "NotImplemented": (
+            "the store does not support conditional writes (If-None-Match, If-Match), which a workspace needs"
+        ),
         "301 Moved": "the bucket lies in another region",
         "AuthorizationHeaderMalformed": "the bucket lies in another region",
         "error sending request": "the store does not answer",
@@ -516,7 +520,7 @@ class Lease:
         tag = self._objects.create(self._name, self._text()) if lease is None else None
         if tag is not None and self._objects.create(self._name, self._text()) is not None:
             unsafe = "the store ignores conditional writes (If-None-Match): two writers could mix what they write"
-            raise WorkspaceError(self._objects.url, unsafe, "use a store that knows them, or a shared folder", 2)
+            raise WorkspaceError(self._objects.url, unsafe, "use a store that supports them, or a shared folder", 2)
         if tag is None and (tag := self._mine()) is None:
             old, content = self._silent(), self._text()
             tag = self._objects.update(self._name, content, old) if old else self._objects.create(self._name, content)

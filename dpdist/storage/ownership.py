@@ -86,7 +86,7 @@ def _refuse_foreign_folder(space: Workspace) -> None:
     foreign = {folder: {name for name in names if not name.endswith(".part")} for folder, names in there.items()}
     if set().union(*foreign.values()) - begun:
         first = next(folder.name for folder, names in foreign.items() if names - begun)
-        fault = f"it holds a folder '{first}' that no run has made"
+        fault = f"it contains a folder '{first}' that no run has made"
         raise WorkspaceError(space.place, fault, "choose an empty or a new folder", exit_code=2)
 
 

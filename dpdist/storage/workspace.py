@@ -201,7 +201,7 @@ class Identity:
     def remedy(self, other: Identity, otherwise: str) -> str:
         """A remedy where only the version differs; else `otherwise`."""
         same, has_version = self.job == other.job and self.input == other.input, other.version[:1].isdigit()
-        install = f"install dpdist {other.version}, which drew the noise that is kept; or "
+        install = f"install dpdist {other.version}, which drew the stored noise; or "
         return (install if same and has_version and self._recoded(other) else "") + otherwise
 
     def _recoded(self, other: Identity) -> bool:
@@ -224,11 +224,11 @@ OF_FILES = (REFERENCE, "input.third_party.", "reference.third_party.")
 REPEATED, KEYED = "draws of another run\n", "draws of a study's key\n"
 """Contents of the file `replay`: what the run repeats."""
 
-MADE_AGAIN = "the `dpdist run` that made it makes it again, and spends nothing"
+MADE_AGAIN = "run the same `dpdist run` command again: it makes the file again and spends nothing"
 RESTORE = "restore it from a copy; a new folder spends the budget again"
 """Remedy for a file that no run can make again."""
 REMOVED = (
-    "bring the whole folder back, and the same command resumes; without it the same command begins a new release, which is "
+    "bring the whole folder back, and the same command resumes; otherwise the same command begins a new release, which is "
     "charged again"
 )
 """Remedy for a folder that is gone."""

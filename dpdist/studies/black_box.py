@@ -224,8 +224,8 @@ RUN_FIGURES = {
     "claimed": "the ε that the statement claims for this difference",
     "delta": "the claimed δ",
     "most_that_can_be_shown": "largest ε that this number of releases can prove",
-    "guesses": "number of these releases of which the attacker guessed the file",
-    "right": "number of right guesses",
+    "guesses": "number of these releases for which the attacker made a guess",
+    "right": "number of correct guesses",
     "at_least": "the ε that is proven, with a confidence of 95 %",
     "p_value": "largest probability of so clear a difference if the claim holds",
     "exceeds": "whether the proven ε is above the claim",
@@ -265,7 +265,7 @@ def loss_between(
     most = most_shown(runs, delta)
     if most <= claimed:
         fault = f"{runs} releases of each file cannot show more than the claimed ε of {claimed:g}, whatever the files are"
-        remedy = f"it takes --runs {runs_to_exceed(claimed, delta)} at least; more releases can prove more"
+        remedy = f"use --runs {runs_to_exceed(claimed, delta)} or more; more releases can prove more"
         raise JobError(parsed.dataset, [Problem("--runs", fault, "", remedy)])
     sides = np.concatenate([np.arange(runs) % 2, Key.from_os().generator("coins").integers(0, 2, runs)])
     task, released = ReleaseAgain(_plain(parsed), files, tuple(sides.tolist())), [list[float]()] * len(sides)
@@ -284,8 +284,8 @@ def loss_between(
 def refuse_shown(audited: Confidential[pd.DataFrame]) -> None:
     """Raises `WorkspaceError` if the proven loss is above the claim; the error states no figures."""
     if audited.disclose_to_custodian()["exceeds"].any():
-        where = "add --confidential to see the figures; publish nothing more of this mechanism"
-        raise WorkspaceError("the two files", "their releases differ by more than is claimed", where)
+        where = "add --confidential to see the figures; do not publish any further release of this mechanism"
+        raise WorkspaceError("the two files", "their releases differ by more than the claimed ε allows", where)
 
 
 @dataclass(frozen=True)
@@ -357,7 +357,7 @@ def _difference(job: Job, first: str, second: str) -> str:
         return EXCHANGED
     if only_one and only_other:
         fault = f"{len(only_one):,} records are only in the first file, and {len(only_other):,} in the second"
-        raise DataError(what, [Problem("records", fault, "as many in both, or some in one file alone", remedy)])
+        raise DataError(what, [Problem("records", fault, "as many in both files, or some in one file alone", remedy)])
     if not job.sizes_secret:
         fault = "one file has one more record, and the job's guarantee treats numbers of records as public"
         raise DataError(what, [Problem("records", fault, "", "exchange the outcome and weight of a record instead")])

@@ -109,7 +109,7 @@ def claimed(out: Path, listener: Listener) -> Iterator[Path]:
         if number := len(list(stored.glob("*.parquet"))):
             what = "1 result" if number == 1 else f"{number} results"
             note = (
-                f"The folder holds {what} of an interrupted rehearsal: those of this job, file and version are used again."
+                f"The folder has {what} of an interrupted rehearsal: those for this job, file and version are used again."
             )
             listener(Event("note", "rehearse", note=note))
         yield stored
@@ -332,7 +332,7 @@ def write_recommended(rehearsal: Rehearsal, out: Path) -> str:
         head += [f"On the other third: {rehearsal.confirmed.error:.2f}; {coverage}."]
     head += [f"Caution: in the public file {rehearsal.caution}"] if rehearsal.caution else []
     head += [f"Not judged: {rehearsal.unjudged}."] if rehearsal.unjudged else []
-    head += ["Changed from the job:" if best.candidate.changed else "Nothing is changed from the job."]
+    head += ["Changed from the job:" if best.candidate.changed else "Nothing is changed in the job."]
     head += [f"  {change}" for change in best.candidate.changed]
     return "".join(f"# {line}\n" for line in head) + as_yaml({key: value for key, value in terms.items() if value})
 

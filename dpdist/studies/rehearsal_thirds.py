@@ -180,7 +180,7 @@ class Thirds(NamedTuple):
             return ""
         return (
             f"{self.thin} of {self.cells} cells have fewer than {FEWEST} records. Their intervals are not judged, because "
-            "three parts need two records each"
+            "each third needs two records"
         )
 
 

@@ -35,7 +35,7 @@ NOT_TRIED = ("calibration", "compare")
 MOST_CHANGES = 5
 LONGEST_SHOWN = 80
 """Longest changed value, in characters, that is displayed."""
-CHAINS = "it draws by Markov chains, which takes long: --chains tries it"
+CHAINS = "it runs Markov chains, which takes long: --chains includes it"
 Terms: TypeAlias = dict[str, Any]
 """A job as nested keys and values, as in its file."""
 
@@ -232,13 +232,13 @@ RULE = (
     "Every statistic of a table has four figures over draws of the noise. Three are in direct standard errors: the "
     "median error, the largest error, and the mean error with its sign (bias). The largest error is a median over draws, "
     "and the others are means. The fourth is the share of true figures that 90 % intervals miss, less what direct "
-    f"intervals miss beyond {1 - NOMINAL:.2g}. The truth is another third of the file, with its own error. "
-    f"Each is divided by its limit: {GOOD_ERROR:g}, {GOOD_LARGEST:g}, {GOOD_BIAS:g} and {1 - GOOD_COVERAGE:.2g}. The "
-    "score of a mechanism is the largest of these. It is good enough if the score is at most 1, on both thirds. If its "
-    "score on the second third is above 1, the next mechanism is tried. Of those that are good enough, strict ones come "
-    f"first, and of these the smallest score. Scores tie if they differ by less than {100 * NEAR:.0f} %, or by less than "
-    "two standard errors over draws. Of those that tie with the best, one with a public reference comes first, then the "
-    "job with the fewest changes. An unpublished figure counts as infinitely far off, and as missed by its interval."
+    f"intervals miss beyond {1 - NOMINAL:.2g}. The truth is another third of the file, with its own error. Each is "
+    f"divided by its limit: {GOOD_ERROR:g}, {GOOD_LARGEST:g}, {GOOD_BIAS:g} and {1 - GOOD_COVERAGE:.2g}. The score of a "
+    "mechanism is the largest of these. It is good enough if the score is at most 1, on both thirds. If its score on the "
+    "second third is above 1, the next mechanism is tried. Of those that are good enough, strict ones come first, and "
+    f"among these the one with the smallest score. Scores tie if they differ by less than {100 * NEAR:.0f} %, or by less "
+    "than two standard errors over draws. Of those that tie with the best, one with a public reference comes first, then "
+    "the job with the fewest changes. An unpublished figure counts as infinitely far off, and as missed by its interval."
 )
 COLUMNS = ("mechanism", "guarantee", "table", "statistic", "cell", "error_in_direct_se", "covered", "draw")
 
@@ -448,7 +448,7 @@ class Rehearsal(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        return "Recommended" if self.good else "None is good enough; the least bad is"
+        return "Recommended" if self.good else "None is good enough; the best is"
 
     @property
     def best(self) -> Trial:
@@ -466,15 +466,15 @@ FEW = 10
 NAMED = 8
 """Largest number of cells that are named."""
 COARSEN = (
-    "Publish these cells in coarser ones: merge their levels in `columns`, leave a column out of the table, or make two "
-    "tables of fewer columns. A whole file has three times the records of a third"
+    "Publish coarser cells: merge levels in `columns`, leave a column out of the table, or make two tables with fewer "
+    "columns. The whole file has three times as many records as a third"
 )
 LARGER = (
     "These cells have enough records: raise the budget, state narrower public bounds, or put the skewed ones into strata "
     "of their own"
 )
 NOISY = "Most cells are too noisy: raise the budget (`dpdist plan --for-error 0.5` computes it), or publish fewer figures"
-SHIFTED = "Figures are off to one side: clipping or borrowed shapes bias them. Raise the budget, or merge small cells"
+SHIFTED = "Figures are biased, by clipping or by distributions from other cells. Raise the budget, or merge small cells"
 MISSED = (
     "Intervals miss the truth more often than direct ones do: quote them with care, merge small cells, or use another "
     "mechanism"

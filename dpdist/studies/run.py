@@ -152,7 +152,7 @@ def owned(folder: Path, study: Study) -> Iterator[None]:
             write_json(path, here)
         elif (begun := json.loads(path.read_text(encoding="utf-8"))) != here:
             which = "versions" if begun.get("study") == here["study"] else "settings"
-            remedy = "choose another folder, or delete this one to begin anew"
+            remedy = "choose another folder, or delete this one to start again"
             raise WorkspaceError(str(folder), f"it was begun by a study with different {which}", remedy, 2)
         yield
 

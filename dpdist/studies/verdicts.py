@@ -184,7 +184,7 @@ ANSWERS = {
 }
 READING = (
     "Reproduces: the 95 % interval of the difference lies within ± half the standard deviation between replicates. Does "
-    "not reproduce: the whole interval lies outside. Otherwise there are too few replicates to tell, here or in the "
+    "not reproduce: the whole interval lies outside. Otherwise, there are too few replicates to tell, here or in the "
     "source."
 )
 RANGE = re.compile(r"(-?[\d.]+) – (-?[\d.]+)")

@@ -78,7 +78,7 @@ class UnitLimit:
             return checked
         column, most = self.declared.column, self.declared.most
         if self.declared.beyond == "truncate":
-            self.findings.rule(f"{column}: beyond {most} records of one, left out", int(beyond.sum()))
+            self.findings.rule(f"{column}: beyond the first {most} records of a unit, left out", int(beyond.sum()))
         else:
             remedy = "raise privacy_unit.most to a number that is public, or state privacy_unit.beyond: truncate"
             fault, allowed = f"more than {most} records of one {column}", f"at most {most} records of each"
@@ -102,7 +102,7 @@ class UnitLimit:
 
 MISSING = ("missing values", "a unit for every record", "complete the column")
 AMBIGUOUS = (
-    "names of units that differ in spelling alone",
+    "names of units that differ only in spelling",
     "one spelling of every name: blanks, case, leading zeros and Unicode form do not distinguish units",
     "spell each unit's name in one way, and give different units names that differ in more than spelling",
 )
@@ -370,12 +370,12 @@ def _populations(
     populations = pd.concat(sizes)
     populations["stratum"] = crosstab.design_stratum[np.searchsorted(keys, populations["key"])]
     problems = []
-    remedy = "correct the column: it holds the size of the population that the record's stratum or PSU was sampled from"
+    remedy = "correct the column: it holds the size of the population from which the record's stratum or PSU was sampled"
     for column, name, by in zip(("first", "second"), job.survey.fpc, (["stratum"], ["stratum", "psu"]), strict=False):
         several = int((populations.groupby(by)[column].nunique() > 1).sum())
         if several:
             which = "design stratum" if column == "first" else "PSU"
-            problems.append(Problem(name, f"different sizes in one {which}", f"one size a {which}", remedy, several))
+            problems.append(Problem(name, f"different sizes in one {which}", f"one size for each {which}", remedy, several))
     if problems:
         raise DataError(source.name, problems)
     strata = populations.groupby("stratum")["first"].first().to_numpy(dtype=float)

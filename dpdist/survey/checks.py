@@ -136,7 +136,7 @@ class Batch:
             parsed = pc.if_else(pc.match_substring_regex(values, _NUMBER), values, None)
             bad = np.asarray(pc.is_null(parsed)) & ~self.missing(column) & self.keep
             if bad.any():
-                allowed = "numbers with a decimal point, without separators of thousands"
+                allowed = "numbers with a decimal point, without thousands separators"
                 remedy = number_remedy(column, values[int(np.argmax(bad))].as_py())
                 self.wrong(bad, column, "values that are not numbers", allowed, remedy)
             values = parsed
@@ -151,7 +151,7 @@ class Batch:
             remedy = f"add the text to columns.{column}.codes, or correct the file"
             text = str(self.text(column)[int(np.argmax(bad))].as_py())
             if cause := next(iter(causes([text], list(codes))), None):
-                remedy = f"they differ from its texts only by {cause.fault}: {remedy}"
+                remedy = f"they differ from texts with a code only by {cause.fault}: {remedy}"
             self.wrong(bad, column, "texts without a code", ", ".join(codes), remedy)
         return np.where(position < 0, np.nan, np.array(list(codes.values()))[position]), missing
 
@@ -232,8 +232,8 @@ SPELLED = "values that differ from declared levels only by"
 RECODE = "recode it (to null, if it means missing)"
 MARKS_OF_MISSING = "marks of missing values in other programs"
 WRITTEN_WRONGLY = (
-    "write the file anew from its source, which was read in another encoding; "
-    "of a file of SAS, Stata or SPSS, state encoding: beside its path"
+    "write the file again from its source, which was read in another encoding; for a file of SAS, Stata or SPSS, state "
+    "encoding: next to its path"
 )
 CLIPPED = "outside its bounds, clipped"
 """What happened to values, in a census's effect of rules, after the column's name."""
@@ -399,7 +399,10 @@ def _unit_names(column: str, b: Batch) -> pa.Array:
     if pa.types.is_floating(values.type):
         number = np.asarray(pc.fill_null(values, 0.0), dtype=np.float64)
         unnamed = (number != np.floor(number)) | (np.abs(number) > LARGEST_NAME)
-        fault, allowed = "a number that names no unit: it has a fraction, or is beyond 2^53", "whole numbers, or texts"
+        fault, allowed = (
+            ("a number that cannot identify a unit: it has a fraction, or is beyond 2^53"),
+            "whole numbers, or texts",
+        )
         b.wrong(unnamed, column, fault, allowed, "store the column as whole numbers or as texts")
         integers = pa.array(np.where(unnamed, 0.0, number).astype(np.int64), mask=b.missing(column))
         values = pc.cast(integers, pa.string())
@@ -522,7 +525,7 @@ def _weight(job: Job, b: Batch) -> tuple[Floats, Floats]:
         b.wrong(
             extreme,
             name,
-            ("weights beyond any population, whose sums would round away the others"),
+            ("weights beyond any population, in whose sums the other weights would be lost to rounding"),
             allowed,
             "correct the file",
         )
@@ -565,7 +568,7 @@ def _category(name: str, column: Column, b: Batch, dropped: str = "", others_out
         integers = column.whole_levels
         nearest = b.of_plain_values(name, lambda plain: nearest_positions(_read(plain, levels, b), integers))
         is_clipped = (codes < 0) & (nearest >= 0)
-        b.findings.rule(f"{name}: no level, counted in the nearest one", int((is_clipped & b.keep).sum()))
+        b.findings.rule(f"{name}: not a level, counted as the nearest one", int((is_clipped & b.keep).sum()))
         codes = np.where(is_clipped, nearest, codes)
     declare = f"add the level to columns.{name}.levels, or correct the file" if others_outside else ""
     as_numbers = _nearly(name, levels, codes, b, declare)
@@ -600,7 +603,7 @@ def _nearly(name: str, levels: Sequence[Level], codes: Codes, b: Batch, declare:
     decoded = garbled(tuple(texts_of_levels))
     for encoding in dict.fromkeys(decoded[text] for text in texts if text in decoded):
         alike, encoding_name = [text for text in texts if decoded.get(text) == encoding], encoding.upper()
-        remedy = f"write encoding: {encoding} beside the file's path" if b.text_only else WRITTEN_WRONGLY
+        remedy = f"write encoding: {encoding} next to the file's path" if b.text_only else WRITTEN_WRONGLY
         refuse(
             alike,
             (f"levels that look like text in {encoding_name}, read in another encoding"),
@@ -625,7 +628,7 @@ def rake_problems(job: Job, crosstab: Crosstab) -> list[Problem]:
     for margin in margins:
         empty = [label for label, n in zip(margin.labels, margin.membership @ crosstab.count, strict=True) if not n]
         if empty:
-            fault, remedy = "totals of cells without a sample record", "merge levels, or rake to coarser totals"
+            fault, remedy = "totals for cells without a sample record", "merge levels, or rake to coarser totals"
             allowed, places = "a record in every cell that has a total", tuple(empty[:3])
             problems.append(Problem(f"rake {margin.by}", fault, allowed, remedy, len(empty), places))
         problems += _beyond_bounds(job, crosstab, margin)

@@ -184,7 +184,7 @@ def unlike_its_name(path: Path) -> Problem | None:
         kind = kind_by_content(path)
         kind = None if kind == TEXT else kind
         if compressed and kind != GZIP:
-            remedy = "name it .csv, or compress it by gzip" if kind is None else f"unpack it, and name it as {kind}"
+            remedy = "name it .csv, or compress it with gzip" if kind is None else f"unpack it, and name it as {kind}"
             return _not_csv(f"its name ends in .gz, and it is {kind or 'not compressed'}", remedy)
         if kind is not None and not compressed:
             return _not_csv(
@@ -254,7 +254,7 @@ def lines_of(path: Path, rows: set[int], text_format: CsvFormat = UTF8) -> Mappi
 
 def _add(path: Path, key: str, value: str) -> str:
     quoted = {"\t": '"\\t"', ",": '","', ";": '";"', "|": '"|"'}.get(value, value)
-    there = f"add {key}: {quoted} beside its path, as in {{path: {path.name:.60}, {key}: {quoted}}}"
+    there = f"add {key}: {quoted} next to its path, as in {{path: {path.name:.60}, {key}: {quoted}}}"
     return f"{there}; where --input names it: --set 'input.{key}={quoted}'"
 
 
@@ -405,7 +405,7 @@ class CsvSource:
         row = int(line[1]) - 2  # Arrow counts the header, and neither empty lines nor line breaks in quotes
         place = (f"line {self.lines({row}).get(row, line[1])}",)
         allowed, remedy = "lines with the header's number of fields", "correct the number of fields, or quote commas"
-        return DataError(self.name, [Problem("file", "a line has another number of fields", allowed, remedy, 1, place)])
+        return DataError(self.name, [Problem("file", "a line has a different number of fields", allowed, remedy, 1, place)])
 
 
 def _after(batch: pa.RecordBatch, rows: int) -> Iterator[pa.RecordBatch]:

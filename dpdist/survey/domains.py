@@ -45,7 +45,7 @@ SPECIAL = frozenset("789")
 """A whole number as it prints: 01 is a text."""
 FEW_RECORDS = 5
 """Smallest number of public records of a level that is not proposed to be merged."""
-CODEBOOK = "lines of column, then level (and label), or low and high"
+CODEBOOK = "lines with a column, then a level (and its label), or low and high"
 
 
 @dataclass(frozen=True)

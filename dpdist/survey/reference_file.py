@@ -98,7 +98,7 @@ def _about_a_reference(problem: Problem) -> Problem:
         )
     if not problem.fault.startswith(MISSING):
         return problem
-    remedy = f"{problem.remedy}; the job reads this column of the reference, too: use a reference that has it"
+    remedy = f"{problem.remedy}; the job also reads this column from the reference: use a reference that has it"
     return replace(problem, remedy=remedy)
 
 
@@ -222,7 +222,9 @@ def copied_columns(job: Job, source: Source) -> Iterator[pa.Table]:
 
 def _current(reference: Source) -> DataError:
     fault = "it is the current file, or contains its records"
-    allowed = "an earlier period's file, or another public file: limits that are fixed on the current file protect nobody"
+    allowed = (
+        "an earlier period's file, or another public file: limits that are fixed on the current file do not protect anybody"
+    )
     return DataError(reference.name, [Problem("reference", fault, allowed, "name another file under reference.path")])
 
 

@@ -272,7 +272,7 @@ def read_earlier(folder: Path, signer: str | None = None) -> EarlierRelease:
         return _read(folder, files)
     except DamagedFile as error:
         remedy = "name the public folder of an earlier run of mechanism tables, or restore it from a copy"
-        fault = f"no release that can be read: {error}" if error.remedy else f"no complete release: {error}"
+        fault = f"no release that can be read: {error}" if error.remedy else f"an incomplete release: {error}"
         problem = Problem("reference.release", fault, error.allowed, error.remedy or remedy)
         raise DataError(printable(folder, 400), [problem]) from None
 
@@ -574,7 +574,7 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
         fault = f"it is a release of '{other.mechanism.name}', which '{job.mechanism.name}' cannot use"
         yield Problem(where, fault, "a release of the same mechanism", "name another release, or a public file")
     if job.strata and earlier.points is not None:
-        fault = "its points are those of the whole file, and the job has strata"
+        fault = "its points are for the whole file, and the job has strata"
         yield Problem(where, fault, "a release of mechanism tables, or a job without strata", "name a public file")
     same = {
         "outcome": (job.outcomes, other.outcomes),
@@ -597,7 +597,7 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
                 where, (f"it was released under a different {name}"), "the same in both jobs", "state the same in both jobs"
             )
     if job.survey.effects_of_reference and not earlier.design_effects:
-        fault = "it states no design effects from a reference, which survey.design_effect: reference takes over"
+        fault = "it states no design effects from a reference, and survey.design_effect: reference needs them"
         remedy = "state survey.design_effect as a number or a list, or leave it out"
         yield Problem(where, fault, "a release under design_effect: reference", remedy)
     periods = [link.period for link in earlier.links]
@@ -607,7 +607,10 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
     if _is_root(job, source, earlier):
         fault = "its chain begins with the current file, which an earlier job declared public"
         yield Problem(
-            where, fault, "another file: limits that are fixed on the current file protect nobody", "name another release"
+            where,
+            fault,
+            ("another file: limits that are fixed on the current file do not protect anybody"),
+            "name another release",
         )
 
 

@@ -127,7 +127,7 @@ def _wrong_type(job: Job, name: str, kind: pa.DataType, numeric: bool) -> list[P
         truth = name in job.outcomes and pa.types.is_boolean(kind)
         remedy = "store the column as integers or floats"
         if is_text(kind) and name in job.outcomes:
-            remedy += f"; if its texts stand for numbers, give these as columns.{name}.codes"
+            remedy += f"; if its texts stand for numbers, state these numbers under columns.{name}.codes"
         return [] if is_number(kind) or truth else [Problem(name, fault, "numbers", remedy)]
     if column is not None and column.levels is not None:
         type_name = type(column.levels[0]).__name__
@@ -159,9 +159,9 @@ def missing_column(name: str, names: Sequence[str]) -> Problem:
     decoded = garbled((name,))
     if encoding := next((decoded[spelling] for spelling in names if spelling in decoded), None):
         encoding_name = encoding.upper()
-        fault = f"{MISSING}; the file has its name as text in {encoding_name}, read in another encoding"
+        fault = f"{MISSING}; the file has this name, but it is encoded in {encoding_name} and was read in another encoding"
         also = ", or leave encoding out" if encoding == "utf-8" else ""
-        remedy = f"the file is in {encoding_name}: write encoding: {encoding} beside its path{also}"
+        remedy = f"the file is in {encoding_name}: write encoding: {encoding} next to its path{also}"
         return Problem(name, fault, f"text in {encoding_name}", remedy)
     for cause, alike in causes([other for other in names if other != name], [name]).items():
         fault = f"{MISSING}; a name in the file differs only by {cause.fault.removesuffix(' them')}"
@@ -247,12 +247,12 @@ AS_NUMBERS = Cause(
 CAUSES = (
     Cause(
         "spaces before or after them",
-        "delete the spaces in the file, or write them in columns.{name}.levels, the level in quotes",
+        "delete the spaces in the file, or write them in columns.{name}.levels, with the level in quotes",
         str.strip,
     ),
     Cause(
         "no-break spaces, or several spaces in a row",
-        "delete the spaces in the file, or write them in columns.{name}.levels, the level in quotes",
+        "delete the spaces in the file, or write them in columns.{name}.levels, with the level in quotes",
         lambda text: SPACES.sub(" ", text).strip(),
     ),
     Cause("capital letters", IN_LEVELS, str.lower),
@@ -323,18 +323,18 @@ NO_NUMBERS = (
     (r"[+-]?\d{1,3},\d{3}", "delete the comma if it separates thousands; if it is a decimal comma, write a decimal point"),
     (
         r"[+-]?\d{1,3}([ ,._'\u2019\u00a0\u202f]\d{3})+([.,]\d+)?|[+-]?\d+(_\d+)+(\.\d+)?",
-        "delete the separators of thousands",
+        "delete the thousands separators",
     ),
-    (r"[+-]?\d*,\d+", "write a decimal point in place of the decimal comma"),
-    (r"[+-]?(\d+\.?\d*|\.\d+)[dD][+-]?\d+", "write exponents with e in place of d: Fortran wrote them so"),
+    (r"[+-]?\d*,\d+", "write a decimal point instead of the decimal comma"),
+    (r"[+-]?(\d+\.?\d*|\.\d+)[dD][+-]?\d+", "write exponents with e instead of Fortran's d"),
     (
         r"(?i)true|false|t|f|yes|no|y|n",
         "or state numbers that these texts stand for: columns.{name}.codes: {{'No': 0, 'Yes': 1}}",
     ),
     (r"(?i)[+-]?(inf|infinity)", "write a finite number"),
-    (r"[<>\u2264\u2265=~]+\s*[\d.,]+|[\d.,]+\s*(-|\u2013|to)\s*[\d.,]+", "write one number in place of a range or a limit"),
-    (r"[^\w\s.+-]{1,3}\s*[\d.,]+|[\d.,]+\s*[^\d\s]{1,4}", "delete signs of currencies, percent signs and units"),
-    (r"\([\d.,]+\)|[\d.,]+-", "write negative numbers with a minus before them"),
+    (r"[<>\u2264\u2265=~]+\s*[\d.,]+|[\d.,]+\s*(-|\u2013|to)\s*[\d.,]+", "write one number instead of a range or a limit"),
+    (r"[^\w\s.+-]{1,3}\s*[\d.,]+|[\d.,]+\s*[^\d\s]{1,4}", "delete currency signs, percent signs and units"),
+    (r"\([\d.,]+\)|[\d.,]+-", "write negative numbers with a leading minus sign"),
 )
 """Forms of numbers that are not read, each with the remedy."""
 
@@ -343,7 +343,7 @@ def number_remedy(name: str, text: str) -> str:
     """What to do about a text of a column that should be a number, by its form."""
     text = text.strip()
     if is_missing_elsewhere(text):
-        marks = "these texts mark missing values elsewhere, and an empty field does here"
+        marks = "these texts mark missing values elsewhere; here, an empty field does"
         return f"correct the file: {marks}; see columns.{name}.missing"
     for form, remedy in NO_NUMBERS:
         if re.fullmatch(form, text):

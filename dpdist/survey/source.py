@@ -42,7 +42,7 @@ PLACES = {
 NO_READER = "fix the plug-in, or store the file as Parquet or CSV"
 BY_PLUGIN = (
     "The {which} is read by '{name}', third-party: {distribution} {version}. Its authors state that each row of the file "
-    "gives one record, whatever the other rows are. Neighbouring files differ in what it reads."
+    "gives one record, whatever the other rows are. Neighbouring files are compared as this reader reads them."
 )
 """What a promise takes from the authors of a plug-in's reader."""
 
@@ -122,11 +122,11 @@ class ThirdParty(OneFile):
             if batch is None:
                 break
             if not isinstance(batch, pa.RecordBatch) or not batch.schema.equals(schema):
-                raise self._unlike("a batch with other columns or types than it states")
+                raise self._unlike("a batch with columns or types that differ from those it states")
             read += batch.num_rows
             yield batch
         if self.rows is not None and read != self.rows:
-            raise self._unlike("another number of rows than it states")
+            raise self._unlike("a number of rows that differs from the one it states")
 
     def _unlike(self, what: str) -> DataError:
         return unreadable(self.name, f"plug-in {self.plugin} gives {what}", NO_READER)
@@ -287,14 +287,12 @@ def _shown(path: Path, folder: Path) -> str:
 
 
 BATCH_ROWS = 65_536
-AS_CSV = (
-    "name it .csv, and add separator: beside its path if its fields are not separated by commas; fixed columns are not read"
-)
+AS_CSV = "name it .csv, and add separator: next to its path unless commas separate its fields; fixed widths are not read"
 UNPACKED = "unpack it, and name the file in it; a CSV file may be compressed by gzip, and is named .csv.gz then"
 BY_ARROW = "write it as Parquet: pyarrow.parquet.write_table, or write_parquet of Polars or R's arrow"
 BY_OFFICE = "save the sheet as CSV in UTF-8, in a file named .csv"
 OTHER_KINDS = {
-    **dict.fromkeys((".tsv", ".tab"), 'name it .csv, and add separator: "\\t" beside its path'),
+    **dict.fromkeys((".tsv", ".tab"), 'name it .csv, and add separator: "\\t" next to its path'),
     **dict.fromkeys((".txt", ".dat", ".asc", ".prn"), AS_CSV),
     **dict.fromkeys((".zip", ".7z", ".tar", ".tgz", ".bz2", ".xz", ".zst"), UNPACKED),
     **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), BY_OFFICE),
@@ -487,7 +485,9 @@ def arrow(frame: pd.DataFrame) -> pa.Table:
         try:
             arrays.append(pa.Array.from_pandas(frame.iloc[:, place]))
         except (pa.ArrowException, TypeError, ValueError, OverflowError):  # The message of the exception quotes a value.
-            problems.append(Problem(name, "values of several types, or of one that is not read", ONE_TYPE, "convert it"))
+            problems.append(
+                Problem(name, ("values of several types, or of a type that cannot be read"), ONE_TYPE, "convert it")
+            )
     if problems:
         raise DataError(IN_MEMORY, problems)
     return pa.table(arrays, names=names)

@@ -267,7 +267,7 @@ class StatisticalSource(OneFile):
     def _damaged(self, kind: str, error: Exception) -> DataError:
         """The error for a damaged file. It leaves pyreadstat's message out, which may quote a value."""
         if "ncod" in str(error) or isinstance(error, UnicodeError | LookupError):
-            remedy = "add encoding: beside its path, as in encoding: latin-1"
+            remedy = "add encoding: next to its path, as in encoding: latin-1"
             return unreadable(self.name, "its texts are not in the encoding that it states", remedy)
         return unreadable(self.name, f"not a readable {kind} file", "copy it again, or store it as Parquet or CSV")
 

@@ -43,7 +43,7 @@ refuse_format <- function(name, stated, newest) {
   }
   whole <- is.numeric(stated) && length(stated) == 1L && stated >= 1 && stated == round(stated)
   if (!whole) {
-    fail(sprintf("%s states a format that no dpdist writes", name), fetch_again)
+    fail(sprintf("%s states a format that no version of dpdist writes", name), fetch_again)
   }
   if (stated > newest) {
     fail(

@@ -127,7 +127,7 @@ def test_a_release_that_meets_its_gates_says_so_and_costs_its_whole_budget(tmp_p
     said = made.statement
     assert (said["epsilon"], said["epsilon_per_set"], said["substitution_epsilon"]) == ("3", "2", "5")
     assert "ε = 1 of the total goes to the gates" in said["composition"]
-    inside = "ε covers the gates' answer, but neither runs in other workspaces nor a later decision to withhold."
+    inside = "ε covers the gates' answer. It covers neither runs in other workspaces nor a later decision to withhold"
     assert inside in said["acceptance"]["in_words"]
     assert total(charges(Ledger(f"{tmp_path}/ledger.sqlite").entries(), "small")) == 3
     largest, median, coverage = said["acceptance"]["gates"]
@@ -193,7 +193,7 @@ def test_a_table_that_was_gated_stays_as_it_was_measured(tmp_path: Path) -> None
     made = dpdist.publish(tmp_path / "ws", job=text.replace(own, own + more))
     assert "fields" in made.tables
     assert made.statement["acceptance"]["tables"] == ["counts"]
-    assert "including those added later, was gated" in made.statement["acceptance"]["in_words"]
+    assert "and on no table that was added later" in made.statement["acceptance"]["in_words"]
 
 
 def test_control_a_table_without_gates_may_be_another(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_without_gates_the_report_says_what_a_look_costs(tmp_path: Path) -> None
         ([("of: count, limit: 0.5", "of: count, limit: 1.5")], "a share above 1"),
         ([("{mean: salary}, limit", "{total: salary}, limit")], "gates apply to counts and means"),
         ([("  gates:", "  tables: [ages]\n  gates:")], "no table 'ages'"),
-        ([("{name: tables}", "{name: laplace}"), ("strata: [field]\n", "")], "cannot be measured beside 'laplace'"),
+        ([("{name: tables}", "{name: laplace}"), ("strata: [field]\n", "")], "cannot be combined with 'laplace'"),
     ],
 )
 def test_gates_that_cannot_be_measured_are_refused(edits: list[tuple[str, str]], match: str) -> None:

@@ -70,7 +70,7 @@ def test_control_synthetic_records_that_are_the_files_own_are_shown_and_the_comm
     finally:
         held.write_bytes(kept)
     assert done.exit_code == 1
-    assert "synthetic records reveal more than is claimed" in " ".join(done.output.split())
+    assert "synthetic records reveal more than the claimed ε allows" in " ".join(done.output.split())
     rows = found_in(folder / "ws")
     values = rows.set_index(["attack", "measure"])["value"]
     assert values["nearest record", "share_nearer_to_members"] == pytest.approx(0.917, abs=0.03), "1,000 of 1,200"

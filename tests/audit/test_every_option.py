@@ -27,12 +27,12 @@ from dpdist.privacy.guarantees import NoGuarantee
 ROUNDING = 1e-6
 """Sums are rounded to whole units, of which a record has a million."""
 REFUSED = {
-    "nothing is proven about a record that changes strata": "counts of crossed outcomes under secret sizes",
+    "nothing is proven about a record that moves to another stratum": "counts of crossed outcomes under secret sizes",
     "no column with sample counts is left to protect": "one table of all records, under an exchange for any other record",
-    "noisy sizes do not give that domain": "sums within a range, under secret sizes",
-    "whether a fallback is taken depends on the records": "a fallback",
+    "which does not follow from noisy sample counts": "sums within a range, under secret sizes",
+    "whether a fallback is used depends on the records": "a fallback",
     "leaves every privacy weight at 1": "privacy weights",
-    "noise renormalised to a domain": "sums drawn again at the scale that does not pay for it",
+    "renormalised to a domain": "sums drawn again at the scale that does not pay for it",
     "its own sums measure secret numbers": "tables, under noisy sample counts",
     "a weight has no rules": "weights that are clipped, without bounds that noise follows",
 }

@@ -162,7 +162,7 @@ def test_what_a_record_shows_is_compared_with_its_part_of_a_units_budget(
     halved(monkeypatch)
     failed = command.invoke(app, ["audit", str(space), "--draws", "600", "--quiet"])
     assert failed.exit_code == 1
-    assert "records lose more than is claimed" in " ".join(failed.output.split())
+    assert "records lose more than the claimed ε" in " ".join(failed.output.split())
     assert not re.search(r"\d", "".join(failed.output.split()).replace(str(space), "")), "no figures"
     rows = pd.read_parquet(space / "confidential" / "evaluation" / "audit-lower-bounds.parquet")
     assert rows["exceeds"].any()

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dpdist
+from dpdist.cli.caution_lines import FROM_MECHANISM
 from dpdist.cli.main import app
 from dpdist.core.cautions import KINDS, Caution
 from dpdist.core.errors import DataError, FitError
@@ -50,7 +51,7 @@ def survey(folder: Path, small: int) -> Path:
 def told(text: str, path: Path) -> list[str]:
     """Cautions on the plan alone, without those of the weight rule and what to look at before publishing."""
     found = cautions(dpdist.plan(parse_job(text), path))
-    return [str(one) for one in found if one.code not in ("of_mechanism", "fit_unseen", "exact_losses")]
+    return [str(one) for one in found if one.code not in (*FROM_MECHANISM, "fit_unseen", "exact_losses")]
 
 
 def test_a_stratum_that_cannot_reach_the_target_is_foretold_and_refused_by_the_run(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_published_counts_of_one_and_two_records_are_counted(tmp_path: Path) -> 
         "predictors: [sex]", "predictors: [sex], prior: {name: proper}"
     )
     (said,) = [caution for caution in told(text, few) if "sample counts" in caution]
-    assert said.startswith("2 of 4 published sample counts are below 3, 1 of them of one record:")
+    assert said.startswith("2 of 4 published sample counts are below 3, 1 of them with a single record:")
     assert not [caution for caution in told(text, enough) if "sample counts" in caution]
 
 
@@ -219,7 +220,7 @@ def test_every_text_of_the_catalogue_is_found_again_with_its_code_and_is_explain
         assert kind.explanation in words
         assert kind.explanation.count(". ") > 0, "what it means, and what to do"
         assert not re.findall(r"\b(?!PSU)[A-Z]{3,}\b|[{}]", words.replace("PSUs", "")), "placeholders"
-    assert Caution.stated("whatever a plug-in says").code == "of_mechanism"
+    assert Caution.stated("whatever a plug-in says").code == "from_mechanism"
     listed = CliRunner().invoke(app, ["explain"])
     assert (listed.exit_code, [code for code in KINDS if f"{code}: " not in listed.output]) == (0, [])
 

@@ -142,7 +142,7 @@ def test_whole_numbers_beyond_those_of_the_public_file_are_not_refused(files: Pa
     assert (job.columns["size"].levels, job.columns["size"].outside) == (tuple(range(1, 9)), "clip")
     assert job.columns["percent"].outside == job.columns["family"].outside == "clip"
     assert {job.columns[name].outside for name in ("code", "stratum", "reason")} == {"error"}
-    assert "if these are codes, delete outside: clip" in Path("job.yaml").read_text(encoding="utf-8")
+    assert "if these numbers are codes, delete outside: clip" in Path("job.yaml").read_text(encoding="utf-8")
 
 
 def test_whole_numbers_with_a_decimal_point_beside_gaps_are_levels(files: Path) -> None:
@@ -334,7 +334,7 @@ def test_it_asks_on_a_terminal(files: Path) -> None:
     outer, inner = pty.openpty()
     os.write(outer, typed.encode())
     asked = subprocess.run([*program, "job.yaml"], stdin=inner, capture_output=True, text=True, timeout=60, check=True)
-    assert "An earlier file of this survey that is public" in asked.stdout
+    assert "An earlier public file of this survey" in asked.stdout
     job = load_job("job.yaml")
     assert (job.dataset, "a ledger charges the account of this name) [people]" in asked.stdout) == ("households", True)
     assert job.mechanism.name == "sanitized_statistics"
@@ -665,7 +665,7 @@ def test_public_weights_of_design_strata_are_proposed(files: Path) -> None:
     for name, more, proposed in (("a", strata, True), ("b", (), False), ("c", (*strata, "--records"), False)):
         assert command("init", *options, "--out", f"{name}.yaml", *more)[0] == 0
         text = Path(f"{name}.yaml").read_text(encoding="utf-8")
-        assert ("Is the weight of every design stratum public?" in text) == proposed, name
+        assert ("If the weight of every design stratum is public," in text) == proposed, name
 
 
 @pytest.mark.parametrize(

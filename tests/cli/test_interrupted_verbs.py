@@ -93,7 +93,11 @@ def test_an_interrupted_verb_says_what_is_true_of_it(
 
     monkeypatch.setattr(console, "as_interrupt", watched)
     afterwards = (
-        "; the same command resumes" if name in RESUME else "; the same command begins anew" if name in BEGIN_ANEW else ""
+        "; the same command resumes"
+        if name in RESUME
+        else "; the same command starts again from the beginning"
+        if name in BEGIN_ANEW
+        else ""
     )
     assert message_of(group, name, capsys) == f"Interrupted{afterwards}.\n"
 

@@ -191,7 +191,7 @@ def test_another_job_in_a_charged_workspace_is_another_job_and_not_another_ledge
     assert "it belongs to another job (budget.epsilon: 1 there, 2 here)" in other.output
     assert "ledger" not in other.output
     lost = command(*words)
-    assert (lost.exit_code, "the run was charged in this one, and now names none" in lost.output) == (2, True)
+    assert (lost.exit_code, "the run was charged in this ledger, but now names none" in lost.output) == (2, True)
 
 
 def test_only_a_command_that_keeps_its_work_says_that_it_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def test_only_a_command_that_keeps_its_work_says_that_it_resumes(folder: Path, m
     ):
         stop(error)
         validated = command("validate", "job.yaml", "--input", "now.parquet").output
-        assert "the same command begins anew" in validated, validated
+        assert "the same command starts again" in validated, validated
         assert "resumes" not in validated
         assert "the same command resumes" in command("run", "job.yaml", "-w", "ws", "--input", "now.parquet").output
 

@@ -57,7 +57,7 @@ def test_many_tables_with_figures_far_off_have_one_caution_together(tables: int)
     assert ("more caution" in listed[-1]) == (tables == LISTED)
     if tables > LISTED:
         assert all(f"table {number}" in listed[0] for number in range(tables))
-        assert listed[1] == "- δ is large [of_mechanism]"
+        assert listed[1] == "- δ is large [from_mechanism]"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -84,9 +84,9 @@ def test_a_long_caution_is_its_first_sentence_and_small_counts_are_in_full(width
     """Control: without a first sentence that fits, the code alone is named."""
     counts = Caution("small_counts", "Two counts are small. " + "They are published. " * 20, "Merge levels.")
     text = "The law does not fit. " + "A long explanation follows. " * 20
-    first, second = caution_lines([Caution("law_misfits", text), counts], width)
+    first, second = caution_lines([Caution("distribution_misfits", text), counts], width)
     assert first == f"{counts} [small_counts]"
-    assert second == "The law does not fit. [law_misfits]"
-    assert caution_lines([Caution("law_misfits", text.replace(".", ","))], width) == [
-        "1 caution (see `dpdist explain CODE`): law_misfits"
+    assert second == "The law does not fit. [distribution_misfits]"
+    assert caution_lines([Caution("distribution_misfits", text.replace(".", ","))], width) == [
+        "1 caution (see `dpdist explain CODE`): distribution_misfits"
     ]

@@ -165,7 +165,7 @@ def test_a_collector_that_takes_nothing_costs_a_run_a_note_and_nothing_else(tmp_
         some_work(listener)
     assert taken, "control: it was asked"
     assert [event.note for event in heard if event.kind == "note"] == [
-        "the collector of --traces did not take 3 spans: look at its address and its log"
+        "the collector of --traces did not accept 3 spans: check its address and its log"
     ]
 
 
@@ -198,7 +198,7 @@ def test_spans_that_a_full_queue_drops_are_in_the_note(
         slow.done.set()
     lost = tasks + 2 - len(slow.get_finished_spans())
     assert lost == 0 if queue is None else lost > 4000
-    told = f"the collector of --traces did not take {lost:,} spans: look at its address and its log"
+    told = f"the collector of --traces did not accept {lost:,} spans: check its address and its log"
     assert [event.note for event in heard if event.kind == "note"] == [told] * (lost > 0)
 
 
@@ -211,7 +211,7 @@ def test_spans_of_an_exporter_that_raises_are_in_the_note(tmp_path: Path, monkey
     monkeypatch.setattr(observing, "collector", lambda url: Raising())
     with observed(tmp_path, None, None, heard.append, "memory") as listener:
         some_work(listener)
-    assert any("did not take 3 spans" in event.note for event in heard if event.kind == "note")
+    assert any("did not accept 3 spans" in event.note for event in heard if event.kind == "note")
 
 
 def test_spans_that_settings_of_opentelemetry_leave_out_are_not_missed(

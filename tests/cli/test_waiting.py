@@ -291,7 +291,7 @@ def test_shares_of_work_and_tasks_are_not_shown_where_sizes_are_secret() -> None
         ("lost", None),
     ]
     assert all(not event.unit for event in heard)
-    assert heard[-1].sentence == "A worker died. Another one begins its work again."
+    assert heard[-1].sentence == "A worker died. Another worker repeats its task."
 
 
 def test_steps_within_a_part_of_the_work_add_up_to_it() -> None:

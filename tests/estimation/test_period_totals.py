@@ -44,5 +44,5 @@ def test_totals_are_read_as_they_were_written_whether_listed_or_packed(
 def test_a_packed_array_that_is_damaged_is_refused(tmp_path: Path, packed: dict[str, object]) -> None:
     described = TOTALS.described() | {"row": packed}
     (tmp_path / "history.json").write_text(json.dumps({"strata": {"all": [described]}}), encoding="utf-8")
-    with pytest.raises(DamagedFile, match="totals that do not agree"):
+    with pytest.raises(DamagedFile, match="inconsistent totals"):
         read_history(tmp_path, "history.json", 1, 1)

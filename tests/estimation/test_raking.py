@@ -181,4 +181,4 @@ def test_totals_that_do_not_match_the_domain_are_refused() -> None:
     assert "column 'age' is not declared" in refusal("  - {by: [age], totals: {young: 1}}\n")
     nobody = {"levels: [male, female]": "levels: [male, female, other]"}
     said = refusal("  - by: [sex]\n    totals: {male: 60000, female: 39000, other: 1000}\n", **nobody)
-    assert "rake sex: totals of cells without a sample record (other)" in said
+    assert "rake sex: totals for cells without a sample record (other)" in said

@@ -214,7 +214,7 @@ def test_another_job_or_foreign_objects_are_refused(
     store.client("s3").put_object(Bucket=BUCKET, Key=f"{prefix}/public/mine.txt", Body=b"mine")
     ended = command(*arguments(few.job(), url))
     assert (ended.code, ended.clear) == (2, True), ended
-    assert "holds a folder 'public' that no run has made" in ended.text
+    assert "contains a folder 'public' that no run has made" in ended.text
     assert set(store.objects(prefix)) == {"public/mine.txt"}
 
 
@@ -281,6 +281,6 @@ def test_a_damaged_object_of_a_stratum_costs_a_second_command_and_gives_the_same
         store.client("s3").put_object(Bucket=BUCKET, Key=f"{prefix}/confidential/{name}", Body=b"damaged")
         ended = command(*order)
         assert (ended.code, ended.clear) == (1, True), ended
-        assert f"{name} is missing, or its checksum is not that of its mark" in ended.text
+        assert f"{name} is missing, or its checksum differs from that in its mark" in ended.text
         assert command(*order).code == 0
         assert differing(store.objects(prefix), files(undisturbed)) == CHANGES

@@ -142,7 +142,7 @@ def test_each_death_of_a_worker_is_told_with_its_task(tmp_path: Path) -> None:
         assert list(workers.map(Die(str(tmp_path), 5, times=2), [5])) == [5]
     lost = [event for event in heard if event.kind == "lost"]
     assert [event.unit for event in lost] == [{"task": "Die", "key": 5}] * 2
-    assert lost[0].sentence == "A worker died in Die (key 5). Another one begins its work again."
+    assert lost[0].sentence == "A worker died in Die (key 5). Another worker repeats its task."
     work = [event.unit["key"] for event in heard if event.kind == "work"]
     assert work[:2] == [0, 1] or work[:1] == [0]
     assert 5 in work

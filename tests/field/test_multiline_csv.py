@@ -130,4 +130,7 @@ def test_a_line_of_too_many_fields_is_named_by_its_line(
     with pytest.raises(DataError) as refused:
         read(CsvSource(path), ["a"])
     (problem,) = refused.value.problems
-    assert (problem.fault, problem.places) == ("a line has another number of fields", (f"line {above.count(chr(10)) + 1}",))
+    assert (problem.fault, problem.places) == (
+        "a line has a different number of fields",
+        (f"line {above.count(chr(10)) + 1}",),
+    )

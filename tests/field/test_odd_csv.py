@@ -131,21 +131,21 @@ def test_an_encoding_that_is_taken_for_another_is_named(theirs: str, taken: str,
     sign = "€" if theirs == "cp1252" else "ô"
     job = JOB.replace("São", f"S{sign}o")
     (path := tmp_path / "survey.csv").write_bytes(TEXT.replace("São", f"S{sign}o").encode(theirs))
-    with pytest.raises(DataError, match=f"write encoding: {theirs} beside the file's path"):
+    with pytest.raises(DataError, match=f"write encoding: {theirs} next to the file's path"):
         counted(path, job, encoding=taken)
     assert counted(path, job, encoding=theirs) == RECORDS
 
 
 NUMBERS: dict[str, tuple[Callable[[float], str], str]] = {
-    "commas of thousands": (lambda i: f'"{i + 1e6:,.1f}"', "separators of thousands"),
-    "underscores": (lambda i: f"{int(i) + 1000000:_}", "separators of thousands"),
+    "commas of thousands": (lambda i: f'"{i + 1e6:,.1f}"', "thousands separators"),
+    "underscores": (lambda i: f"{int(i) + 1000000:_}", "thousands separators"),
     "a comma that may be either": (lambda i: f'"{int(i) + 1000:,}"', "if it separates thousands"),
     "decimal commas": (lambda i: f'"{i:.1f}"'.replace(".", ","), "decimal comma"),
     "exponents of Fortran": (lambda i: f"{i:.3E}".replace("E", "D"), "Fortran"),
     "full-width digits": (lambda i: "".join(chr(ord(d) + 0xFEE0) for d in str(int(i))), "ASCII digits"),
     "a currency": (lambda i: f"€{i:.0f}", "currencies"),
     "a unit": (lambda i: f"{i:.0f} EUR", "units"),
-    "accounting": (lambda i: f"({i:.0f})", "minus before"),
+    "accounting": (lambda i: f"({i:.0f})", "a leading minus sign"),
     "a limit": (lambda i: f"<{i:.0f}", "a range or a limit"),
     "a range": (lambda i: f"{i:.0f}-{i + 9:.0f}", "a range or a limit"),
     "a dot": (lambda i: ".", "mark missing values elsewhere"),

@@ -118,18 +118,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "add weight: {bounds",
     ),
     "zeros that are dropped": (of_column("salary", bounds=[0, 9], zeros="drop", **CLIPPED), "zeros dropped", "keep these"),
-    "a fallback": ({"mechanism": {"name": "tables", "fallback": "pool"}}, "whether a fallback is taken", "use refuse"),
-    "secret numbers by strata": ({"budget": SECRET, "strata": ["field"]}, "keeps sizes secret", "use zero_out"),
+    "a fallback": ({"mechanism": {"name": "tables", "fallback": "pool"}}, "whether a fallback is used", "use refuse"),
+    "secret numbers by strata": ({"budget": SECRET, "strata": ["field"]}, "keeps sample sizes secret", "use zero_out"),
     "secret numbers without weights": ({"budget": SECRET, "survey": {}}, "whole numbers of records", "name a weight"),
     "secret numbers on histograms": (
         {"budget": SECRET, "reference": {"histogram": {"epsilon": "1"}}},
-        "limits only where numbers of records are public",
+        "limits only if numbers of records are public",
         "name a public file",
     ),
-    "secret numbers without a reference": ({"budget": SECRET, "reference": None}, "only where numbers", "add reference"),
+    "secret numbers without a reference": ({"budget": SECRET, "reference": None}, "only if numbers", "add reference"),
     "some columns against any exchange": (
         {"budget": ANYWHERE, "predictors": {"protect": {"columns": ["sex"]}}},
-        "those by field stay public",
+        "counts by field stay public",
         "leave columns out",
     ),
     "protected columns of public sizes": ({"predictors": {"protect": {}}}, "same sample counts", "add_remove"),
@@ -138,7 +138,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "no epsilon holds without a delta",
         "add delta",
     ),
-    "a delta under Laplace noise": ({"budget": KEYS["budget"] | {"delta": "1e-6"}}, "spends no delta", "leave it out"),
+    "a delta under Laplace noise": (
+        {"budget": KEYS["budget"] | {"delta": "1e-6"}},
+        "has a delta only with Gaussian noise",
+        "leave it out",
+    ),
     "an objective of another name": (
         {"mechanism": {"name": "tables", "objective": "larges"}},
         "'larges' is not known",
@@ -146,8 +150,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "histograms of the whole budget": (
         {"reference": {"histogram": {"epsilon": "4"}}},
-        "take the release's whole budget",
-        "1/6 as a rule",
+        "would spend the whole budget",
+        "usually 1/6",
     ),
     "histograms beside a file": (
         {"reference": {**FILE, "histogram": {"epsilon": "1"}}},

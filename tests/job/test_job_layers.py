@@ -84,7 +84,7 @@ def test_a_chain_of_five_is_read_and_one_of_six_refused(base: Path) -> None:
         extended(base.parent, f'period: "{2020 + k}"\n', f"{k}.yaml", "base.yaml" if k == 1 else f"{k - 1}.yaml")
     job = load_job(base.parent / "5.yaml")
     assert (job.period, job.dataset, job.extends and job.extends.path) == ("2025", "tiny", "4.yaml")
-    assert "extends: more than 5 files extend each other" in refusal(base.parent / "6.yaml")
+    assert "extends: a chain of more than 5 files, each extending the next" in refusal(base.parent / "6.yaml")
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])

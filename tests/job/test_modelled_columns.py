@@ -70,7 +70,7 @@ def test_a_table_by_a_column_that_is_neither_predictor_nor_stratum_is_refused(me
 
 def test_a_clamp_on_a_likelihood_is_no_other_case() -> None:
     changes = [("predictors: [sex]", "predictors: [sex], prior: {name: proper}"), ("by: [sex]", "by: [town]")]
-    with pytest.raises(JobError, match="does not distinguish 'town'"):
+    with pytest.raises(JobError, match="does not use 'town'"):
         job("censor_uw", *changes)
 
 

@@ -92,7 +92,7 @@ def altered(path: Path, statement: str) -> None:
 def test_a_budget_that_was_lowered_afterwards_is_found_and_nothing_more_is_written(file: Path, charge: Charge) -> None:
     altered(file, """UPDATE dpdist_ledger SET entry = replace(entry, '"budget":"1"', '"budget":"0"') WHERE number = 1""")
     ledger = Ledger(str(file))
-    assert ledger.problems() == ["entry 1: its checksum is not that of its text"]
+    assert ledger.problems() == ["entry 1: its checksum does not match its text"]
     for act in (ledger.entries, lambda: ledger.reserve(replace(charge, run="run-2"), Limits()), ledger.begin):
         with pytest.raises(LedgerError, match="its chain is damaged: entry 1"):
             act()

@@ -27,7 +27,7 @@ from dpdist.ledger.accounts import charges, total
 from dpdist.ledger.book import Ledger
 from dpdist.ledger.pages import pages
 
-NOTHING_COUNTS = "no ledger: nothing counts what releases of this dataset cost together (job key ledger, or DPDIST_LEDGER)"
+NOTHING_COUNTS = "no ledger: nothing adds up the cost of this dataset's releases (job key ledger, or DPDIST_LEDGER)"
 
 JOB = SMALL + "publish: always\n"
 
@@ -277,7 +277,7 @@ def test_a_ledger_out_of_reach_when_a_release_is_finished_is_told_and_learns_of_
         _once_published(patch, lambda: _held_by_another(folder / "ledger.sqlite"))
         done = run(folder, "one", *quiet)
     assert done.exit_code == 0, done.output
-    assert "the release stands, but this release's id is not entered" in done.stderr
+    assert "the release stands, but its id was not entered" in done.stderr
     assert done.stdout == "" or not quiet
     assert kinds(folder) == ["begin", *CHARGED[:-1]]
     dpdist.publish(folder / "one")

@@ -65,11 +65,11 @@ def test_a_weight_that_is_constant_in_a_stratum_stays_so_where_the_job_says_it(t
         assert rows["weight"].sum() == pytest.approx(published[(*key, "count")], rel=1e-9)
         assert np.average(rows["miles"], weights=rows["weight"]) == pytest.approx(published[(*key, "mean")], rel=1e-9)
     assert any("The job states that all records with the same" in step for step in steps)
-    assert any("other files are refused" in step for step in steps), "a refusal is in no ε"
+    assert any("files with other weights are refused" in step for step in steps), "a refusal is in no ε"
     others, _, said = released(tmp_path, "")
     assert others.groupby(["state", "type"])["weight"].nunique().gt(50).all()
-    assert any("differ among its synthetic records" in step for step in said)
-    assert not any("differ among its synthetic records" in step for step in steps)
+    assert any("vary among its synthetic records" in step for step in said)
+    assert not any("vary among its synthetic records" in step for step in steps)
 
 
 def test_a_file_that_contradicts_the_job_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
@@ -124,12 +124,12 @@ def test_every_verb_refuses_such_a_file_in_the_same_words_and_charges_nothing(tm
 @pytest.mark.parametrize(
     ("before", "after", "found"),
     [
-        (KEPT, ", weights_constant_in: [state]", "tables and strata cross state, type"),
+        (KEPT, ", weights_constant_in: [state]", "tables and strata are by state, type"),
         ("survey: {weight: weight, ", "survey: {", "the job has no weight"),
         (
             "{name: tables}",
             "{name: laplace_composed, sensitivity: public}",
-            "no records whose weights are those of a cell",
+            "does not give records the weight of their cell",
         ),
         ("tables:", "rake: [{by: [sex], totals: {m: 1, f: 2}}]\ntables:", "raking to totals by 'sex'"),
     ],

@@ -228,7 +228,10 @@ FAULTS: dict[str, tuple[Callable[..., Any], list[str]]] = {
         ],
     ),
     "noise is added to one bin": (_added_to_the_first_alone, [EXACT.format(k) for k in (1, 2)]),
-    "two sets ask for one noise": (_one_number, ["it: noise number 1 is asked for by two queries: give each a number"]),
+    "two sets ask for one noise": (
+        _one_number,
+        ["it: two queries ask for the noise number 1: give each query a different number"],
+    ),
     "two sets release one answer": (_drawn_once(), [SHARED]),
     "all bins have one noise": (_one_noise, [EXACT.format(k) for k in (1, 2)]),
 }

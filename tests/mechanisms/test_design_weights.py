@@ -163,7 +163,7 @@ def test_a_file_with_other_weights_is_refused_by_every_verb_and_nothing_is_charg
             "[kind], weights",
             "[kind], path: none.csv, weights",
             "survey.design_weights.path",
-            "path and weights are both given",
+            "both path and weights are given",
         ),
         (f"weights: {{{LISTED}}}", "path: none.csv", "survey.design_weights.path", "cannot be read"),
         ("tables:", "rake: [{by: [], totals: {Total: 9e6}}]\ntables:", "rake", "raking would change weights"),

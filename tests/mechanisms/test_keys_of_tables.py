@@ -369,12 +369,17 @@ TOTALS = {"rake": [{"by": ["sex"], "totals": {"f": 1e5, "m": 1e5}}]}
     ("survey", "keys", "message", "remedy"),
     [
         (MEASURED, {"synthetic_sets": 2}, "releases one estimate of all tables", "write 1"),
-        (MEASURED, GATE | GAUSSIAN, "gates are measured under ε alone", "use noise: laplace"),
-        ({}, SECRET, "tables would be whole numbers of records", STRICT),
-        (PUBLIC, SECRET, "public weights make a count from a number of records", STRICT),
+        (MEASURED, GATE | GAUSSIAN, "gates are measured under pure ε", "use noise: laplace"),
+        ({}, SECRET, "counts would be whole numbers of records", STRICT),
+        (PUBLIC, SECRET, "with public weights, a count follows from a number of records", STRICT),
         (PUBLIC, TOTALS, "raking would change weights that are public", "leave rake or design_weights out"),
         (MEASURED, SECRET | TOTALS, "raking depends on the public number of records", "use zero_out"),
-        (MEASURED, SECRET | {"strata": ["region"]}, "keeps sizes secret, and these are public ones", "use zero_out"),
+        (
+            MEASURED,
+            SECRET | {"strata": ["region"]},
+            "keeps sample sizes secret, and this key publishes them",
+            "use zero_out",
+        ),
         (
             MEASURED,
             SECRET | {"predictors": {"protect": {"epsilon": "1"}}},

@@ -439,13 +439,13 @@ def test_counts_alone_need_half_the_noise_and_no_weight_column() -> None:
         ),
         ([*PUBLIC, ("outside: clip}\n  weight", "outside: clip, missing: drop}\n  weight")], "is strict"),
         ([("weight: {bounds: [1, 60]}", "weight: {bounds: [1, 60], outside: clip}")], "a weight has no rules"),
-        ([('"3"}', '"3", adjacency: substitution}')], "promises nothing under any adjacency"),
-        ([('"3"}', '"3", adjacency: add_remove}')], "add_remove cannot be promised"),
+        ([('"3"}', '"3", adjacency: substitution}')], "gives no guarantee under any adjacency"),
+        ([('"3"}', '"3", adjacency: add_remove}')], "cannot give a guarantee under add_remove"),
         ([("outcome:", "strata: [field]\noutcome:")], "leave strata out"),
         ([("tables:", "synthetic_sets: 3\ntables:")], "one set of tables"),
         ([("tables:", "rake: [{by: [sex], totals: {f: 1, m: 1}}]\ntables:")], "no weights that could be raked"),
         ([("{name: laplace}", "{name: laplace, bins: 5}")], "has no bins"),
-        ([("tables:", "sampler: {name: grid}\ntables:")], "draws from no posterior"),
+        ([("tables:", "sampler: {name: grid}\ntables:")], "does not draw from a posterior"),
     ],
 )
 def test_what_such_tables_cannot_be_is_refused(edits: list[tuple[str, str]], told: str) -> None:

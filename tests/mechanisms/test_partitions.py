@@ -427,7 +427,7 @@ def test_codes_with_a_gap_are_refused_for_a_level_would_be_made_up() -> None:
         ("name: steps, layers: 1", {}, "1 layers of 3"),
         ("name: steps, layers: 4", {}, "4 layers of 3"),
         ('name: steps, layers: 2, selection: "1"', {}, "nothing is left for counts"),
-        ('name: steps, order: [voted], selection: "1/2"', {}, "selects nothing"),
+        ('name: steps, order: [voted], selection: "1/2"', {}, "nothing is selected"),
         ("name: universal_histogram, layers: 1", {}, "1 layers of 3"),
         (FLAT, {"outcome": "[voted, pay]"}, "'pay' has none"),
         (FLAT + ", bins: {pay: 3}", {}, "'pay' is not an outcome"),

@@ -341,7 +341,7 @@ KINDS = {
         MODELS,
         ["geometric"],
         FAMILY,
-        "is not a class with facts",
+        "is not a class with `facts`",
         "poisson",
         lambda name, _: parsed(geometric_job(name)),
         r"model\.family",
@@ -418,7 +418,7 @@ OF_ONE_KIND = {
     ),
     ("statistic", "plain"): (
         STATISTIC.format(name="faulty", contract="CONTRACT = 2\n    plain = True"),
-        "is plain, as only a count, a mean and a total are",
+        "is `plain`, which only a count, a mean and a total are",
     ),
     ("reader", "a lacking method"): (
         READER.format(contract="CONTRACT = 2").replace("def batches", "def batch"),
@@ -426,7 +426,7 @@ OF_ONE_KIND = {
     ),
     ("weight rule", "words that are no text"): (
         RULE.format(contract="CONTRACT = 2\n    exceeds = 3"),
-        "`exceeds` is not a text",
+        "`exceeds` is not a string",
     ),
 }
 FAULTS = [*product(KINDS, OF_EVERY_KIND), *OF_ONE_KIND]
@@ -500,7 +500,9 @@ def test_a_promise_below_its_loss_and_rounds_of_its_own_are_refused(installed: p
         with pytest.raises(LossExceeded, match="promises ε = 3, and its queries lose 12"):
             mechanism.promise(job)
     installed.setattr(kind, "protect", lambda *_: None)
-    with pytest.raises(Incomplete, match=r"plug-in 'yes_no_counts' of dpdist-counts 1\.2\.0 .* not held to its queries"):
+    with pytest.raises(
+        Incomplete, match=r"plug-in 'yes_no_counts' of dpdist-counts 1\.2\.0 .* not checked against its queries"
+    ):
         mechanism_of(job)
 
 
@@ -538,7 +540,9 @@ def test_a_family_of_a_plugin_passes_the_check_and_is_in_the_schema(installed: p
 
 @pytest.mark.usefixtures("installed")
 def test_a_clamp_of_a_family_with_a_closed_form_alone_is_refused_with_other_mechanisms() -> None:
-    with pytest.raises(JobError, match=r"'geometric' has a closed form alone(.|\n)*use weighted, weighted_e or unweighted"):
+    with pytest.raises(
+        JobError, match=r"'geometric' is fitted only in closed form(.|\n)*use weighted, weighted_e or unweighted"
+    ):
         parsed(geometric_job(mechanism={"name": "censor_uw"}))
 
 
@@ -815,14 +819,14 @@ MUTATED_READERS = {
     "columns in the file's order": (
         "self.table.select(list(columns))",
         "self.table.select([name for name in self.table.column_names if name in columns])",
-        "other columns or types than it states",
+        "columns or types that differ from those it states",
     ),
-    "another number of rows": ("int(self.table.num_rows)", "7", "another number of rows than it states"),
+    "another number of rows": ("int(self.table.num_rows)", "7", "a number of rows that differs from the one it states"),
     "a place kept between readings": (
         "        yield from self.table",
         '        left = self.__dict__.setdefault("left", [])\n        left.append(1)\n'
         "        yield from self.table[len(left) - 1 :]",
-        "another number of rows than it states",
+        "a number of rows that differs from the one it states",
     ),
     "a value in a message": (
         'raise unreadable(self.name, "not',
@@ -901,7 +905,12 @@ MUTATIONS = {
         "noisy = ((yield defined.sums(exact, query, number)) + (yield defined.sums(exact, query, -number))) / 2",
         "exceeds the promise",
     ),
-    "one noise for two sets": ("query", "sums(exact, query, number)", "sums(exact, query, 1)", "give each a number"),
+    "one noise for two sets": (
+        "query",
+        "sums(exact, query, number)",
+        "sums(exact, query, 1)",
+        "give each query a different number",
+    ),
     "exact sums": ("query", 'Draws({"sums": noisy[None]})', 'Draws({"sums": exact[None]})', "takes exact sums"),
     "records in post": (
         "post",

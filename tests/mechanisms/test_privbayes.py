@@ -289,7 +289,7 @@ def test_a_release_has_tables_records_and_measurements(release: Path) -> None:
         (", degree: 4", {}, "a number of at most 3"),
         (", degree: 2, usefulness: 4", {}, "give either degree or usefulness"),
         (", choice: '1'", {}, "nothing is left for the tables"),
-        (", choice: '1/2'", {"outcome": "sex, degree"}, "leave no choice of parents"),
+        (", choice: '1/2'", {"outcome": "sex, degree"}, "there is no choice of parents"),
         (", choice: '1e-6'", {"epsilon": "0.01"}, "less than 1e-6"),
         ("", {"sets": 2}, "releases one set of records"),
         ("", {"kids": 10_000}, "10,001 levels"),

@@ -279,7 +279,7 @@ def test_measurements_and_statement_have_the_sums(release: Path) -> None:
     statement = json.loads((release / "statement.json").read_text())
     told = " ".join(statement["promise"]["assumptions"]) if "promise" in statement else json.dumps(statement)
     assert "kids over all records; kids by degree" in told
-    assert "1/2 of it, and they have discrete Laplace noise with scale 1.33333 units" in told
+    assert "1/2 of ε, and they have discrete Laplace noise with scale 1.33333 units" in told
 
 
 WRONG = {
@@ -309,5 +309,5 @@ def test_levels_that_sums_cannot_tell_apart_are_refused(codes: str, found: str) 
 
 
 def test_a_reference_beside_sums_is_refused() -> None:
-    with pytest.raises(JobError, match="the part of sums beyond the weights' bound is not estimated"):
+    with pytest.raises(JobError, match="sums would not include the estimate for weights beyond the bound"):
         parse_job(job_text("marginals", SUMS, ("kids",)) + "reference: {path: a.parquet, provenance: a public file}\n")

@@ -307,7 +307,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "'race' is not among the columns": (", marginals: [[sex, race], [kids, degree]]", ""),
     "not one column, or two different ones": (", marginals: [[sex, degree, kids]]", ""),
     "'sex' is already listed": (", marginals: [[sex], [sex], [degree, kids]]", ""),
-    "are joined by other marginals already": (", marginals: [[sex, degree], [degree, kids], [sex, kids]]", ""),
+    "are already connected through other marginals": (", marginals: [[sex, degree], [degree, kids], [sex, kids]]", ""),
 }
 
 

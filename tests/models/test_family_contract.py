@@ -194,7 +194,7 @@ class Silent:
 def test_a_family_without_figures_cannot_be_imported() -> None:
     lines = lacking("poisson", Silent)
     assert [line.partition(" has no ")[2].partition(",")[0] for line in lines] == list(FIGURES)
-    assert all(line.endswith("or list it under WITHOUT in dpdist/models/__init__.py") for line in lines)
+    assert all(line.endswith("or list the family under WITHOUT in dpdist/models/__init__.py") for line in lines)
 
 
 def test_privacy_weights_above_one_are_refused() -> None:

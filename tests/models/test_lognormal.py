@@ -499,7 +499,7 @@ def test_a_weight_that_is_a_power_of_the_outcome_is_improper(seed, power, sign):
 def test_a_group_without_any_privacy_weight_left_is_improper():
     model, records = model_of(), some_records()
     alpha = np.where(EVERYWHERE.codes["field"][records.row] == 1, 0.0, 1.0)
-    with pytest.raises(Improper, match="no privacy weight left"):
+    with pytest.raises(Improper, match="all privacy weights in some predictor's group are 0"):
         model.draw(model.statistics(records, alpha), 10, KEY.generator("empty group"))
 
 

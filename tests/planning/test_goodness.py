@@ -116,7 +116,7 @@ def test_a_law_that_does_not_fit_is_named_with_its_figures(law: str, edits: tupl
         assert found.score < said.fit.warn_below
         (caution,) = (one.text for one in found.cautions(said))
         worst = min(found.misfits, key=lambda each: each.within)
-        assert caution.startswith("The lognormal law does not fit the reference: ")
+        assert caution.startswith("The lognormal distribution does not fit the reference: ")
         assert f"{worst.within:.2f} of 12 cells" in caution
         assert f"largest {worst.largest:.2g} at salaries: " in caution
 
@@ -208,7 +208,7 @@ def test_a_job_may_refuse_a_misfit_before_anything_is_spent(files: Path) -> None
         dpdist.run(job(files, "gamma.parquet", REFUSING), files / "ws", files / "now.parquet")
     (problem,) = refused.value.problems
     assert problem.where == "fit.refuse_below"
-    assert "the lognormal law on the reference: 0." in problem.fault
+    assert "the lognormal distribution on the reference: 0." in problem.fault
     assert "cells within 2 standard errors for mean of salary" in problem.fault
     assert problem.allowed == "at least 0.8 for every statistic"
     assert not any((files / "ws").rglob("*.parquet"))
@@ -235,8 +235,8 @@ def test_plan_validate_and_statement_tell_the_fit(files: Path) -> None:
         assert fit["law"] == "lognormal"
         assert {each["statistic"] for each in fit["statistics"]} == {"count", "mean of salary"}
         assert (fit["score"] >= 0.8) is fits
-        assert ("The lognormal law does not fit the reference" in " ".join(statement["cautions"])) is not fits
-        assert all(("law_misfits" in told) is not fits for told in shown.values())
+        assert ("The lognormal distribution does not fit the reference" in " ".join(statement["cautions"])) is not fits
+        assert all(("distribution_misfits" in told) is not fits for told in shown.values())
         assert f"fit to reference {fit['score']:.2f} of 12 cells within 2 standard errors" in shown["plan"]
 
 

@@ -85,7 +85,7 @@ def test_a_file_that_does_not_nest_is_refused_with_an_example(folder: Path) -> N
     rows = pd.read_parquet(folder / "now.parquet")
     rows.loc[0, ["state", "region"]] = ["Texas", "West"]
     rows.to_parquet(folder / "now.parquet")
-    assert refused(folder) == "state 'Texas' lies in region 'South', and public records have it in 'West', too"
+    assert refused(folder) == "state 'Texas' belongs to region 'South', but in public records also to 'West'"
 
 
 def test_columns_in_the_wrong_order_are_named(folder: Path) -> None:
@@ -102,7 +102,7 @@ def test_columns_in_the_wrong_order_are_named(folder: Path) -> None:
 
 def test_a_stated_map_is_held_to_the_public_records(folder: Path) -> None:
     fault = refused(folder, ("hierarchies: {place: [region, state]}", MAP))
-    assert fault == "state 'Utah' lies in region 'South' by the job, and public records have it in 'West', too"
+    assert fault == "state 'Utah' belongs to region 'South' by the job, but in public records also to 'West'"
 
 
 def test_protected_counts_take_the_map_that_is_stated_and_never_look_at_the_file(folder: Path) -> None:
@@ -110,7 +110,7 @@ def test_protected_counts_take_the_map_that_is_stated_and_never_look_at_the_file
     edits = (("substitution}", "add_remove}\npredictors: {protect: {epsilon: '1/4'}}"),)
     stated = (*edits, ("hierarchies: {place: [region, state]}", MAP))
     assert validate(parse_job(text(folder, *stated))).nestings[0].parents[0].tolist() == [0, 0, 0]
-    assert refused(folder, *edits) == "no public record shows in which region a state lies"
+    assert refused(folder, *edits) == "no public record shows to which region a state belongs"
 
 
 def test_a_reference_that_does_not_nest_is_refused(folder: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_reference_that_does_not_nest_is_refused(folder: Path) -> None:
     alike.to_parquet(folder / "before.parquet")
     assert validate(parse_job(text(folder, edit))).nestings[0].parents[0].tolist() == [0, 0, 1]
     pd.concat([alike, before]).to_parquet(folder / "before.parquet")
-    assert refused(folder, edit) == "state 'Utah' lies in region 'West', and public records have it in 'South', too"
+    assert refused(folder, edit) == "state 'Utah' belongs to region 'West', but in public records also to 'South'"
 
 
 def test_priorities_without_an_effect_are_named(folder: Path) -> None:

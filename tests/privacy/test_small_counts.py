@@ -35,7 +35,7 @@ ledger: {total: "1"}
 REASON = "records are simulated"
 ACCEPTED = f'public_frame: {{accepted: "{REASON}"}}\n'
 SIZES = {("a", "f"): 1, ("b", "f"): 2, ("b", "m"): 3, ("c", "m"): 4, ("d", "f"): 40}
-"""Two counts below 3, one of them of one record; three below 4."""
+"""Two counts below 3, one of them with a single record; three below 4."""
 
 
 def survey(folder: Path, sizes: dict[tuple[str, str], int] = SIZES) -> Path:
@@ -56,7 +56,7 @@ def test_validate_and_plan_say_how_many_counts_are_small_and_what_helps(
     shown = " ".join(done.output.replace("│", " ").split())
     assert done.exit_code == 0, done.output
     assert f"{few} of 5 published sample counts are below" in shown
-    assert "1 of them of one record" in shown
+    assert "1 of them with a single record" in shown
     assert "coarser levels" in shown
     assert "adjacency: add_remove" in shown
     assert "predictors: {protect:" in shown
@@ -75,7 +75,9 @@ def test_what_helps_is_what_the_mechanism_takes(tmp_path: Path) -> None:
 def test_a_run_refuses_them_before_it_spends_or_writes(tmp_path: Path) -> None:
     """Nothing is charged and no folder is made; control: sizes of 3 and more."""
     path, work = survey(tmp_path), tmp_path / "ws"
-    with pytest.raises(JobError, match="2 of 5 published sample counts are below 3, 1 of them of one record") as caught:
+    with pytest.raises(
+        JobError, match="2 of 5 published sample counts are below 3, 1 of them with a single record"
+    ) as caught:
         dpdist.run(parse_job(JOB), work, path)
     assert caught.value.exit_code == 2
     assert not (tmp_path / "ledger.sqlite").exists()
@@ -100,7 +102,10 @@ def test_a_package_crosses_tables_and_states_small_counts_that_no_table_asks_for
     stated = done.statement["public_frame"]
     assert (stated["counts"], stated["below"], stated["of_one_record"], stated["frame_minimum"]) == (5, 2, 1, 3)
     assert "accepted" not in stated
-    assert "2 of 5 published sample counts are below 3, 1 of them of one record; published, because" in stated["in_words"]
+    assert (
+        "2 of 5 published sample counts are below 3, 1 of them with a single record; published, because"
+        in stated["in_words"]
+    )
     assert any("2 of 5 published sample counts are below 3" in note and "frame_minimum" in note for note in heard)
     with pytest.raises(JobError, match="2 of 5 published sample counts are below 3"):
         dpdist.run(parse_job(PACKAGE + "frame_minimum: 3\n"), tmp_path / "refused", path)
@@ -165,7 +170,7 @@ def test_counts_of_few_households_are_small_however_many_records_they_have(tmp_p
     households = pd.read_parquet(path).groupby(["ward", "sex"])["household"].nunique()
     assert ((households < 3).sum(), (households == 1).sum(), len(households)) == (4, 4, 8)
     dpdist.run(parse_job(JOB), tmp_path / "records", path)
-    found = "4 of 8 published sample counts are of fewer than 3 units \\(column household\\), 4 of them of one"
+    found = "4 of 8 published sample counts are below 3 units \\(column household\\), 4 of them with a single unit"
     with pytest.raises(JobError, match=found):
         dpdist.run(parse_job(JOB.replace("clinic", "homes") + HOUSEHOLDS), tmp_path / "ws", path)
     assert not (tmp_path / "ws" / "public").exists()
@@ -178,14 +183,14 @@ def test_the_statement_has_no_figure_of_households(tmp_path: Path) -> None:
     path, text = homes(tmp_path), JOB + HOUSEHOLDS + ACCEPTED
     (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
     shown = CliRunner().invoke(app, ["validate", str(tmp_path / "job.yaml"), "--input", str(path)]).output
-    assert "4 of 8 published sample counts are of fewer than 3 units (column household)" in " ".join(
+    assert "4 of 8 published sample counts are below 3 units (column household)" in " ".join(
         shown.replace("│", " ").split()
     )
     for opened in (dpdist.run(parse_job(text), tmp_path / "ws", path), dpdist.publish(tmp_path / "ws")):
         said = opened.statement["public_frame"]
         assert set(said) == {"in_words", "frame_minimum", "accepted"}
         assert said["in_words"].startswith(
-            "Published sample counts may be of fewer than 3 units (column household). They are accepted"
+            "Some published sample counts may be smaller than 3 units (column household). They are accepted"
         )
     frame = pd.read_parquet(tmp_path / "ws" / "public" / "released" / "frame.parquet")
     assert set(frame["count"]) == {5}, "nothing else of households is published"

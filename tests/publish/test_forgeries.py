@@ -304,4 +304,4 @@ def test_a_folder_of_other_versions_is_compared_and_each_difference_is_named(pub
     vouch(folder)
     found = verify_folder(folder)
     assert found.problems == []
-    assert any(line.startswith(f"that {table} is as here") for line in found.unchecked)
+    assert any(line.startswith(f"that {table} is as this version makes it") for line in found.unchecked)

@@ -164,7 +164,7 @@ def test_several_changes_are_counted_and_a_run_makes_them_good(job: Job, workspa
     assert public_files(workspace) == before
 
 
-MANIFESTS = {None: "no such file", "{": "not valid JSON", "[]": "a JSON list", '{"files": 1}': "no table of files"}
+MANIFESTS = {None: "no such file", "{": "not valid JSON", "[]": "a JSON list", '{"files": 1}': "no list of files"}
 
 
 @pytest.mark.parametrize(("manifest", "found"), MANIFESTS.items())

@@ -171,7 +171,7 @@ def test_releases_that_make_no_series_are_refused(periods: list[Path], tmp_path:
     shutil.copytree(again / "public", held)
     (held / UNFIT).write_text("A study.\n")
     refused = {
-        (periods[0],): "a series of one release",
+        (periods[0],): "only one release",
         (other, periods[0]): "is of 'large', and",
         (periods[0], again): "are both of 2020",
         (apart, periods[0]): "no two releases have a table in common",

@@ -100,7 +100,7 @@ def test_a_choice_whose_noise_is_too_large_is_refused_before_anything_is_spent(t
         if fits:
             dpdist.validate(job, people)
             continue
-        with pytest.raises(JobError, match="beside which sums are not exact"):
+        with pytest.raises(JobError, match="at which sums are no longer exact"):
             dpdist.run(job, tmp_path / "work", people)
         assert not (tmp_path / "work" / "public").exists()
 

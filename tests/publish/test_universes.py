@@ -136,7 +136,7 @@ REFUSED = {
     ),
     "column": ({"wrk": ["full"]}, [], "column 'wrk' is not declared", "did you mean 'work'?"),
     "number": ({"salary": [1000]}, [], "'salary' has bounds", "name another column"),
-    "by one": ({"work": ["full"]}, ["work"], "one level is in the universe", "leave the column out of by"),
+    "by one": ({"work": ["full"]}, ["work"], "only one level of it is in the universe", "leave the column out of by"),
 }
 
 
@@ -151,7 +151,7 @@ def test_a_universe_that_is_none_is_refused(case: str, tmp_path: Path) -> None:
 
 def test_a_model_must_distinguish_the_columns_of_a_universe(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"model": {"family": "lognormal", "predictors": ["sex"]}, "reference": None}
-    with pytest.raises(JobError, match="the model does not distinguish 'work'"):
+    with pytest.raises(JobError, match="the model does not use 'work'"):
         parse_job(job(tmp_path, "weighted", **keys))
 
 

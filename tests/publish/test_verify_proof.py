@@ -198,7 +198,7 @@ def test_a_release_without_a_record_is_one_of_an_earlier_version(public: Path) -
     vouch(public)
     done = CliRunner().invoke(app, ["verify", str(public)])
     assert done.exit_code == 0
-    assert "not checked: the claim by its queries: the release has no proof record" in done.output
+    assert "not checked: the claim, from its queries: the release has no proof record" in done.output
 
 
 def test_the_record_follows_from_the_job_and_not_from_the_file(released: Path, tmp_path: Path) -> None:

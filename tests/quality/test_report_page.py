@@ -439,6 +439,6 @@ def test_a_page_that_is_too_heavy_loses_all_figures_of_its_excess_at_once() -> N
     assert _lighter(made, 35)
     assert [len(section.figures) for section in made] == [2, 0]
     assert len(made[1].sentences) == 3
-    assert made[0].sentences == ["Left out, as the page would be too heavy: a 2."]
+    assert made[0].sentences == ["Left out, because the page would be too large: a 2."]
     assert _lighter(made, 1_000)
     assert not _lighter(made, 0)

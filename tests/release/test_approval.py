@@ -148,7 +148,7 @@ def test_a_job_that_lists_keys_is_approved_under_one_of_them_alone(folder: Path)
     assert approve(folder, "--key", f"{folder}/head", "--reason", "fine").exit_code == 0
     name = PublicKey.parse(public_key(folder, "head")).name
     said = dpdist.open_release(folder / "ws").statement["approval"]
-    assert said.endswith(f"These keys may approve: {name}.")
+    assert said.endswith(f"The approval must be signed with one of these keys: {name}.")
     assert name in (folder / "ws" / "public" / "index.html").read_text()
 
 
@@ -162,7 +162,7 @@ def test_verify_wants_the_signature_of_a_listed_key(folder: Path) -> None:
     assert dpdist_does("verify", f"{public}").exit_code == 0
     dpdist_does("keygen", f"{folder}/third")
     done = dpdist_does("sign", f"{public}", "--key", f"{folder}/third")
-    assert (done.exit_code, "is none of them" in done.output) == (1, True), done.output
+    assert (done.exit_code, "is not one of them" in done.output) == (1, True), done.output
     (public / "manifest.json.minisig").unlink()
     assert dpdist_does("verify", f"{public}").output.startswith("manifest.json.minisig: signed by none of the keys")
 
@@ -170,7 +170,7 @@ def test_verify_wants_the_signature_of_a_listed_key(folder: Path) -> None:
 def test_without_a_list_statement_and_page_say_that_any_key_will_do(folder: Path) -> None:
     run(folder)
     assert approve(folder, "--key", f"{folder}/other", "--reason", "fine").exit_code == 0
-    anybody = "The job lists no keys, so any key may approve."
+    anybody = "The job lists no keys, so the approval may be signed with any key."
     assert dpdist.open_release(folder / "ws").statement["approval"].endswith(anybody)
     assert anybody in (folder / "ws" / "public" / "index.html").read_text()
     assert dpdist.parse_job(WANTED).public["approval"] == "required", "what was published before reads and resumes"

@@ -226,10 +226,14 @@ def test_a_calibration_that_cannot_be_written_is_refused_before_it_is_tuned(
 
 NOTHING = [
     ("censor_uw", {"reference": ""}, "has no constants that could be tuned"),
-    ("centred", {}, "halves of one file do not drift"),
+    ("centred", {}, "there is none between halves of one file"),
     ("censor_w", {"reference": ""}, "no reference"),
     ("censor_w", {"reference": "reference: {path: before.parquet}"}, "period is not stated"),
-    ("weighted, weights: linear", {"epsilon": "0.000001", "reference": ""}, "no constants bring every stratum"),
+    (
+        "weighted, weights: linear",
+        {"epsilon": "0.000001", "reference": ""},
+        "no constants bring the bound below the target",
+    ),
 ]
 
 

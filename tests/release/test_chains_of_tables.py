@@ -185,7 +185,7 @@ def test_sums_are_published_under_the_limits_of_their_measurement_alone(
     monkeypatch.setattr(verifying, "version_of", lambda package: "99.0")
     assert problems(first / "public") == [], "of another version it is no fault"
     (told,) = [text for text in verifying.remade(first / "public").unchecked if "chooses limits that differ" in text]
-    assert told.startswith("that released/set-1.json is as here from released/")
+    assert told.startswith("that released/set-1.json is as this version makes it from released/")
     cells._system_of.cache_clear()
 
 

@@ -134,7 +134,8 @@ def _reported(workspace: Path) -> None:
 def test_no_damaged_evaluation_is_read(reading: str, charged: tuple[Path, Job], workspace: Path) -> None:
     for _ in flips(workspace / "confidential" / "evaluation" / "counts.parquet", 23):
         with pytest.raises(
-            WorkspaceError, match=r"evaluation/counts.parquet .*(?s:.)*`dpdist run` that made it makes it again"
+            WorkspaceError,
+            match=r"evaluation/counts.parquet .*(?s:.)*run the same `dpdist run` command again: it makes the file again",
         ):
             READINGS[reading](workspace)
     READINGS[reading](workspace)  # control

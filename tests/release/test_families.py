@@ -201,7 +201,7 @@ CONTRADICTIONS = [
     ("beta", {"sampler": "{name: exact}"}, "'beta' has no exact sampler"),
     ("beta", {"bounds": "[0, 2]"}, "bounds outside the range of 'beta'"),
     ("poisson", {"bounds": "[-1, 5]"}, "bounds outside the range of 'poisson'"),
-    ("poisson", {"sampler": "{name: exact, chains: 2}"}, "makes independent draws and has no chains"),
+    ("poisson", {"sampler": "{name: exact, chains: 2}"}, "makes independent draws, so it has no chains"),
 ]
 
 

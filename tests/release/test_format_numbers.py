@@ -102,7 +102,7 @@ def test_of_a_mechanism_that_is_no_more_it_is_not_published_again_and_says_who_c
     assert {path: content for path, content in after.items() if path.suffix != ".lock"} == before
     done = CliRunner().invoke(app, ["verify", str(folder)])
     assert done.exit_code == 0, done.output
-    assert "dpdist 0.2 has 'reference_tables', and makes them again" in " ".join(done.output.split())
+    assert "dpdist 0.2, which has 'reference_tables', can make them again" in " ".join(done.output.split())
     shown = CliRunner().invoke(app, ["report", str(tmp_path / "workspace")])
     assert "reference_tables" in json.loads((folder / "released" / "job.json").read_text())["mechanism"]["name"]
     assert shown.exit_code == 0, shown.output
@@ -225,7 +225,11 @@ def test_a_release_of_a_later_format_is_refused_by_name(
 
 @pytest.mark.parametrize(
     ("number", "fault"),
-    [(files.JOB + 1, "which a dpdist later than"), (0, "which no dpdist writes"), ('"one"', "which no dpdist writes")],
+    [
+        (files.JOB + 1, "which a dpdist later than"),
+        (0, "which no version of dpdist writes"),
+        ('"one"', "which no version of dpdist writes"),
+    ],
 )
 def test_a_job_of_another_format_is_refused_alone(number: object, fault: str) -> None:
     """Its other keys are not judged: a later dpdist may know them. Control: today's number changes nothing."""

@@ -171,7 +171,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "half a job": (edited(lambda held: held.pop("tables"), JOB), "job.json: tables"),
     "a job with a key of its own": (edited(said(1, "\x1b[2J"), JOB), r'job.json: "\\u001b\[2J"'),
     "a manifest that is a list": (text(MANIFEST, "[]"), "manifest.json: a JSON list"),
-    "a manifest without files": (text(MANIFEST, '{"files": 3}'), "manifest.json: no table of files"),
+    "a manifest without files": (text(MANIFEST, '{"files": 3}'), "manifest.json: no list of files"),
     "a manifest without end": (text(MANIFEST, DEEP), "manifest.json: values nested too deeply"),
     "a way out of the folder": (listed(said("0" * 64, "released/../../secret")), "the file name 'released/../../secret'"),
     "a way out from the start": (listed(said("0" * 64, "../secret")), "the file name '../secret'"),

@@ -164,7 +164,7 @@ def test_the_synthetic_file_has_the_public_counts_and_tables_have_errors(release
 
 WRONG = [
     ("censor_uw", {"column": ", missing: drop"}, "the number of records left after"),
-    ("censor_uw, fallback: pool", {}, "whether a fallback is taken depends on the records"),
+    ("censor_uw, fallback: pool", {}, "whether a fallback is used depends on the records"),
     ("censor_uw, weights: linear", {}, "leaves every privacy weight at 1"),
     ("unweighted, weights: linear", {}, "leaves every privacy weight at 1"),
     ("censor_w, weights: fixed_point", {}, "use one of cluster, inverse, linear"),
@@ -175,10 +175,10 @@ WRONG = [
     ("censor_uw", {"model": "null"}, "'censor_uw' fits a likelihood, and none is stated"),
     ("censor_uw, bins: 8", {}, "has no bins"),
     ("perturbed_histogram, weights: linear", {}, "leaves every privacy weight at 1"),
-    ("perturbed_histogram", {"sampler": "sampler: {name: grid}"}, "draws from no posterior"),
+    ("perturbed_histogram", {"sampler": "sampler: {name: grid}"}, "does not draw from a posterior"),
     ("perturbed_histogram", {"log_lik": "always"}, "has no posterior"),
     ("perturbed_histogram", {"column": ""}, "state outside: clip"),
-    ("censor_uw", {"adjacency": "add_remove"}, "add_remove cannot be promised"),
+    ("censor_uw", {"adjacency": "add_remove"}, "cannot give a guarantee under add_remove"),
 ]
 
 
@@ -190,7 +190,7 @@ def test_contradictions_of_mechanisms_are_named(mechanism: str, said: dict[str, 
 
 def test_a_clamp_needs_another_sampler_than_closed_forms_and_a_proper_prior() -> None:
     poisson = text("censor_uw", model="{family: poisson}", sampler="sampler: {name: exact}").replace("[0, 1]", "[0, 100]")
-    with pytest.raises(JobError, match="no closed form is left"):
+    with pytest.raises(JobError, match="which then has no closed form"):
         parse_job(poisson)
     lognormal = text("censor_uw", model="{family: lognormal}", sampler="sampler: {name: stan}")
     with pytest.raises(JobError, match="improper prior"):

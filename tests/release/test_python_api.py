@@ -165,8 +165,8 @@ def test_a_column_by_name_is_its_weighted_mean(release: dpdist.Release) -> None:
     [
         ("income", "no numeric column 'income'"),
         ("sex", "no numeric column 'sex'"),
-        (lambda records: records["salary"].mean(), "gave a float"),
-        (lambda records: (1.0, 2.0, 3.0), "gave a tuple"),
+        (lambda records: records["salary"].mean(), "returned a float"),
+        (lambda records: (1.0, 2.0, 3.0), "returned a tuple"),
         (lambda records: (1.0, -1.0), r"gave \(1, -1\)"),
         (lambda records: (np.nan, 1.0), r"gave \(nan, 1\)"),
     ],
@@ -307,7 +307,7 @@ def test_draws_of_a_posterior_are_opened(release: dpdist.Release, workspace: Pat
     values = tensor["log_lik"].load()
     assert (np.isnan(values).all(("chain", "draw")) == (values["record"] < 0)).all()
     for open_ in (dpdist.open_posterior, dpdist.open_log_lik):
-        with pytest.raises(dpdist.WorkspaceError, match="it keeps no"):
+        with pytest.raises(dpdist.WorkspaceError, match="it has no"):
             open_(workspace)
 
 

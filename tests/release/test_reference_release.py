@@ -306,11 +306,11 @@ def test_a_reference_that_is_not_there_is_named(files: Path, tmp_path: Path) -> 
 WRONG = [
     ("censor_uw", "fixes nothing on a reference"),
     ("unweighted", "fixes nothing on a reference"),
-    ("weighted, weights: none", "nothing is fixed on a reference"),
+    ("weighted, weights: none", "nothing is tuned on a reference"),
     ("censor_w, drift: 0.1", "has no drift"),
     ("censor_w, aim: 0.5", "has no aim"),
     ("centred, drift: 0.7", "a number of at most 0.66"),
-    ("centred, fallback: pool", "whether a fallback is taken"),
+    ("centred, fallback: pool", "whether a fallback is used"),
     ("centred, weights: linear", "leaves every privacy weight at 1"),
 ]
 
@@ -328,7 +328,7 @@ def test_a_spurious_mode_is_found_on_the_reference_before_anything_is_released(
     said = job(files, "centred", epsilon="1")
     with monkeypatch.context() as patch:
         patch.setattr("dpdist.mechanisms.pseudo_posterior.on_reference.power", lambda *_: 1.0)
-        with pytest.raises(DataError, match="a spurious mode wins") as told:
+        with pytest.raises(DataError, match="a spurious mode dominates") as told:
             dpdist.run(said, tmp_path / "without")
     assert [problem.where for problem in told.value.problems] == ["stratum north", "stratum south"]
     assert not (tmp_path / "without" / "public").exists()

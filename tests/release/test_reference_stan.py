@@ -118,7 +118,7 @@ def test_a_users_program_may_clamp_without_a_reference(mechanism: str, files: Pa
 def test_a_program_that_does_not_clamp_as_it_must_is_refused_on_the_reference(
     wrong: int, files: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ProgramError, match="does not weigh a record by the clamped log likelihood"):
+    with pytest.raises(ProgramError, match="does not use the clamped log likelihood of a record"):
         dpdist.run(job(files, USER.format(wrong=wrong)), tmp_path / "work")
     assert not (tmp_path / "work" / "public").exists()
 

@@ -92,7 +92,9 @@ def test_a_policy_that_fails_names_the_stratum_and_no_figure(tmp_path: Path) -> 
         "doctorates_stan",
         **{"strata: [field]": "strata: []", "[field, sex], m": "[sex], m", "policy: warn": "policy: fail, ess: 100000"},
     )
-    with pytest.raises(dpdist.core.errors.FitError, match="missed the job's diagnostics, in 2 attempts") as told:
+    with pytest.raises(
+        dpdist.core.errors.FitError, match="did not meet the job's limits on diagnostics, in 2 attempts"
+    ) as told:
         dpdist.run(job, tmp_path / "work")
     assert "ESS" not in str(told.value)
     assert not (tmp_path / "work" / "public").exists()

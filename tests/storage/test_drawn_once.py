@@ -94,7 +94,7 @@ def test_a_draw_that_fails_leaves_nothing(space: Workspace) -> None:
         ({"law": "gaussian"}, r"law \(laplace there, gaussian here\)"),
         ({"scale": "3"}, r"scale \(3/2 there, 3 here\)"),
         ({"size": "4"}, r"size \(5 there, 4 here\)"),
-        ({"query": "c"}, r"something else: what is summed \(limits, units or bins\)\n"),
+        ({"query": "c"}, r"something else: the terms that are summed \(limits, units or bins\)\n"),
         ({"sums": "c"}, r"something else: the exact sums\n"),
         ({"query": "c", "sums": "c"}, r"units or bins\); the exact sums\n"),
         ({"dpdist": "0.2.0"}, r"dpdist \(0.1.0 there, 0.2.0 here\)"),

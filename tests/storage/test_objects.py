@@ -142,7 +142,7 @@ def test_credentials_from_a_mounted_file_are_read_again_when_they_are_replaced(
     assert "cannot be read" in refused().fault
     mounted.write_text("[default]\naws_access_key_id = only\n")
     error = refused()
-    assert "no whole profile [default]" in error.fault
+    assert "no complete profile [default]" in error.fault
     assert "only" not in str(error).replace("only,", "")
     key, secret = users["may"]
     mounted.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
@@ -158,7 +158,7 @@ def test_credentials_from_a_mounted_file_are_read_again_when_they_are_replaced(
         ("s3://", "no bucket"),
         ("s3://bucket/a//b", "an empty part"),
         ("s3://bucket/../b", "an empty part"),
-        (Path("s3://bucket/prefix"), "has lost a slash"),
+        (Path("s3://bucket/prefix"), "a slash is missing"),
     ],
 )
 def test_a_url_that_names_no_place_is_refused_and_not_repeated_with_a_secret(place: str | Path, found: str) -> None:

@@ -183,7 +183,7 @@ def test_an_object_that_is_not_what_its_mark_tells_of_loses_the_mark(view: View)
         return
     here.store.upload([write(path, "wrong")])
     there = view()
-    with pytest.raises(WorkspaceError, match="parts/a is missing, or its checksum is not that of its mark"):
+    with pytest.raises(WorkspaceError, match="parts/a is missing, or its checksum differs from that in its mark"):
         there.take_units(["unit"])
     assert not view().finished("unit")
 

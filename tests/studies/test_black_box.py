@@ -117,7 +117,7 @@ def test_files_that_differ_in_more_than_a_unit_are_refused(pair: tuple[Any, Path
 
 def test_too_few_releases_and_mechanisms_without_a_promise_are_refused(pair: tuple[Any, Path, Path]) -> None:
     job, near, far = pair
-    with pytest.raises(JobError, match="it takes --runs"):
+    with pytest.raises(JobError, match="use --runs"):
         loss_between(job | {"budget": {"epsilon": "3"}}, near, far, 30)
     columns = {
         name: {key: value for key, value in rules.items() if key != "outside"} for name, rules in job["columns"].items()
@@ -134,4 +134,4 @@ def test_the_command_takes_a_run_or_a_job_with_two_files(pair: tuple[Any, Path, 
         assert "--black-box JOB --neighbours FILE FILE" in " ".join(result.output.split())
     both = CliRunner().invoke(app, ["audit", "ws", "--draws", "100", "--holdout", "people.csv"])
     assert both.exit_code == 2
-    assert "--holdout and --draws are audits of their own" in " ".join(both.output.split())
+    assert "--holdout and --draws are different audits" in " ".join(both.output.split())

@@ -189,7 +189,7 @@ def test_small_counts_that_a_run_refuses_are_told(tmp_path: Path, rehearsed: tup
     job = parse_job(JOB.replace("south, east]", "south, east, west]").replace("earlier", f"{tmp_path}/few"))
     best = candidates(job, "earlier.parquet", PUBLIC)[0][0]
     told = small(best, in_thirds(job, public_source(job, None), None))
-    assert told.startswith("1 of 4 published sample counts are below 3, 0 of them of one record")
+    assert told.startswith("1 of 4 published sample counts are below 3, 0 of them with a single record")
     made = rehearsed[1]
     assert made.caution == ""
     assert all("Caution" not in text for text in (page(made), write_recommended(made, tmp_path)))
@@ -336,7 +336,7 @@ def test_what_is_not_good_enough_is_not_called_recommended(rehearsed: tuple[Path
     bad = made._replace(findings=made.findings._replace(good=False))
     good = made._replace(findings=made.findings._replace(good=True))
     for text in (page(bad), write_recommended(bad, folder / "out")):
-        assert "None is good enough; the least bad is: " in text
+        assert "None is good enough; the best is: " in text
         assert "Recommended: " not in text
     assert all("Recommended: " in text for text in (page(good), write_recommended(good, folder / "out")))
 

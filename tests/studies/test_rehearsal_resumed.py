@@ -28,7 +28,7 @@ from dpdist.studies.rehearsal import Results, claimed, rehearse
 from dpdist.studies.rehearsal_trials import Candidate, Trial
 
 STORED = ".dpdist-rehearsal"
-USED_AGAIN = "The folder holds {} results of an interrupted rehearsal: those of this job, file and version are used again."
+USED_AGAIN = "The folder has {} results of an interrupted rehearsal: those for this job, file and version are used again."
 RESULTS = ("recommended.yaml", "index.html", "confirmation.csv", "rehearsal.csv")
 CANDIDATE = Candidate("a", {}, "none", True, {}, ())
 JOB = FULL_JOB.replace("  weight: {bounds: [1, 200], outside: clip}\n", "")

@@ -264,7 +264,7 @@ def test_whole_numbers_that_are_no_level_count_in_the_nearest_one(text: bool, mi
     numbers = {"salary": [20.0] * 6, "weight": [1.0] * 6}
     column = {"levels": [1, 2, 5], "missing": missing}
     found, findings = checked(make_job(column | {"outside": "clip"}), batch(text, sex=sizes, **numbers), text)
-    assert (findings.problems, findings.removed) == ({}, {"sex: no level, counted in the nearest one": 4})
+    assert (findings.problems, findings.removed) == ({}, {"sex: not a level, counted as the nearest one": 4})
     assert found.codes["sex"].tolist() == [0, 0, 1, 2, 2, 2]
     _, findings = checked(make_job(column), batch(text, sex=sizes, **numbers), text)
     assert [(fault, count) for _, fault, count, *_ in told(findings)] == [("values that are not declared levels", 4)]

@@ -70,7 +70,7 @@ def test_another_encoding_is_named_with_the_line_that_reads_the_file(
     path = written(tmp_path, text.encode(encoding))
     found = problem(job, path)
     assert (found.where, found.fault, found.allowed) == ("file", "bytes that are not UTF-8", "text in UTF-8")
-    added = f"add encoding: {encoding} beside its path, as in {{path: survey.csv, encoding: {encoding}}}"
+    added = f"add encoding: {encoding} next to its path, as in {{path: survey.csv, encoding: {encoding}}}"
     assert found.remedy == f"{added}; where --input names it: --set 'input.encoding={encoding}'"
     assert found.places[0].startswith("line ")
     said = parse_job(TEXT.replace("Brest]", "Brest, Brest \u2013]") + f"input: {{path: {path}, encoding: {encoding}}}")
@@ -208,7 +208,7 @@ def test_a_file_in_utf8_that_is_declared_otherwise_is_recognised_by_its_columns(
     path, own = written(tmp_path, OLD.encode()), parse_job(ACCENTED).model_copy(update={"input": Input(encoding=encoding)})
     found = refused(own, path)
     assert (found.where, found.allowed) == ("âge", "text in UTF-8")
-    assert "write encoding: utf-8 beside its path" in found.remedy
+    assert "write encoding: utf-8 next to its path" in found.remedy
     plain = parse_job(ACCENTED.replace("âge", "age")).model_copy(update={"input": Input(encoding=encoding)})
     by_level = refused(plain, written(tmp_path, OLD.replace("âge", "age").encode()))
     assert (by_level.where, by_level.allowed, by_level.count) == ("age", "text in UTF-8", 3)

@@ -83,7 +83,7 @@ def test_truncation_keeps_the_first_records_of_the_file_whatever_its_batches(bat
     kept = np.concatenate([each.row for each in checked_batches(said, open_source(said, path), findings)])
     expected = np.flatnonzero(frame.groupby("household").cumcount() < 5)
     assert kept.tolist() == expected.tolist()
-    assert findings.removed == {"household: beyond 5 records of one, left out": 4}
+    assert findings.removed == {"household: beyond the first 5 records of a unit, left out": 4}
     without = frame[frame["household"] != 3]
     without.to_parquet(path)
     rest = np.concatenate([without.index[each.row] for each in checked_batches(said, open_source(said, path))])
@@ -115,7 +115,10 @@ def test_the_statement_the_noise_and_the_ledger_are_of_the_household(tmp_path: P
     assert "all records with the same value of that column, at most 5." in said["privacy_unit_in_words"]
     assert "of the records of one household (at most 5)" in said["adjacency_in_words"]
     domain = said["domain"]
-    assert "household: not missing, every identifier always spelled alike, and at most 5 records of one household" in domain
+    assert (
+        "household: not missing, and each identifier always spelled in the same way, and at most 5 records of one household"
+        in domain
+    )
     assert "which records belong to the same household" in said["not_protected"]
     assert any("1/5 of it" in line for line in said["assumptions"])
     assert said["headline"].startswith("cost and weight of all records of one household;")
@@ -133,7 +136,7 @@ def test_the_statement_the_noise_and_the_ledger_are_of_the_household(tmp_path: P
 def test_a_truncated_file_has_its_bias_among_the_cautions(tmp_path: Path) -> None:
     said = dpdist.run(job(TRUNCATED), tmp_path / "ws", survey(tmp_path, 9)).statement
     assert any("only the first 5 in the file are used" in caution for caution in said["cautions"])
-    assert "household: not missing, every identifier always spelled alike" in said["domain"]
+    assert "household: not missing, and each identifier always spelled in the same way" in said["domain"]
 
 
 NOT_STRICT = [
@@ -173,7 +176,7 @@ def test_the_column_of_a_unit_has_no_other_role(column: str) -> None:
 
 
 def test_a_budget_too_small_for_one_of_many_records_is_refused() -> None:
-    with pytest.raises(JobError, match="10000 records of a unit leave less than 1e-6"):
+    with pytest.raises(JobError, match="with 10000 records per unit, less than 1e-6 is left"):
         job(UNIT.replace("most: 5", "most: 10000"), JOB.replace('epsilon: "1"', 'epsilon: "0.001"'))
 
 
@@ -181,7 +184,7 @@ def test_histograms_too_small_for_one_of_many_records_are_refused() -> None:
     """Control: the same part of the budget for households of five."""
     text = JOB + 'reference: {histogram: {epsilon: "0.001"}}\n'
     assert job(UNIT, text)
-    with pytest.raises(JobError, match="records of a unit leave less"):
+    with pytest.raises(JobError, match="records per unit, less"):
         job(UNIT.replace("most: 5", "most: 10000"), text)
 
 
@@ -250,7 +253,7 @@ def test_a_file_with_two_spellings_of_what_may_be_one_unit_is_refused(
 ) -> None:
     """Taken for two, one household has 2ε; taken for one, a second household decides which records of the first count."""
     _, found = checked(named([*names[:1] * 4, *names[1:] * 4]), tmp_path / f"homes.{suffix}", beyond)
-    assert found == ["names of units that differ in spelling alone"]
+    assert found == ["names of units that differ only in spelling"]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -267,7 +270,7 @@ def test_a_refused_spelling_names_rows_and_no_value(beyond: str, tmp_path: Path)
     named(["8675309", "3", "08675309"]).to_csv(path, index=False, quoting=1)
     with pytest.raises(DataError) as caught:
         dpdist.run(job(UNIT.replace("most: 5", f"most: 5, beyond: {beyond}")), tmp_path / "ws", path)
-    assert "household: names of units that differ in spelling alone (line 4)" in str(caught.value)
+    assert "household: names of units that differ only in spelling (line 4)" in str(caught.value)
     assert "8675309" not in str(caught.value)
     assert not (tmp_path / "ws").exists()
 
@@ -279,7 +282,7 @@ def test_a_numeric_column_names_units_by_whole_numbers(tmp_path: Path) -> None:
     for wrong in (1.5, 2.0**53 + 2, np.inf):
         kept, found = checked(named([1.0, wrong]), tmp_path / "w.parquet", "refuse")
         assert (kept, len(found)) == (1, 1)
-        assert "names no unit" in found[0]
+        assert "cannot identify a unit" in found[0]
 
 
 @pytest.mark.parametrize("name", [" ", "\u200b", "\u3000"])

@@ -13,8 +13,8 @@ from dpdist.job.mechanism import Contradiction, listed, near_column
 from dpdist.job.yaml_lines import Where
 
 WITHOUT_A_WEIGHT = (
-    "leave this out: no record is dropped for its own weight, and not every mechanism clips weights. Records without a "
-    "weight: delete them from the file; or mark them in a column of it and of any reference, and keep the others: "
+    "leave this out: no record is dropped because of its weight, and not every mechanism clips weights. If records have "
+    "no weight, delete them from the file; or mark them in a column, also in any reference, and keep the others: "
     "universe: [{column: …, keep: […]}]"
 )
 """What to do about records that have no weight. The universe cannot depend on the weight."""
@@ -58,14 +58,14 @@ def categories(job: Job) -> Iterator[Contradiction]:
             elif job.columns[name].levels is None:
                 yield Contradiction(
                     (*path, i),
-                    f"column '{name}' has bounds, but a category with levels is needed here",
+                    f"column '{name}' has bounds, but a column with levels is needed here",
                     "name another column",
                 )
             if name in names[:i]:
                 yield Contradiction((*path, i), f"'{name}' is named twice", "delete one")
     for i, name in enumerate(job.likelihood_predictors):
         if name in job.strata:
-            yield Contradiction(("model", "predictors", i), f"'{name}' is constant within a stratum", "leave it out")
+            yield Contradiction(("model", "predictors", i), f"'{name}' has only one value within a stratum", "leave it out")
     for name in job.categories:
         if name in WRITTEN:
             yield Contradiction(
@@ -147,12 +147,13 @@ def _further_design(job: Job) -> Iterator[Contradiction]:
             continue
         column, path = job.columns[name], ("columns", name)
         if column.missing == "category":
-            fault = f"'{name}' is a column of the design, and records without a value would be one group"
+            fault = f"'{name}' is a column of the survey design, and all records without a value would form one group"
             yield Contradiction((*path, "missing"), fault, "use missing: drop, or complete the column")
         if column.outside == "clip" or column.zeros == "drop":
             key = "outside" if column.outside == "clip" else "zeros"
             fault = (
-                f"'{name}' is a column of the survey design, whose values are neither moved to a bound nor dropped as zeros"
+                f"'{name}' is a column of the survey design, and its values are neither moved to a bound nor dropped "
+                "as zeros"
             )
             yield Contradiction((*path, key), fault, "leave it out, and declare every value that the file may have")
 
@@ -171,7 +172,7 @@ def _replicates_and_populations(job: Job) -> Iterator[Contradiction]:
         )
     if len(job.survey.fpc) == 2 and psu is None:
         yield Contradiction(
-            ("survey", "fpc"), "a second population size belongs to a PSU", "name survey.psu, or one column"
+            ("survey", "fpc"), "a second population size is for PSUs, and none are named", "name survey.psu, or one column"
         )
     for i, name in enumerate(job.survey.fpc):
         if name in (*outcomes, weight, psu, *job.categories) or name in job.survey.fpc[:i]:
@@ -204,7 +205,7 @@ def universe(job: Job) -> Iterator[Contradiction]:
         if keep.column in (*job.outcomes, job.survey.weight or ""):
             yield Contradiction(
                 ("universe", i, "column"),
-                "a universe may not depend on the outcome or the weight",
+                "the universe must not depend on the outcome or the weight",
                 "filter by another column",
             )
 
@@ -243,10 +244,10 @@ def constant_weights(job: Job) -> Iterator[Contradiction]:
     if job.survey.weight is None:
         yield Contradiction(path, "the job has no weight", "name survey.weight, or leave weights_constant_in out")
     elif not job.mechanism.donates:
-        fault = f"'{job.mechanism.name}' has no records whose weights are those of a cell"
+        fault = f"'{job.mechanism.name}' does not give records the weight of their cell"
         yield Contradiction(path, fault, f"use mechanism: {{name: tables}}, {out}")
     elif {*columns} != {*job.cell_columns} | {*job.strata}:
-        fault = f"tables and strata cross {listed(tuple(dict.fromkeys([*job.strata, *job.cell_columns]))) or 'no column'}"
+        fault = f"tables and strata are by {listed(tuple(dict.fromkeys([*job.strata, *job.cell_columns]))) or 'no column'}"
         yield Contradiction(path, fault, f"name exactly these columns, {out}")
     elif further := [name for rake in job.rake for name in rake.by if name not in columns]:
         fault = f"raking to totals by '{further[0]}' would move weights within a stratum"
@@ -264,7 +265,7 @@ def units(job: Job) -> Iterator[Contradiction]:
         fault = f"'{unit.column}' is used as outcome, weight, category, universe or design column as well"
         yield Contradiction(("privacy_unit", "column"), fault, "name the column that identifies units")
     if not job.strict:
-        what = "promises nothing" if job.local else "bounds the loss of one record on this file, but not that of a unit"
+        what = "promises nothing" if job.local else "bounds the loss of one record on this file, but not the loss of a unit"
         fault = f"'{job.mechanism.name}' as stated {what}"
         strict = those(lambda spec: (spec.adds_noise and not spec.whole_tables) or (spec.clamps and not spec.weighs))
         names = ", ".join(strict)
@@ -287,13 +288,19 @@ def predictors(job: Job) -> Iterator[Contradiction]:
     if job.noisy_crosstab:
         yield from _noisy_crosstab(job)
     elif not job.mechanism.sizes_by_sums:
-        fault = f"'{job.mechanism.name}' has no sums that give numbers of records, and no ε is left to count them"
+        fault = (
+            f"the sums of '{job.mechanism.name}' do not give numbers of records, and no part of ε is stated for counting "
+            "them"
+        )
         remedy = f"state a part of budget.epsilon, or use {' or '.join(those(lambda spec: spec.sizes_by_sums))}"
         yield Contradiction((*PROTECTED, "epsilon"), fault, remedy)
     else:
         yield from _columns_exist(job)
         if exact := [name for name in job.categories if name not in (job.predictors.protect.columns or job.categories)]:
-            fault = f"sums of '{job.mechanism.name}' measure all sizes, and those by {', '.join(exact)} stay public"
+            fault = (
+                f"the sums of '{job.mechanism.name}' measure all sample counts, but counts by {', '.join(exact)} stay "
+                "public"
+            )
             remedy = "leave columns out, which protects all"
             yield Contradiction((*PROTECTED, "columns"), fault, remedy)
 
@@ -330,7 +337,7 @@ def _protected_columns(job: Job) -> Iterator[Contradiction]:
         fault = f"add_remove keeps sample counts secret, and those by {', '.join(job.counted_columns)} would be exact"
         yield Contradiction((*PROTECTED, "columns"), fault, "leave columns out, which protects all, or use substitution")
     if job.budget.adjacency == "substitution" and not job.protected_columns:
-        fault = "no column with sample counts is left to protect, and an exchange leaves the number of records as it is"
+        fault = "no column with sample counts is left to protect, and an exchange does not change the number of records"
         yield Contradiction(("predictors",), fault, "leave it out")
     if prod(len(job.columns[name].levels or ()) for name in job.categories if name in job.columns) > MOST_COMBINATIONS:
         fault = f"more than {MOST_COMBINATIONS:,} combinations of levels, and each gets a noisy count"
@@ -351,12 +358,12 @@ def hierarchies(job: Job) -> Iterator[Contradiction]:
         path: Where = ("hierarchies", name)
         for i, column in enumerate(hierarchy.columns):
             if column in job.columns and column not in job.categories:
-                fault = f"no table has '{column}', so that it has no public sample counts"
+                fault = f"no table has '{column}', so there are no public sample counts by it"
                 yield Contradiction((*path, "columns", i), fault, "leave it out, or add a table by it")
         yield from _maps(job, hierarchy, (*path, "within"))
         for fine, coarse in hierarchy.steps:
             if fine not in hierarchy.within and not _public(job, (fine, coarse)):
-                fault = f"no public record shows in which {coarse} a {fine} lies"
+                fault = f"no public record shows to which {coarse} a {fine} belongs"
                 remedy = f"state within: {{{fine}: {{level: level of {coarse}, …}}}}, or name a public file as reference"
                 yield Contradiction(path, fault, remedy)
 

@@ -37,7 +37,7 @@ def outcomes(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(("outcome",), "an outcome is named twice", "delete one")
     if mechanism.several_outcomes:
         if set(job.compare) & {"laplace_finest", "reference_only"}:
-            fault = f"laplace_finest and reference_only compare one outcome, and {len(names)} are named"
+            fault = f"laplace_finest and reference_only are computed for one outcome, and {len(names)} are named"
             yield Contradiction(("compare",), fault, "leave them out, or name one outcome")
         return
     if family != "lognormal" and mechanism.statistics is None:
@@ -52,10 +52,10 @@ def outcomes(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(("mechanism", "name"), fault, remedy, listed(able, len(able)))
     proper = job.likelihood.prior.name == "proper" or mechanism.fallback == "proper_prior"
     if proper and job.likelihood.prior.records <= len(names):
-        fault = f"with {len(names)} outcomes a prior worth {job.likelihood.prior.records:g} records is improper"
-        yield Contradiction(("model", "prior", "records"), fault, f"give more than {len(names)} records")
+        fault = f"with {len(names)} outcomes, a prior that counts as {job.likelihood.prior.records:g} records is improper"
+        yield Contradiction(("model", "prior", "records"), fault, f"let it count as more than {len(names)} records")
     if set(job.compare) & {"laplace_finest", "reference_only"}:
-        fault = f"laplace_finest and reference_only compare one outcome, and {len(names)} are named"
+        fault = f"laplace_finest and reference_only are computed for one outcome, and {len(names)} are named"
         yield Contradiction(("compare",), fault, "leave them out, or name one outcome")
     if mechanism.weights.facts.uses_outcomes:
         fault = f"'{mechanism.weights.rule}' weights by the neighbours of one outcome"
@@ -72,7 +72,7 @@ def family_keys(job: Job) -> Iterator[Contradiction]:
     if facts.weight is False and job.survey.weight is not None:
         other = "" if job.mechanism.statistics else ", or use family: lognormal"
         remedy = f"leave survey.weight out (every record then counts as one){other}"
-        yield Contradiction(("survey", "weight"), f"'{job.model_name}' models the outcome alone", remedy)
+        yield Contradiction(("survey", "weight"), f"'{job.model_name}' models only the outcome", remedy)
     if model.predictors and not facts.predictors:
         remedy = "use them as strata, or use a regression" + (
             f": {family}_regression" if f"{family}_regression" in FAMILIES else ""
@@ -101,7 +101,9 @@ def _within_support(job: Job) -> Iterator[Contradiction]:
 def _fixed_by_the_family(job: Job) -> Iterator[Contradiction]:
     family, model = job.family, job.likelihood
     if model.synthesis != "fbs" and family == "scores":
-        fault = "under 'scores' the population's law has no closed form: the weight is not a power of its score"
+        fault = (
+            "under 'scores', the distribution in the population has no closed form: the weight is not a power of its score"
+        )
         yield Contradiction(("model", "synthesis"), fault, "write fbs")
     elif model.synthesis != "fbs":
         yield Contradiction(("model", "synthesis"), f"only 'lognormal' has {model.synthesis}", "write fbs")
@@ -168,7 +170,7 @@ def sampler_settings(job: Job) -> Iterator[Contradiction]:
     sampler, samplers = job.sampler, samplers_of(job.family) if job.mechanism.statistics is None else ()
     if not samplers:
         if "sampler" in job.model_fields_set and sampler != Sampler(name="exact"):
-            yield Contradiction(("sampler",), f"'{job.model_name}' draws from no posterior", "leave sampler out")
+            yield Contradiction(("sampler",), f"'{job.model_name}' does not draw from a posterior", "leave sampler out")
         return
     if sampler.name not in samplers:
         yield Contradiction(
@@ -177,7 +179,7 @@ def sampler_settings(job: Job) -> Iterator[Contradiction]:
     if sampler.name != "stan":
         for name in sorted(sampler.model_fields_set - {"name", "draws"}):
             yield Contradiction(
-                ("sampler", name), f"'{sampler.name}' makes independent draws and has no {name}", "leave it out"
+                ("sampler", name), f"'{sampler.name}' makes independent draws, so it has no {name}", "leave it out"
             )
         if "diagnostics" in job.model_fields_set:
             yield Contradiction(("diagnostics",), f"'{sampler.name}' makes independent draws", "leave diagnostics out")
@@ -194,13 +196,13 @@ def _finite(value: object) -> bool:
 def noise_of_budget(job: Job) -> Iterator[Contradiction]:
     """Gaussian noise needs a δ. With other noise a job must not state one."""
     if job.mechanism.gaussian and job.budget.delta is None:
-        fault = "under Gaussian noise no epsilon holds without a delta"
+        fault = "with Gaussian noise, no epsilon holds without a delta"
         remedy = 'add delta, below one over the number of records, as in delta: "1e-6"'
         yield Contradiction(("budget", "delta"), fault, remedy)
     for key in ("delta", "rho") if not job.mechanism.gaussian else ():
         if getattr(job.budget, key) is not None:
             names = " or ".join(those(lambda spec: "noise" in spec.model_fields))
-            fault = f"'{job.mechanism.name}' without Gaussian noise spends no {key}"
+            fault = f"'{job.mechanism.name}' has a {key} only with Gaussian noise"
             remedy = f"leave it out, or use mechanism: {{name: {names}, noise: gaussian}}"
             yield Contradiction(("budget", key), fault, remedy)
 
@@ -231,7 +233,7 @@ def _never_lognormal(column: Column) -> str | None:
         return f"has bounds outside what it takes, {support.text} (zeros are left out of the fit)"
     above = {value for value in (column.codes or {}).values() if value > 0}
     if column.codes is not None and len(above) < 2:
-        return "is coded by a single value above 0"
+        return "is coded with a single value above 0"
     if column.whole and high - max(1, ceil(low)) < 1:
         return "has a single whole value above 0"
     return None
@@ -243,7 +245,7 @@ def reference(job: Job) -> Iterator[Contradiction]:
     if mechanism.needs_reference and form is None:
         fault, remedy = f"'{name}' {mechanism.needs_reference} of a public file", "add reference: {path: …}"
         if job.sizes_in_sums and mechanism.own_histograms:
-            fault += "; noisy histograms replace it only where numbers of records are public"
+            fault += "; noisy histograms can replace it only if numbers of records are public"
             remedy += ", or use adjacency: substitution or zero_out without exchange: anywhere"
         yield Contradiction(("reference",), fault, remedy)
     scored = job.family == "scores"
@@ -259,14 +261,14 @@ def reference(job: Job) -> Iterator[Contradiction]:
     if form is not None and not mechanism.takes_reference and (mechanism.clamps or not scored):
         names = those(lambda spec: spec.takes_reference)
         yield Contradiction(
-            ("reference",), f"'{name}' fixes nothing on a reference", f"leave it out, or use {' or '.join(names)}"
+            ("reference",), f"'{name}' does not use a reference", f"leave it out, or use {' or '.join(names)}"
         )
     if form is not None and form.is_redacted:
         yield Contradiction(("reference", "path"), "no file is named", "add path, an earlier period's file that is public")
     yield from release_or_histogram(job)
     if form is not None and form.period == job.period:
         yield Contradiction(
-            ("reference", "period"), f"it is of period {form.period}, the job's own", "use an earlier period's file"
+            ("reference", "period"), f"its period, {form.period}, is the job's own", "use an earlier period's file"
         )
 
 
@@ -289,7 +291,9 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
     if form is None or form.holds_records:
         return
     if not (job.mechanism.own_histograms or (job.mechanism.states_totals and form.release_folder is not None)):
-        yield Contradiction(("reference",), f"'{name}' is fixed on records", "name a public file under reference.path")
+        yield Contradiction(
+            ("reference",), (f"'{name}' is fixed on the records of a reference"), "name a public file under reference.path"
+        )
     elif job.mechanism.states_totals and form.release_folder is not None and form.histograms is not None:
         fault = f"'{name}' measures drift with its own tables, and needs no histograms"
         yield Contradiction(("reference", "histogram"), fault, "leave it out")
@@ -299,14 +303,14 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
     if form.histograms is None:
         return
     if form.histograms.epsilon >= job.budget.epsilon:
-        fault = "the histograms take the release's whole budget, which budget.epsilon states"
-        remedy = f"spend a part of it, {job.mechanism.histogram_share} as a rule"
+        fault = "the histograms would spend the whole budget that budget.epsilon states"
+        remedy = f"give them a part of it, usually {job.mechanism.histogram_share}"
         yield Contradiction(("reference", "histogram", "epsilon"), fault, remedy)
     elif 0 < job.epsilon.tables / job.most_records < LEAST_BUDGET:
         fault = f"the histograms leave less than 1e-6 for the table, and {TOO_LITTLE}"
         yield Contradiction(("reference", "histogram", "epsilon"), fault, "give the histograms less, or raise epsilon")
     elif form.histograms.epsilon / job.most_records < LEAST_BUDGET:
-        fault = f"{job.most_records} records of a unit leave less than 1e-6 for each, and {TOO_LITTLE}"
+        fault = f"with {job.most_records} records per unit, less than 1e-6 is left for each, and {TOO_LITTLE}"
         yield Contradiction(("reference", "histogram", "epsilon"), fault, "give the histograms more")
     yield from _histogram_alone(job)
 
@@ -322,7 +326,7 @@ def _histogram_alone(job: Job) -> Iterator[Contradiction]:
     weight = job.survey.measured_weight
     bounds = job.columns[weight].bounds if weight in job.columns else (0.0, 1.0)
     if weight is not None and (weight not in job.columns or bounds is None or bounds[0] < 0):
-        fault = "histograms, which stand in for a reference, need public bounds of the weight, from 0 or above"
+        fault = "histograms instead of a reference need public bounds of the weight that begin at 0 or above"
         remedy = f"add {weight}: {{bounds: [1, …], outside: clip}} to columns, or add reference: {{path: …}}"
         yield Contradiction(("columns", weight), fault, remedy)
 
@@ -355,7 +359,7 @@ def calibration(job: Job) -> Iterator[Contradiction]:
     if tuned.referring != (job.reference is not None):
         with_or_without = "with" if tuned.referring else "without"
         yield Contradiction(
-            ("calibration",), f"it was made {with_or_without} a reference", "give the job the same, or calibrate it anew"
+            ("calibration",), f"it was made {with_or_without} a reference", "give the job the same, or calibrate it again"
         )
     if tuned.period == job.period:
         yield Contradiction(
@@ -372,7 +376,7 @@ def scheduler_contradictions(runtime: Runtime) -> Iterator[Contradiction]:
     if address is None:
         if runtime.tls is not None:
             yield Contradiction(
-                ("runtime", "tls"), "certificates are for a running scheduler", "name it in runtime.scheduler"
+                ("runtime", "tls"), "certificates are only for a running scheduler", "name it in runtime.scheduler"
             )
         return
     if runtime.executor != "dask":
@@ -382,7 +386,7 @@ def scheduler_contradictions(runtime: Runtime) -> Iterator[Contradiction]:
     match = re.fullmatch(r"(tls|tcp)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})", address)
     if match is None:
         yield Contradiction(
-            path, "not an address", "write tls://host:port, tcp://host:port, or config for what Dask's configuration says"
+            path, "not an address", "write tls://host:port, tcp://host:port, or config to use Dask's configuration"
         )
     elif match[1] == "tls" and runtime.tls is None:
         yield Contradiction(

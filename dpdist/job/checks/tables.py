@@ -66,11 +66,11 @@ def _statistic(job: Job, table: Table, statistic: Statistic, path: Where) -> Ite
 def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
     spec = job.mechanism
     if not spec.has_statistic(statistic.name):
-        fault = f"'{job.mechanism.name}' gives no {statistic.name}"
+        fault = f"'{job.mechanism.name}' does not give a {statistic.name}"
     elif statistic.of is None and statistic.of_shape and not spec.shape:
         fault = f"'{job.mechanism.name}' releases only sums, and no distribution from which a {statistic.name} could follow"
     elif statistic.of is None and statistic.of_shape and spec.donates and not _on_records(job):
-        fault = f"'{job.mechanism.name}' takes the distribution behind a {statistic.name} from the records of a reference"
+        fault = f"'{job.mechanism.name}' takes the distribution for a {statistic.name} from the records of a reference"
         yield Contradiction(path, fault, "name a public file under reference.path, or leave the statistic out")
         return
     else:
@@ -104,7 +104,7 @@ def table_universes(job: Job) -> Iterator[Contradiction]:
                 elif level in texts[:j]:
                     yield Contradiction((*path, j), f"'{level}' is named twice", "delete one")
             if name in table.by and len(set(texts)) == 1:
-                fault = f"table '{table.name}' is by '{name}', of which one level is in the universe"
+                fault = f"table '{table.name}' is by '{name}', but only one level of it is in the universe"
                 yield Contradiction(path, fault, "leave the column out of by")
             if levels and set(levels) <= set(texts):
                 yield Contradiction(path, f"every level of '{name}' is in the universe", "leave the column out of it")
@@ -128,7 +128,7 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction
         return Contradiction(path, f"no outcome has the name '{name}'", hint, listed(outcomes))
     if job.columns[name].levels is not None:
         fault = f"a {statistic.name} needs numbers, and '{name}' is a category with levels"
-        counted = f"for how many records have each of its levels, put '{name}' into `by` and write count"
+        counted = f"to count the records with each of its levels, put '{name}' into `by` and write count"
         return Contradiction(path, fault, f"{counted}; or {remedy}")
     fault = f"a {statistic.name} needs an outcome, and '{name}' is not one"
     return Contradiction(path, fault, f"{remedy}; or add it to outcome: [{', '.join((*outcomes, name))}]")
@@ -144,7 +144,7 @@ def modelled(job: Job) -> Iterator[Contradiction]:
         places: list[Where] = [*(("by", j) for j in range(len(table.by))), *(("universe", name) for name in table.universe)]
         for place, name in zip(places, (*table.by, *table.universe), strict=True):
             if name in job.columns and job.columns[name].levels and name not in job.modelled_columns:
-                fault = f"the model does not distinguish '{name}': all its levels would have the same figures"
+                fault = f"the model does not use '{name}', so all its levels would have the same figures"
                 yield Contradiction(("tables", i, *place), fault, remedy, listed(job.modelled_columns) or "no column")
 
 
@@ -156,12 +156,12 @@ def copied(job: Job) -> Iterator[Contradiction]:
     existing = (*job.modelled_columns, *job.components)
     reference = job.reference
     if not job.mechanism.donates:
-        fault = f"'{job.mechanism.name}' copies no further columns of a reference into synthetic records"
+        fault = f"'{job.mechanism.name}' does not copy further columns of a reference into synthetic records"
         able = those(lambda spec: spec.donates)
         yield Contradiction(path, fault, f"use mechanism: {{name: {' or '.join(able)}}}, or leave microdata out")
     elif reference is not None and not reference.holds_records:
         what = "an earlier release holds" if reference.release_folder is not None else "histograms hold"
-        fault = f"{what} {', '.join(existing)} alone"
+        fault = f"only {what} {', '.join(existing)}"
         yield Contradiction(path, fault, "name a public file under reference.path, or leave microdata out")
     replicated = job.survey.replicate_weights
     design = {job.survey.psu, *job.survey.fpc, *job.categories}
@@ -172,7 +172,7 @@ def copied(job: Job) -> Iterator[Contradiction]:
             yield Contradiction((*path, i), f"'{name}' is in the synthetic records already", "leave it out")
         elif name in design or (replicated is not None and replicated.has(name)):
             fault = (
-                f"'{name}' belongs to the sample's design or to public totals, and a donor's value would be that of "
+                f"'{name}' belongs to the sample's design or to public totals, and a donor would bring the value of "
                 "another sample"
             )
             yield Contradiction((*path, i), fault, "leave it out")
@@ -184,17 +184,20 @@ def promises(job: Job) -> Iterator[Contradiction]:
     """
     anywhere = job.budget.exchange == "anywhere"
     if anywhere and job.budget.adjacency != "substitution":
-        fault = f"{job.budget.adjacency} exchanges no record"
+        fault = f"no record is exchanged under {job.budget.adjacency}"
         yield Contradiction(("budget", "exchange"), fault, "leave it out, or use adjacency: substitution")
     elif job.sizes_in_sums and job.mechanism.sizes_by_sums:
         yield from _secret_sizes(job)
     elif anywhere and not job.noisy_crosstab:
         fault = (
-            f"'{job.mechanism.name}' publishes exact sample counts, which reveal a record that moves, whatever the noise"
+            f"'{job.mechanism.name}' publishes exact sample counts, which reveal a record that moves to another "
+            "cell, however large the noise is"
         )
         yield Contradiction(("budget", "exchange"), fault, f"use tables, {PROTECT}, or leave it out")
     elif job.sizes_in_sums:
-        fault = f"'{job.mechanism.name}' publishes stratum sizes and predictors, so add_remove cannot be promised"
+        fault = (
+            f"'{job.mechanism.name}' publishes stratum sizes and predictors, so it cannot give a guarantee under add_remove"
+        )
         yield Contradiction(("budget", "adjacency"), fault, f"use zero_out or substitution, or {PROTECT}")
     if job.likelihood.population_weights == "proportional":
         if job.likelihood.synthesis != "fbp":
@@ -213,14 +216,14 @@ def _secret_sizes(job: Job) -> Iterator[Contradiction]:
     for path in (("strata",), ("survey", "design_strata")):
         if job.strata if path == ("strata",) else job.survey.design_strata:
             yield Contradiction(
-                path, f"{why} keeps sizes secret, and these are public ones", "leave it out, or use zero_out"
+                path, f"{why} keeps sample sizes secret, and this key publishes them", "leave it out, or use zero_out"
             )
     if job.rake:
         yield Contradiction(
             ("rake",), "raking depends on the public number of records in a cell", "leave it out, or use zero_out"
         )
     if job.reference is not None and job.reference.histograms is not None:
-        fault = "noisy histograms give limits only where numbers of records are public"
+        fault = "noisy histograms give limits only if numbers of records are public"
         yield Contradiction(("reference", "histogram"), fault, "name a public file under reference.path, or use zero_out")
 
 
@@ -281,7 +284,10 @@ def design_weights(job: Job) -> Iterator[Contradiction]:
     elif job.rake:
         yield Contradiction(("rake",), "raking would change weights that are public", "leave rake or design_weights out")
     elif job.survey.replicate_weights is not None:
-        fault = "replicate weights are of weights that were adjusted to the sample, and those are not public by design"
+        fault = (
+            "replicate weights belong to weights that were adjusted to the sample, and such weights are not public by "
+            "design"
+        )
         yield Contradiction(path, fault, "leave design_weights or replicate_weights out")
     elif without:
         fault = f"'{without[0]}' has no declared levels"
@@ -338,18 +344,18 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
         return
     if not job.gated:
         names = those(lambda spec: spec.gates)
-        fault, remedy = f"gates cannot be measured beside '{job.mechanism.name}'", f"use {' or '.join(names)}"
+        fault, remedy = f"gates cannot be combined with '{job.mechanism.name}'", f"use {' or '.join(names)}"
         if job.mechanism.name in names and job.budget.delta is not None:
-            fault, remedy = "gates are measured under ε alone, and the budget has a delta", "use noise: laplace"
+            fault, remedy = "gates are measured under pure ε, and the budget has a delta", "use noise: laplace"
         yield Contradiction(("accept",), fault, f"leave it out, or {remedy}")
     if job.epsilon.tables <= 0:
-        fault = "the gates leave nothing of the release's budget, which budget.epsilon states"
+        fault = "the gates would spend the whole budget that budget.epsilon states"
         yield Contradiction(("accept", "epsilon"), fault, "give them a part of it")
     elif job.mechanism.adds_noise and accept.epsilon / len(accept.gates) / job.most_records < LEAST_BUDGET:
         yield Contradiction(("accept", "epsilon"), "less than 1e-6 for each gate", "give them more, or use fewer gates")
     weight = job.survey.weight
     if weight is not None and (weight not in job.columns or job.columns[weight].bounds is None):
-        fault = "no public bounds of the weight, so that one record may move an error without a limit"
+        fault = "the weight has no public bounds, so one record can change an error by any amount"
         yield Contradiction(("accept",), fault, f"declare columns.{weight}: {{bounds: [low, high], outside: clip}}")
     yield from _gated_tables(job)
 
@@ -366,7 +372,7 @@ def _gated_tables(job: Job) -> Iterator[Contradiction]:
         if gate.of.name not in ("count", "mean"):
             yield Contradiction(("accept", "gates", i, "of"), "gates apply to counts and means", "name count or {mean: …}")
         elif any(gate.of not in table.statistics or COUNT not in table.statistics for table in listed):
-            fault = f"a listed table does not publish {gate.of.text}, or publishes no count beside it"
+            fault = f"a listed table does not publish {gate.of.text}, or publishes it without a count"
             yield Contradiction(("accept", "gates", i, "of"), fault, "add it to the table's statistics, or list others")
         if gate.measure == "coverage" and gate.limit > 1:
             yield Contradiction(("accept", "gates", i, "limit"), "a share above 1", "state a share, such as 0.8")
@@ -453,17 +459,17 @@ def _sample_size(job: Job) -> Iterator[Contradiction]:
 def _estimator(job: Job) -> Iterator[Contradiction]:
     estimator, path = job.presentation.estimator, ("presentation", "estimator")
     if estimator == "records" and job.mechanism.whole_tables:
-        fault = f"'{job.mechanism.name}' makes no synthetic records"
+        fault = f"'{job.mechanism.name}' does not make synthetic records"
         yield Contradiction(path, fault, "leave it out", "parameters")
     if estimator == "parameters" and job.family == "user":
-        yield Contradiction(path, "a user's program has estimates from records alone", "leave it out", "records")
+        yield Contradiction(path, "a user's program gives estimates from synthetic records only", "leave it out", "records")
 
 
 def _quality(job: Job) -> Iterator[Contradiction]:
     quality, path = job.presentation.quality, ("presentation", "quality")
     for table in job.tables if quality.minimum is not None else ():
         if all(statistic.name != "count" for statistic in table.statistics):
-            fault = f"table '{table.name}' has no counts to compare with it"
+            fault = f"table '{table.name}' has no counts to compare with the minimum"
             yield Contradiction((*path, "minimum"), fault, "add count to its statistics, or leave minimum out")
     if quality.hide_unreliable and not quality.flags:
         fault = "no threshold defines unreliable figures"
@@ -476,12 +482,17 @@ def _registry(job: Job) -> Iterator[Contradiction]:
         return
     path = ("presentation", "registry")
     if not job.strict:
-        fault = f"'{job.mechanism.name}' as this job has it promises no differential privacy that could be registered"
+        fault = (
+            f"'{job.mechanism.name}', with the settings of this job, gives no differential-privacy guarantee that could "
+            "be registered"
+        )
         yield Contradiction(path, fault, "leave registry out, or use a strict mechanism")
     if job.presentation.responsible is None:
-        yield Contradiction(path, "an entry names who is responsible", "add presentation.responsible")
+        yield Contradiction(path, "a registry entry names who is responsible", "add presentation.responsible")
     if job.presentation.registry.tuning is None and job.presentation.choices is None:
-        yield Contradiction(path, "an entry says how constants and the budget were chosen", "add presentation.choices")
+        yield Contradiction(
+            path, ("a registry entry says how constants and the budget were chosen"), "add presentation.choices"
+        )
 
 
 LEAVE_OUT = "leave out `publish: unless_refused`"
@@ -495,5 +506,5 @@ def publication(job: Job) -> Iterator[Contradiction]:
         fault = f"'{job.mechanism.name}' publishes no standard errors, so there is no verdict on them"
         yield Contradiction(("publish",), fault, f"{LEAVE_OUT}, or state `approval: required`")
     if job.accept is not None:
-        fault = "the gates of `accept` decide inside ε, and a verdict would decide once more, outside ε"
+        fault = "the gates of `accept` decide within ε, and a verdict would be a second decision that ε does not cover"
         yield Contradiction(("publish",), fault, f"{LEAVE_OUT}, or the gates")

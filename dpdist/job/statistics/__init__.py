@@ -32,7 +32,7 @@ def _fault(name: str, member: Any) -> str:
     if unknown := sorted((member.needs | member.takes) - CONSTANTS):
         return f"needs or takes {', '.join(unknown)}: a statistic has constants among {', '.join(sorted(CONSTANTS))}"
     if member.plain and name not in KINDS:
-        return "is plain, as only a count, a mean and a total are: leave plain out"
+        return "is `plain`, which only a count, a mean and a total are: leave plain out"
     return ""
 
 

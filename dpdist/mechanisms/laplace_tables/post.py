@@ -31,17 +31,17 @@ NO_RECORDS = (
     "figures."
 )
 LEAST_SQUARES = (
-    "Counts and totals of all tables are adjusted by least squares to the nearest figures that add up. A mean is the "
-    "ratio of its total to its count if the table has both; otherwise it is the noisy mean."
+    "Counts and totals of all tables are adjusted by least squares: they are replaced by the nearest figures that add up. "
+    "A mean is the ratio of its total to its count if the table has both; otherwise it is the noisy mean."
 )
 STOPPED = (
     "The least-squares adjustment stopped at its maximum number of steps, with a last correction of {:.0e} of the largest "
-    "figure. Figures add up over all tables, but are not quite the nearest ones."
+    "figure. Figures add up in all tables, but they are not exactly the nearest ones that do."
 )
 AS_NOISED = "Noisy figures are published without adjustment: margins are not the sums of their cells."
 RATIOS = (
-    "A mean is the ratio of the noisy total to the noisy count, clipped to the outcome's public bounds. Where the noisy "
-    "count is 0 or less, the mean is set to one of the bounds, by the sign of the noisy total."
+    "A mean is the ratio of the noisy total to the noisy count, clipped to the outcome's public bounds. If the noisy "
+    "count is 0 or less, the mean is set to the lower or the upper bound, depending on the sign of the noisy total."
 )
 NO_ERRORS = (
     "There are no standard errors. The scale of the noise follows from the file's own sensitivities, which are "
@@ -213,7 +213,11 @@ class NoisyTables(PublicModel):
         return {name: values[..., k] for k, name in enumerate(table.statistics)}
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        of = "the sensitivity that the file itself has, on a lattice of 2^-52" if self.bounds is None else "the bounds"
+        of = (
+            ("the local sensitivity, computed from the file itself, on a lattice of 2^-52")
+            if self.bounds is None
+            else "the bounds"
+        )
         return {**super().describe(theta), "noise": f"discrete Laplace, scale {self.scale}, in units of 2^-20 of {of}"}
 
 
@@ -234,7 +238,7 @@ class TableWords(Words):
 
 
 WORDS = TableWords(
-    density="noisy weighted counts, means and totals of {outcome} in whole tables",
+    density="noisy weighted counts, means and totals of {outcome}, for each table as a whole and in the observed sample",
     errors=SUMS_NOISED_AGAIN,
     steps=(NO_RECORDS,),
     settings={"consistency": {"none": AS_NOISED, "least_squares": LEAST_SQUARES}},

@@ -32,19 +32,19 @@ This noise hides the first lattice: it is uniform on its steps to 1e-4.
 """
 LOCAL = (
     "Noise has scale Δ/ε, where Δ is a local sensitivity, computed from this file. Local sensitivities are confidential, "
-    "but the noise reveals them: it would differ for another file, and it is absent where all weights or outcomes of a "
+    "but the noise reveals them: it would differ for another file, and there is none if all weights or outcomes of a "
     "table are equal. ε = {} scales the noise and is not a privacy loss."
 )
 FULL = (
-    "Every figure spends the full ε although a record contributes to several figures, so all figures together cost more "
-    "than ε."
+    "Every figure spends the full ε, although a record contributes to several figures. Together, the figures therefore "
+    "cost more than ε."
 )
 SHARED = "ε is divided by the number of figures that one record enters."
 COMPOSED = (
     "Weights and outcomes are clipped to public bounds. Each record adds a weight and, where needed, a centred product of "
-    "weight and outcome to each of its cells, in all tables and margins. The L1 sensitivity of a cell is at most 2 units "
-    "of the bounds (1 for weights alone), when a record's values are left out or changed. All sums have discrete Laplace "
-    "noise. Its scale is this sensitivity times the number of cells, divided by ε."
+    "weight and outcome to each of its cells, in all tables and margins. In units of the bounds, the L1 sensitivity of a "
+    "cell is at most 2 (1 for weights alone) when a record's values are left out or changed. All sums have discrete "
+    "Laplace noise. Its scale is this sensitivity times the number of cells, divided by ε."
 )
 ANYWHERE = "An exchanged record leaves its cells and enters others, so the noise has twice the scale stated above."
 
@@ -79,13 +79,13 @@ class LaplaceTables:
         if job.local:
             how = FULL if job.mechanism.name == "laplace" else SHARED
             none = promise_of(job, NoGuarantee(), LOCAL.format(budget_text(job.budget.epsilon)), how)
-            return replace(none, composition="none: nothing is promised that could compose")
+            return replace(none, composition="none: there is no promise that could be composed")
         same_x = Strict(job.budget.adjacency, job.epsilon_per_set, exchange=Fraction(1))
         strict = promise_of(job, same_x, COMPOSED, MOVES_TWICE)
         if job.sizes_secret:
             anywhere = (ANYWHERE,) if job.budget.exchange == "anywhere" else ()
             strict = promise_of(job, Strict(job.budget.adjacency, job.epsilon_per_set), COMPOSED, *anywhere)
-        composition = "sequential over the cells, of all tables and margins, that a record falls into"
+        composition = "sequential over all cells that a record falls into, in all tables and their margins"
         return replace(strict, composition=composition + of_frame(job))
 
     def listed(self, job: Job) -> tuple[NoisyQuery, ...]:

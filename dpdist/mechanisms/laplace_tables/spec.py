@@ -19,7 +19,9 @@ class WholeTables(Noisy):
 
     sensitivity: Sensitivity = Field(
         default="local",
-        description="`local`: the file's own sensitivity, which promises nothing; `public`: from public bounds",
+        description=(
+            "`local`: sensitivities of this file, without any guarantee; `public`: sensitivities from public bounds"
+        ),
     )
     consistency: Consistency = Field(default="none", description="make margins the sums of their cells, at no cost")
     statistics: ClassVar[str | None] = "noisy_tables"
@@ -29,7 +31,7 @@ class WholeTables(Noisy):
     shape: ClassVar[bool] = False
 
     def against_noisy_crosstab(self, job: JobView) -> str:
-        return "local sensitivities promise nothing" if self.sensitivity == "local" else ""
+        return "local sensitivities give no guarantee" if self.sensitivity == "local" else ""
 
     def guarantee(self, job: JobView) -> Guarantee:
         return "none" if self.sensitivity == "local" else "strict"
@@ -40,10 +42,10 @@ class WholeTables(Noisy):
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if self.sensitivity == "local" and job.budget.adjacency == "substitution":
-            fault = f"'{self.name}' with local sensitivities promises nothing under any adjacency"
+            fault = f"'{self.name}' with local sensitivities gives no guarantee under any adjacency"
             yield Contradiction(("budget", "adjacency"), fault, "leave it out, or use tables")
         if job.strata:
-            fault = f"'{self.name}' adds noise to tables with their margins, over the whole file"
+            fault = f"'{self.name}' adds noise to tables of the whole file and their margins"
             yield Contradiction(("strata",), fault, "leave strata out")
         if job.synthetic_sets != 1:
             fault = f"'{self.name}' releases one set of tables, on which all of ε is best spent"
@@ -56,12 +58,15 @@ class WholeTables(Noisy):
 class Laplace(WholeTables):
     """Noisy tables in which every figure has all of ε, as in the literature; this promises nothing."""
 
-    name: Literal["laplace"] = Field(description="noisy tables; every figure has all of ε, which promises nothing")
+    name: Literal["laplace"] = Field(description="noisy tables; every figure spends all of ε, so there is no guarantee")
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if self.sensitivity == "public":
-            fault = "'laplace' spends all of ε in every figure, with sensitivities of the file itself, as in the literature"
+            fault = (
+                "'laplace' spends all of ε on every figure, with sensitivities computed from the file itself, as in the "
+                "literature"
+            )
             yield Contradiction(("mechanism", "sensitivity"), fault, "use laplace_composed or tables")
 
 

@@ -41,8 +41,8 @@ from dpdist.models.protocol import Draws, ReferenceRecords, ReleaseView
 SAMPLED = (
     "Estimator `parameters`: standard errors are simulated, with new noise on the fitted tables and new samples. A sample "
     "has as many records as the sum of weights divided by their public bound. The variation of weights was not released, "
-    "so each is treated as either 0 or the bound. The bias from setting negative counts to 0 is estimated from noise on "
-    "the fitted tables."
+    "so each weight is treated as either 0 or the bound. The bias from setting negative counts to 0 is estimated from "
+    "noise on the fitted tables."
 )
 CLIPPED = (
     "Standard errors do not include the effects of clipping, or of relations between columns whose pairs were not measured."
@@ -72,16 +72,16 @@ LAID_OUT = (
     "cells without a synthetic record. The fitted tables are in marginals.parquet; their errors do not include bias."
 )
 WITH_VALUES = (
-    "A noisy sum of values is averaged, by precision, with the sum that follows from noisy counts. A column's counts are "
-    "then tilted exponentially in its values until they have this sum. So are the rows of a pair whose sums by the other "
-    "column were measured. If no table of a pair can have both its margins and its sums, the margins take precedence, and "
-    "the sums are moved towards those of independent columns until a table fits."
+    "A noisy sum of values is averaged, weighted by precision, with the sum that follows from noisy counts. A column's "
+    "counts are then tilted exponentially in its values until they have this sum. So are the rows of a pair whose sums by "
+    "the other column were measured. If no table of a pair can have both its margins and its sums, the margins take "
+    "precedence, and the sums are moved towards those of independent columns until a table fits."
 )
 
 
 UNEXPLAINED = (
-    "Standard errors do not include the effects of clipping, or of relations that the network leaves out, and take "
-    "the chosen network as given."
+    "Standard errors include neither the effects of clipping nor those of relations that the network leaves out, and they "
+    "take the chosen network as given."
 )
 ALONG_NETWORK = (
     "Noisy tables are adjusted until all counts are non-negative and all totals are equal; a column's margins are "
@@ -109,7 +109,7 @@ class OfSelection(Words):
 
 
 WORDS = OfSelection(
-    density="noisy sums of {weight} in every cell of tables of {outcome}",
+    density="noisy sums of {weight} in every cell of tables of {outcome}, in the observed sample",
     errors=f"{SAMPLED} {CLIPPED} {WIDE}",
     steps=(AGREED, LAID_OUT),
 )

@@ -54,30 +54,32 @@ ENTERED = (
 )
 LISTED = "The job names the tables. Each of k tables gets ε/k, so its noise has k times the scale of a single table's."
 CHOSEN = (
-    "A third of ε measures each column's table, a third chooses pairs of columns, and a third measures the pairs' tables. "
-    "Pairs are chosen one at a time, each as the pair with the largest noisy score (discrete Laplace noise). A score is "
-    "the L1 distance between a pair's table and the product of its noisy margins; its sensitivity is that of the table."
+    "A third of ε is spent on measuring the tables of single columns, a third on choosing pairs of columns, and a third "
+    "on measuring the tables of these pairs. Pairs are chosen one at a time, always the pair with the largest noisy score "
+    "(discrete Laplace noise). A score is the L1 distance between a pair's table and the product of its noisy margins; "
+    "its sensitivity is that of the table."
 )
 ADAPTIVE = (
-    "A third of ε measures each column's table, and the rest is spent in rounds. A round spends a quarter of its ε on "
-    "choosing the pair of columns with the largest noisy score (discrete Laplace noise), and the rest on measuring the "
-    "pair's table. A score is the L1 distance between a pair's table and the current fit, less the expected noise; its "
-    "sensitivity is that of the table. If a table proves no more informative than its noise, later rounds spend twice as "
-    "much; the last round spends the remainder."
+    "A third of ε is spent on measuring the tables of single columns, and the rest is spent in rounds. A round spends a "
+    "quarter of its ε on choosing the pair of columns with the largest noisy score (discrete Laplace noise), and the rest "
+    "on measuring the pair's table. A score is the L1 distance between a pair's table and the current fit, less the "
+    "expected noise; its sensitivity is that of the table. If a table proves no more informative than its noise, later "
+    "rounds spend twice as much; the last round spends the remainder."
 )
 OUTRIGHT = (
-    "Half of ε measures each column's table, and half measures the tables of pairs. The pairs with at most 100,000 cells "
-    "form no loop, so all of them are measured, without a choice."
+    "Half of ε is spent on the tables of single columns, and half on the tables of pairs. The pairs with at most 100,000 "
+    "cells form no loop, so all of them are measured, without a choice."
 )
 OF_NETWORK = (
-    "The first column in the job has its own table. Every other column has one together with its parents, which are "
-    "earlier columns. The {tables} tables share {share} of ε equally, so the noise has {tables} times the scale that it "
-    "would have for a single table."
+    "The first column in the job has its own table. Every other column shares a table with its parents, which are earlier "
+    "columns. The {tables} tables share {share} of ε equally, so the noise has {tables} times the scale that it would "
+    "have for a single table."
 )
 PARENTS_CHOSEN = (
-    "Columns and their parents are chosen in {rounds} rounds, which share {share} of ε, each time by the largest noisy "
-    "score (discrete Laplace noise). A score is half the L1 distance between the table of a column with its parents and "
-    "the table that independence would give. Its sensitivity is 2 units when a record is left out, and 4 when it changes."
+    "Columns and their parents are chosen in {rounds} rounds, which share {share} of ε; each round chooses the candidate "
+    "with the largest noisy score (discrete Laplace noise). A score is half the L1 distance between the table of a column "
+    "with its parents and the table that independence would give. Its sensitivity is 2 units when a record is left out, "
+    "and 4 when it changes."
 )
 REFERRED = (
     "Weights beyond the public bound are estimated from the reference's weights, after noise; no query depends on them."
@@ -86,7 +88,7 @@ OF_VALUES = (
     "Sums of values are measured, too: {sums}. Each record adds its weight, in units of its bound, times the position of "
     "its value, from −1 at the lowest level to 1 at the highest. The L1 sensitivity of a sum is 1 unit when a record is "
     "left out, and 2 when it changes, as for a table. Sums count as tables in the split of ε: together they get {part} of "
-    "it, and they have discrete Laplace noise with scale {scale} units."
+    "ε, and they have discrete Laplace noise with scale {scale} units."
 )
 
 

@@ -37,8 +37,8 @@ class SumOf(Frozen):
     of: str = Field(description="the column whose values are summed")
     by: str | None = Field(
         default=None,
-        description="the column by whose levels they are summed, which forms a named pair with `of`; unset: "
-        "one sum over all records",
+        description="the column by whose levels values are summed; it must form a named pair with `of`; unset: one sum "
+        "over all records",
     )
 
 
@@ -53,9 +53,9 @@ class CodedMarginals(Noisy):
     )
     select: Select | None = Field(
         default=None,
-        description="which tables are measured: those `given` under marginals; each column and a `tree` of pairs, chosen "
-        "under noise as in MST, or chosen and measured in `adaptive` rounds as in AIM; or each column with its parents, as "
-        "in `privbayes`; unset: given where marginals is, else tree",
+        description="which tables are measured: those listed under marginals (`given`); each column and a `tree` of "
+        "pairs, chosen under noise as in MST, or chosen and measured in `adaptive` rounds as in AIM; or each "
+        "column with its parents (`privbayes`); unset: given if there are marginals, else tree",
     )
     marginals: tuple[tuple[str, ...], ...] | None = Field(
         default=None,
@@ -64,20 +64,20 @@ class CodedMarginals(Noisy):
     sums: tuple[SumOf, ...] | None = Field(
         default=None,
         min_length=1,
-        description="weighted sums of values to measure beside counts, as in [{of: age}, {of: age, by: "
-        "region}]; counts and records agree with them; not with select: privbayes",
+        description="weighted sums of values to measure in addition to counts, as in [{of: age}, {of: age, by: region}]; "
+        "counts and records are made consistent with them; not with select: privbayes",
     )
     degree: int | None = Field(
         default=None,
         ge=1,
         le=MOST_PARENTS,
-        description="with select: privbayes: largest number of parents of a column; unset: as many as "
-        "usefulness allows, at most 3",
+        description="with select: privbayes: largest number of parents of a column; unset: as many as `usefulness` "
+        "permits, at most 3",
     )
     usefulness: float | None = Field(
         default=None,
         gt=0.0,
-        description="with select: privbayes: smallest mean count of a table's cells, in noise scales; 4 if unset",
+        description="with select: privbayes: smallest mean count per cell of a table, in noise scales; 4 if unset",
     )
     choice: Budget | None = Field(
         default=None,
@@ -162,7 +162,7 @@ class CodedMarginals(Noisy):
     def _of_tables(self, job: JobView) -> Iterator[Contradiction]:
         yield from self._of_sums(job)
         if self.select in ("tree", "adaptive") and not self.chooses(job):
-            fault = "no pair is chosen: the pairs make no loop, and all are measured"
+            fault = "no pair is chosen: the pairs form no loop, so all are measured"
             yield Contradiction(("mechanism", "select"), fault, "leave it out")
         if self.marginals is not None:
             yield from self._of_marginals(job, self.marginals)
@@ -197,7 +197,7 @@ class CodedMarginals(Noisy):
                 remedy = f"add [{total.by}, {total.of}] to marginals, or leave by out"
                 yield Contradiction(("mechanism", "sums", i, "by"), fault, remedy)
         if self.sums and job.reference is not None:
-            fault = "the part of sums beyond the weights' bound is not estimated, and counts would include it"
+            fault = "sums would not include the estimate for weights beyond the bound, and counts would"
             yield Contradiction(("mechanism", "sums"), fault, "leave the reference or the sums out")
 
     def _of_marginals(self, job: JobView, marginals: tuple[tuple[str, ...], ...]) -> Iterator[Contradiction]:
@@ -221,8 +221,8 @@ class CodedMarginals(Noisy):
             if len(columns) == 2:
                 first, second = (_root(together, name) for name in columns)
                 if first == second:
-                    fault = f"'{columns[0]}' and '{columns[1]}' are joined by other marginals already"
-                    yield Contradiction(where, fault, "leave one pair of the loop out")
+                    fault = f"'{columns[0]}' and '{columns[1]}' are already connected through other marginals"
+                    yield Contradiction(where, fault, "leave out one pair of the loop")
                 together[first] = second
         if unmeasured := [name for name in job.outcomes if not any(name in columns for columns in marginals)]:
             fault = f"no marginal has column '{unmeasured[0]}'"
@@ -234,7 +234,9 @@ class CodedMarginals(Noisy):
             fault = "the degree is fixed, or follows from the usefulness of tables"
             yield Contradiction(("mechanism", "usefulness"), fault, "give either degree or usefulness")
         if self.choice is not None and columns < 3:
-            yield Contradiction(("mechanism", "choice"), f"{columns} columns leave no choice of parents", "leave it out")
+            yield Contradiction(
+                ("mechanism", "choice"), (f"with {columns} columns there is no choice of parents"), "leave it out"
+            )
         part = self.choosing(columns)
         if part >= 1:
             fault, remedy = "nothing is left for the tables", 'give a fraction below 1, such as "3/10"'
@@ -244,11 +246,11 @@ class CodedMarginals(Noisy):
             * (job.epsilon_per_set / job.most_records)
             < LEAST_BUDGET
         ):
-            fault = f"a table or a choice has less than 1e-6 of ε, and {TOO_LITTLE}"
+            fault = f"a table or a choice would get an ε below 1e-6, and {TOO_LITTLE}"
             yield Contradiction(("mechanism", "name"), fault, "use fewer columns, or a larger epsilon")
         most = max((columns - size) * comb(size, min(self.parents, size)) for size in range(1, columns + 1))
         if most > MOST_CANDIDATES:
-            fault = f"{columns} columns with up to {self.parents} parents make rounds of {most:,} candidates"
+            fault = f"with {columns} columns and up to {self.parents} parents, a round has {most:,} candidates"
             yield Contradiction(
                 ("mechanism", "degree"), fault, f"use a smaller degree, or fewer columns: at most {MOST_CANDIDATES:,}"
             )

@@ -40,22 +40,22 @@ LEAST_SD = 0.01
 """Smallest standard deviation of the law, in half widths of the bounds."""
 LAW_AGAIN = (
     "Estimator `parameters`: standard errors include the composition of the sample over cells, the spread of the "
-    "posterior given the first set's sums and, by simulation, new noise with a new draw. Each weight enters as a share of "
-    "its public bound. Errors of counts do not include the variation of weights within a cell, which was not released. No "
-    "error includes the bias that arises if outcomes follow another law."
+    "posterior given the first set's sums, and the effect of a new draw with new noise, which is simulated. Each weight "
+    "enters as a share of its public bound. Errors of counts do not include the variation of weights within a cell, which "
+    "was not released. No error includes the bias that arises if outcomes follow another distribution."
 )
 
 
 WORDS = Words(
     density=(
-        "noisy sums of bounded functions of {weight} and {outcome}, sufficient for the law that the job names, and a law "
-        "drawn from its posterior given them"
+        "noisy sums, over the observed sample, of bounded functions of {weight} and {outcome}, which are sufficient for "
+        "the distribution that the job names; and parameters drawn from their posterior given these sums"
     ),
     errors=f"{LAW_AGAIN} {WIDE}",
     steps=(
         "Noisy sums are moved into their public ranges and then treated as exact: parameters are drawn from the posterior "
-        "given these sums. Synthetic outcomes follow the law with these parameters, and each record has its cell's mean "
-        "weight. The prior of an outcome with K levels is worth one record in each cell, 1/K for each level.",
+        "given these sums. Synthetic outcomes follow the distribution with these parameters, and each record has its "
+        "cell's mean weight. The prior of an outcome with K levels is worth one record in each cell, 1/K for each level.",
         "An analysis of the synthetic sets alone uses T = B/m + W with (m − 1)(1 + mW/B)² degrees of freedom. With one "
         "set, T does not include the noise. For nested sets, B is the variance between the means of the sanitizations' "
         "sets, and m is the number of sanitizations.",
@@ -67,8 +67,9 @@ WORDS = Words(
 DEFINITIONS = {
     "1 - v": SUM_OF_ABSENT,
     "v u": "the sum of v u, u = (y - m) / R, with y the outcome, m the centre and R the half_width of its public bounds, "
-    "all of logarithms under a lognormal law; v as in 1 - v, and 1 without weights. By its law a noisy sum is set "
-    "to the nearest end of its domain (clamped), or drawn from the law truncated to it (bounded)",
+    "all in logarithms if the outcome is lognormal; v as in 1 - v, and 1 without weights. A noisy sum is set to "
+    "the nearest end of its domain (clamped), or drawn from the noise distribution truncated to that domain "
+    "(bounded), as its `law` states",
     "v (u^2 - 1/2)": "over all cells of the stratum, in the notation of v u",
     "v 1[y = k]": "the sum of v over records of the level k; its law as of v u",
 }

@@ -90,7 +90,9 @@ LEVELS_SANITIZED = (
     "they change. All have discrete Laplace noise."
 )
 SANITIZATION = {
-    "conjoint": "All sums have noise of the same scale: their joint L1 sensitivity divided by the ε of one sanitization.",
+    "conjoint": (
+        "The noise on all sums has the same scale: their joint L1 sensitivity divided by the ε of one sanitization."
+    ),
     "individual": ("Each kind of sum gets an equal share of a sanitization's ε, and noise scaled to its own sensitivity."),
 }
 TRUNCATION = {

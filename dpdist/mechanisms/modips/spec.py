@@ -24,21 +24,22 @@ WIDEST = 1e30
 class Modips(Noisy):
     """Noisy sufficient statistics of a law, and synthetic sets from its posterior given these."""
 
-    name: Literal["modips"] = Field(description="noisy sufficient statistics of a law, and draws given them")
-    law: Law = Field(description="law of the outcome within a cell")
+    name: Literal["modips"] = Field(description="noisy sufficient statistics of a distribution, and draws given them")
+    law: Law = Field(description="distribution of the outcome within a cell")
     location: Literal["cells", "main_effects"] = Field(
-        default="cells", description="normal and lognormal laws: a mean for every cell, or a regression on table columns"
+        default="cells",
+        description=("normal and lognormal distributions: a mean for every cell, or a regression on table columns"),
     )
     variance: float | None = Field(
-        default=None, gt=0, description="public variance of a normal law, so that only means cost budget"
+        default=None, gt=0, description="public variance of a normal distribution, so that only means cost budget"
     )
     sanitization: Sanitization = Field(
-        default="conjoint", description="noise of one scale on all statistics, or an equal part of ε for each kind"
+        default="conjoint", description="noise with the same scale on all statistics, or an equal part of ε for each kind"
     )
     truncation: Truncation = Field(
         default="clamped",
-        description="sums beyond their domain: set to its end (clamped), or drawn from the truncated law at a"
-        " larger scale (bounded); renormalised costs more than ε and is refused",
+        description="noisy sums beyond their domain: set to its end (clamped), or drawn from the truncated distribution "
+        "with a larger scale (bounded); renormalised costs more than ε and is refused",
     )
     nested: Annotated[int, Field(ge=1, le=1_000)] = Field(
         default=1, description="synthetic sets from one sanitization, which share its part of ε"
@@ -69,7 +70,7 @@ class Modips(Noisy):
     def against_noisy_crosstab(self, job: JobView) -> str:
         if self.truncation != "bounded":
             return ""
-        return "sums beyond their domain are drawn again (bounded), and noisy sizes do not give that domain"
+        return "the truncated noise (bounded) needs the domain of each sum, which does not follow from noisy sample counts"
 
     def epsilon(self, job: JobView) -> Fraction:
         """The ε of one sanitization, from which `nested` synthetic sets follow."""
@@ -88,7 +89,7 @@ class Modips(Noisy):
             fault = f"{job.synthetic_sets} sets are not a multiple of {self.nested}"
             yield Contradiction(("mechanism", "nested"), fault, "use a divisor of synthetic_sets")
         if self.variance is not None and self.law != "normal":
-            fault = f"only the normal law's variance can be public, not that of '{self.law}'"
+            fault = f"only the variance of the normal distribution can be public, not that of '{self.law}'"
             yield Contradiction(("mechanism", "variance"), fault, "leave it out")
         if self.location != "cells" and self.counted:
             fault = f"'{self.law}' has probabilities for every cell"
@@ -104,13 +105,15 @@ class Modips(Noisy):
         low, high = column.bounds or (1.0, 1.0)
         if self.law == "lognormal" and low <= 0:
             remedy = "give bounds from above 0, to which lower values are clipped"
-            yield Contradiction(bounds, "a lognormal law has only values above 0", remedy)
+            yield Contradiction(bounds, "a lognormal distribution has only values above 0", remedy)
         wide = max(abs(low), abs(high)) > WIDEST or (self.law == "lognormal" and high > WIDEST * low > 0.0)
         if not self.counted and wide:
-            fault = f"between such wide bounds, figures of a {self.law} law overflow"
-            yield Contradiction(bounds, fault, f"narrow them to within {WIDEST:g}, and a lognormal law's to such a ratio")
+            fault = f"with such wide bounds, figures of a {self.law} distribution overflow"
+            yield Contradiction(bounds, fault, f"narrow the bounds to within {WIDEST:g}; if lognormal, to such a ratio")
         if self.law == "bernoulli" and column.bounds is not None and (low, high) != (0.0, 1.0):
-            yield Contradiction(bounds, "a Bernoulli law has the values 0 and 1", "write [0, 1], or use law: multinomial")
+            yield Contradiction(
+                bounds, ("a Bernoulli distribution has the values 0 and 1"), "write [0, 1], or use law: multinomial"
+            )
         if self.law == "multinomial" and (levels := levels_between(column)) > MOST_LEVELS:
             fault = f"{levels:,} levels, each with a noisy count in every cell"
             yield Contradiction(bounds, fault, f"use at most {MOST_LEVELS:,}, or law: normal")
@@ -119,5 +122,5 @@ class Modips(Noisy):
         """A text on the loss of noise of scale Δ/ε that is truncated to a wide domain, with the sensitivity Δ."""
         epsilon = float(self.epsilon(job))
         cost, epsilon_text = epsilon + log(2.0 - exp(-epsilon)), budget_text(self.epsilon(job))
-        fault = "noise renormalised to a domain at the scale Δ/ε costs"
+        fault = "noise with the scale Δ/ε, renormalised to a domain, costs"
         return f"{fault} up to {cost:.4g} per sanitization, and not ε = {epsilon_text}"

@@ -184,7 +184,7 @@ AGAIN = (
     "from noise on the released counts."
 )
 WORDS = Words(
-    density="noisy counts of the combinations of {outcome}",
+    density="noisy counts of the combinations of {outcome}, in the observed sample",
     errors=f"{AGAIN} {WIDE}",
     steps=(
         "Counts of all layers are made consistent by least squares, from the root down: a node's children get the nearest "

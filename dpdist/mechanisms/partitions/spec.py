@@ -44,7 +44,10 @@ class Partitioned(Noisy):
         yield "", bins | ({"layers": 2} if "layers" in cls.model_fields else {})
 
     def against_noisy_crosstab(self, job: JobView) -> str:
-        return "nothing is proven about a record that changes strata, in which counts and selections are made"
+        return (
+            "nothing is proven about a record that moves to another stratum, because counts and selections are made by "
+            "stratum"
+        )
 
     def clips(self, job: JobView) -> bool:
         return True
@@ -87,7 +90,7 @@ class Partitioned(Noisy):
                 yield from without_distinct_levels(name, column, f"'{self.name}'")
         yield from self._of_parts(job)
         if len(declared(job)) == len(job.outcomes) and (cells := prod(self.levels(job))) > MOST_CELLS:
-            fault = f"outcomes cross to {cells:,} cells, each with a noisy count"
+            fault = f"the outcomes have {cells:,} combinations, each with a noisy count"
             yield Contradiction(("outcome",), fault, f"use at most {MOST_CELLS:,}: leave outcomes out, or merge levels")
 
     def _of_parts(self, job: JobView) -> Iterator[Contradiction]:
@@ -100,7 +103,7 @@ class Partitioned(Noisy):
         parts = [(1 - self.selecting) / self.layers_of(job)]
         parts += [self.selecting / self.selections(job)] if self.selections(job) > 0 else []
         if min(parts) * job.epsilon_per_set / job.most_records < LEAST_BUDGET <= job.epsilon_per_set / job.most_records:
-            fault = f"a layer has less than 1e-6 of ε, and {TOO_LITTLE}"
+            fault = f"a layer would get an ε below 1e-6, and {TOO_LITTLE}"
             yield Contradiction(("mechanism", "name"), fault, "use fewer layers or sets, or a larger epsilon")
 
 
@@ -115,7 +118,10 @@ class Layered(Partitioned):
 
     def _of_layers(self, job: JobView, layers: int, path: str) -> Iterator[Contradiction]:
         if not 2 <= layers <= len(job.outcomes):
-            fault = f"{layers} layers of {len(job.outcomes)} outcomes: every layer but the last splits by one or more"
+            fault = (
+                f"{layers} layers of {len(job.outcomes)} outcomes, although every layer but the last uses one outcome or "
+                "more"
+            )
             yield Contradiction(
                 ("mechanism", path), fault, "use at least 2 and at most as many as outcomes, or flat_laplace"
             )
@@ -142,15 +148,17 @@ class Steps(Layered):
     """STEPS: layers split by outcomes in the order of their importance, which the job names or AIC selects under noise."""
 
     name: Literal["steps"] = Field(
-        description="noisy counts layer by layer, outcomes in the order that the job names, or that AIC selects under noise"
+        description=(
+            "noisy counts layer by layer, with outcomes in the order that the job states, or that AIC selects under noise"
+        )
     )
     order: tuple[Group, ...] | None = Field(
         default=None,
         min_length=1,
-        description="outcomes by layer, the most important first, as in [voted, [age, sex]]; the last layer has the rest",
+        description="outcomes by layer, the most important first, as in [voted, [age, sex]]; the last layer has all others",
     )
     layers: int | None = Field(
-        default=None, description="number of layers whose splits are selected under noise, in place of an order"
+        default=None, description="number of layers whose splits are selected under noise, instead of an order"
     )
     selection: Budget | None = Field(default=None, description='part of the ε of a set for selections; "1/10" if unset')
 
@@ -170,13 +178,13 @@ class Steps(Layered):
         yield from super().contradictions(job)
         if (self.order is None) == (self.layers is None):
             fault = "the order of outcomes is named, or selected in a number of layers"
-            yield Contradiction(("mechanism", "order"), fault, "give order or layers, one of them")
+            yield Contradiction(("mechanism", "order"), fault, "give either order or layers")
         elif self.order is None:
             yield from self._of_layers(job, self.layers or 1, "layers")
         else:
             yield from self._of_order(job, [name for group in self.order for name in group])
         if self.selection is not None and self.order is not None:
-            yield Contradiction(("mechanism", "selection"), "a named order selects nothing", "leave it out")
+            yield Contradiction(("mechanism", "selection"), "with a stated order, nothing is selected", "leave it out")
 
     def _of_order(self, job: JobView, order: list[str]) -> Iterator[Contradiction]:
         for i, name in enumerate(order):
@@ -185,5 +193,5 @@ class Steps(Layered):
             if name in order[:i]:
                 yield Contradiction(("mechanism", "order"), f"'{name}' is named twice", "delete one")
         if len(self.order or ()) == 1 and len(set(order)) == len(job.outcomes):
-            fault = "the first layer has all outcomes, which is the flat Laplace"
+            fault = "the first layer has all outcomes, as in flat_laplace"
             yield Contradiction(("mechanism", "order"), fault, "use flat_laplace, or put some outcomes behind others")

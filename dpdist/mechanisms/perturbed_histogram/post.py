@@ -28,7 +28,7 @@ COUNTED_AGAIN = (
     "set's histogram, new samples' bin counts and new noise. The bias from cutting counts off at 0 is estimated from "
     "noise on that histogram. The bias of binning is not included."
 )
-WORDS = Words(density="noisy histogram of {outcome} in equal bins", errors=COUNTED_AGAIN)
+WORDS = Words(density="noisy histogram of {outcome} in equal bins, in the observed sample", errors=COUNTED_AGAIN)
 DEFINITIONS = {
     "count_in_bin": "the number of records whose outcome lies between centre - half_width and centre + half_width",
 }

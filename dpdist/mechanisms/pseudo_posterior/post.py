@@ -6,11 +6,11 @@ from dpdist.job import Job
 from dpdist.mechanisms.parts import Words
 from dpdist.models import LIKELIHOODS
 from dpdist.models.protocol import Builder
-from dpdist.privacy.weights import HALF_EXCEED
+from dpdist.privacy.weights import HALF_EXCEED, above_epsilon
 
-UNMEASURED = "Exact losses under {} privacy weights were not measured, and a record may lose more than ε."
+UNMEASURED = above_epsilon("{}", "its exact loss was not measured")
 """Text for a rule without measured losses. Every rule of dpdist has them."""
-REWEIGHTED_EXCEEDS = f"Under re-weighted privacy weights a record can lose more than ε: {HALF_EXCEED}."
+REWEIGHTED_EXCEEDS = above_epsilon("re-weighted", HALF_EXCEED)
 OBSERVED = "The bound is an estimate from this file over S posterior draws, not a bound for every file."
 ON_THIS_FILE = "Privacy weights are computed from the confidential file."
 REFUSAL_SHOWS = (

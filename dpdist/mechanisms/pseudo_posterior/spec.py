@@ -20,7 +20,10 @@ class Weighted(MechanismSpec):
         default=Weights(rule="fixed_point"), description="privacy weights: a rule's name, or the rule with its constants"
     )
     aim: float = Field(
-        default=0.6, gt=0, le=1, description="share of the target Δ* for weights on a reference; the rest is for drift"
+        default=0.6,
+        gt=0,
+        le=1,
+        description=("share of the target Δ* for weights that are tuned on a reference; the rest is for drift"),
     )
     weighs: ClassVar[bool] = True
     tunes_weights: ClassVar[bool] = True
@@ -39,7 +42,7 @@ class Weighted(MechanismSpec):
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if job.reference is not None and self.weights.rule == "none" and job.family != "scores":
-            yield Contradiction(("reference",), "without privacy weights nothing is fixed on a reference", "leave it out")
+            yield Contradiction(("reference",), "without privacy weights, nothing is tuned on a reference", "leave it out")
         if job.reference is None and self.aim != type(self).model_fields["aim"].default:
             fault = "only weights that are tuned on a reference aim below the target"
             yield Contradiction(("mechanism", "aim"), fault, "leave it out")
@@ -57,7 +60,9 @@ class Unweighted(MechanismSpec):
 class WeightedE(FixedWeights):
     """Weighted-e [G]: weights by the rule's constants alone, but 0 if a record's weighted bound exceeds the target."""
 
-    name: Literal["weighted_e"] = Field(description="a posterior with fixed privacy weights, cut off at the bound")
+    name: Literal["weighted_e"] = Field(
+        description=("a posterior with fixed privacy weights; weights of records above the bound are 0")
+    )
     cuts_weights: ClassVar[bool] = True
 
     def guarantee(self, job: JobView) -> Guarantee:
@@ -69,7 +74,7 @@ class WeightedE(FixedWeights):
     def against_weights(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().against_weights(job)
         if self.weights.reweight is not None:
-            fault = "'weighted_e' cuts weights off before re-weighting"
+            fault = "'weighted_e' sets weights to 0 before re-weighting"
             yield Contradiction(("mechanism", "weights", "reweight"), fault, "leave it out")
 
 
@@ -110,7 +115,7 @@ class Centred(ClampedSpec):
         description="planned distance from the reference, in standard deviations of a record",
     )
     takes_reference: ClassVar[bool] = True
-    needs_reference: ClassVar[str] = "centres likelihoods at a fit"
+    needs_reference: ClassVar[str] = "centres likelihoods at a fit of the reference"
     centres: ClassVar[bool] = True
 
     def guarantee(self, job: JobView) -> Guarantee:

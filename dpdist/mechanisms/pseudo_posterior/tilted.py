@@ -193,7 +193,7 @@ def protect(model: Likelihood, steps: Weighings, target: float, sets: int, recor
     searched, number = yield from fits(model, steps)
     first, final = searched[0], searched[-1]
     if not final.summary.database_bound <= target:
-        raise NotReached("the bound of the final fit is over the target")
+        raise NotReached("the bound of the final fit is above the target")
     total, truncated = yield Pass(Byproducts(model, final.draws, final.step), "sum")
     recorder.posterior("unweighted", Confidential(first.draws))
     recorder.posterior("weighting", Confidential(searched[-2].draws if number > 1 else first.draws))

@@ -34,13 +34,13 @@ class SanitizedStatistics(Noisy):
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if job.likelihood.family != "lognormal":
-            fault = f"'{self.name}' releases statistics of the lognormal law"
+            fault = f"'{self.name}' releases statistics of the lognormal distribution"
             yield Contradiction(("model", "family"), fault, "use family: lognormal")
             return
         if job.sampler != Sampler(name="exact"):
-            yield Contradiction(("sampler",), f"'{self.name}' draws from no posterior", "leave sampler out")
+            yield Contradiction(("sampler",), f"'{self.name}' does not draw from a posterior", "leave sampler out")
         if job.likelihood.prior != Prior():
-            fault = f"'{self.name}' has the reference in place of a prior"
+            fault = f"'{self.name}' uses the reference instead of a prior"
             yield Contradiction(("model", "prior"), fault, "leave prior out")
         for outcome in declared(job):
             if (bounds := job.columns[outcome].bounds) is not None and bounds[0] <= 0:

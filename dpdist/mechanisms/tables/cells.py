@@ -243,7 +243,7 @@ class ResidualCells(PublicModel):
     @property
     def too_large(self) -> str:
         """The reason why the tables cannot be estimated together; empty if they can."""
-        return f"{self.sums:,} sums to measure, and 'tables' may have {MOST_SUMS:,}" if self.sums > MOST_SUMS else ""
+        return f"{self.sums:,} sums to measure, and 'tables' permits {MOST_SUMS:,}" if self.sums > MOST_SUMS else ""
 
     def cost(self, records: int) -> Cost:
         """The projected cost of a run, from public sizes."""
@@ -300,7 +300,7 @@ class ResidualCells(PublicModel):
         model = self.with_donors(donors)
         if self.learner != EFFECTS:
             if model.alike:
-                raise Improper(f"prediction: {self.learner} needs records, and the chain began without a reference")
+                raise Improper(f"prediction: {self.learner} needs records, but the chain began without a reference")
             # Grown once: another machine might grow other trees.
             model = replace(model, of_trees=model.built().at_crosses.of_trees)
         return Learned(model.built(), donors)

@@ -73,4 +73,4 @@ def _solved(times: Callable[[Floats], Floats], right: Floats, tolerance: float) 
         residual, turn = np.linalg.qr(residual - image @ step)
         length = turn @ length
         direction = residual + direction @ turn.T
-    raise ArithmeticError(f"a system of {len(right):,} unknowns is not solved in {MOST_STEPS:,} steps")
+    raise ArithmeticError(f"a system of {len(right):,} unknowns was not solved in {MOST_STEPS:,} steps")

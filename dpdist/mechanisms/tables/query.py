@@ -34,16 +34,15 @@ from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 from dpdist.privacy.noise import LARGEST_SCORE
 
 SCALED = (
-    "In every measured table, each record adds two residuals to its cell: the differences of its weight, and of its "
-    "weighted, centred outcome, from public predictions. Both are divided by clipping limits and scaled so that their L1 "
-    "norm is at most 1. The L1 sensitivity of a table's sums is therefore 1 when a record's values are left out, and 2 "
-    "when they change."
+    "In every measured table, each record adds two residuals to its cell: its weight, and its weighted, centred outcome, "
+    "each less a public prediction. Both are divided by clipping limits and scaled so that their L1 norm is at most 1. "
+    "The L1 sensitivity of a table's sums is therefore 1 when a record's values are left out, and 2 when they change."
 )
 SCALED_KNOWN = (
-    "In every measured table, each record adds to its cell the differences of its weighted, centred outcomes from public "
-    "predictions, divided by clipping limits and scaled so that their L1 norm is at most 1. The L1 sensitivity of a "
-    "table's sums is therefore 1 when a record's values are left out, and 2 when they change. Counts follow from public "
-    "weights and sample counts."
+    "In every measured table, each record adds to its cell its weighted, centred outcomes less public predictions, "
+    "divided by clipping limits and scaled so that their L1 norm is at most 1. The L1 sensitivity of a table's sums is "
+    "therefore 1 when a record's values are left out, and 2 when they change. Counts follow from public weights and "
+    "sample counts."
 )
 LAPLACE = "A table that gets a share s of {part} has discrete Laplace noise with scale sensitivity/(s{amount})."
 SCALED_SECRET = (
@@ -56,8 +55,8 @@ GAUSSIAN = "A table that gets a share s of {part} has discrete Gaussian noise wi
 PREDICTED, LIMITED = 0.4, 0.7
 """About which shares of a stratum's work are done once parts of the budget and limits of tables are known."""
 BEYOND = (
-    "Where noise is small beside a single record, records with residuals beyond the first limits are counted first. For "
-    "every such residual, a record adds 1, divided by the number of measured columns, to one count of its cell, so it "
+    "If noise is small compared with a single record, records with residuals beyond the first limits are counted first. "
+    "For every such residual, a record adds 1, divided by the number of measured columns, to one count of its cell, so it "
     "adds at most 1 in all. These noisy counts widen the limits."
 )
 SHARED = (
@@ -202,7 +201,7 @@ class ResidualTables(NoisySums[Settings, ResidualCells]):
         part(PREDICTED)
         sum_of_parts = sum(parts) + len(system.tables) * system.part_beyond
         if min(parts) <= 0 or sum_of_parts > 1:
-            raise LossExceeded(f"parts of the budget that are not above 0, or sum to {float(sum_of_parts)}")
+            raise LossExceeded(f"parts of the budget that are not all above 0, or that sum to {float(sum_of_parts)}")
 
         def measured(exact: Floats, number: int, limits: TableLimits | None, prediction: Prediction) -> Measurement:
             name = model.names[number]

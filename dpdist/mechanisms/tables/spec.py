@@ -67,7 +67,7 @@ class Tables(Noisy):
         return None if self.prediction == EFFECTS else "sklearn"
 
     def against_noisy_crosstab(self, job: JobView) -> str:
-        return "its own sums measure secret numbers of records, without noisy counts beside them"
+        return "its own sums measure secret numbers of records, so there are no separate noisy counts"
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
@@ -75,6 +75,6 @@ class Tables(Noisy):
             fault = f"'{self.name}' releases one estimate of all tables, on which the whole budget is best spent"
             yield Contradiction(("synthetic_sets",), fault, "write 1")
         if self.prediction != EFFECTS and (job.reference is None or not job.reference.known_before):
-            fault = f"'{self.prediction}' learns from records of a reference, and the job names none"
+            fault = f"'{self.prediction}' learns from the records of a reference, and the job names none"
             yield Contradiction(("mechanism", "prediction"), fault, "leave it out, or name a public file under reference")
         yield from against_secret_counts(job)

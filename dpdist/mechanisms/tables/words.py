@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
+from dpdist.core.cautions import Caution
 from dpdist.estimation.donors import DONORS, FEWEST
 from dpdist.mechanisms.parts import Words
 from dpdist.mechanisms.tables.sensitivity import COUNTS, NAME
 from dpdist.models.protocol import ReleaseView
 
 ONE_WEIGHT = (
-    "The job states that all records with the same {} have one weight. Therefore outcomes, not weights, are adjusted "
+    "The job states that all records with the same {} have the same weight. Therefore outcomes, not weights, are adjusted "
     "until every cell has its released means."
 )
 DECLARED = "Weights are those that the job declares, without noise. Records of the reference were given these weights, too."
 MICRODATA = (
-    "Synthetic records reproduce the released counts and means of every cell that the columns under `measured` form. "
+    "Synthetic records reproduce the released counts and means of every cell that the columns under `measured` define. "
     "Each record takes its weight, its outcomes and the columns under `copied` from one record of the reference, its "
-    f"donor. Where a cell has fewer than {FEWEST} donors, the donor may come from another cell. Copied columns were not "
+    f"donor. If a cell has fewer than {FEWEST} donors, the donor may come from another cell. Copied columns were not "
     "measured on the current file: they show no change since the reference, and no standard error or interval covers "
     "them."
 )
@@ -31,8 +32,8 @@ OF_OUTCOME = (
     "half_width; w, p and the scaling as in the sum of weight residuals"
 )
 OF_BINS = (
-    "the number of records with a value in the bin, at most half_width from its centre. Bins follow from public bounds; "
-    "the first holds the lower bound alone"
+    "the number of records whose value lies in the bin, at most half_width from its centre. Bins follow from public "
+    "bounds; the first bin contains only the lower bound"
 )
 OF_PAIR = (
     "half of the sum of w / (K L) {} w (y - m) / H, with w the weight, y the outcome, m the centre, which is the cell's "
@@ -60,7 +61,7 @@ QUERIES = dict.fromkeys(("weight residuals", "outcome residuals", "above", "belo
 }
 """The query that every statistic answers, by the names of both."""
 BY_LAW = (
-    "All tables add up the same estimates of base cells, so they agree with each other. An estimate is a prediction from "
+    "All tables are sums of the same base-cell estimates, so they agree with each other. An estimate is a prediction from "
     "the first noisy sums plus the posterior mean of the residual sum, given the second noisy sums."
 )
 MADE_UP = (
@@ -68,32 +69,35 @@ MADE_UP = (
     "Synthetic records agree with all tables. Other relations were not measured: within a cell, columns are independent.",
 )
 ERRORS = (
-    "Estimator `parameters`: standard errors come from draws of the posterior on which the tables rest. They include the "
-    "sampling of records between and within base cells, noise, errors of the prediction, and errors of the distributions "
-    "that follow from noisy counts."
+    "Estimator `parameters`: standard errors come from draws of the posterior from which the tables are estimated. They "
+    "include the sampling of records between and within base cells, noise, errors of the prediction, and errors of the "
+    "distributions that follow from noisy counts."
 )
 RESIDUALS = (
-    "noisy sums of residuals from a prediction by the reference, in every cell of every table; the residuals are those of "
+    "in every cell of every table, noisy sums of the differences between observed values and their predictions from "
+    "the reference: "
 )
-DENSITY = f"{RESIDUALS}{{weight}}, and of {{weight}} times {{outcome}}"
-DENSITY_OF_OUTCOMES = f"{RESIDUALS}{{outcome}}, times {{weight}}, which is public"
-DONOR = f"A synthetic record takes its {{}} from one record of the reference (released/{DONORS})."
+DENSITY = f"{RESIDUALS}for {{weight}}, and for {{weight}} times {{outcome}}"
+DENSITY_PUBLIC_WEIGHT = f"{RESIDUALS}for {{weight}}, which is public, times {{outcome}}"
+DENSITY_UNWEIGHTED = f"{RESIDUALS}for {{outcome}}"
+DONOR = f"A synthetic record takes its {{}} from one record of the reference, its donor (released/{DONORS})."
 TILTED = (
     "Weights are adjusted until every base cell reproduces its estimates; where that is impossible, outcomes are adjusted."
 )
 UNWEIGHTED = "The job has no weight column: every record has the weight 1, and outcomes are adjusted to the estimates."
-VARYING = "Weights that are equal for all records of a design stratum differ among its synthetic records."
+VARYING = "Weights that are the same for all records of a design stratum vary among its synthetic records."
 
 
 FAR_CELLS, FAR_COMMON = 0.03, 0.08
 """Relative sizes of drift, of levels and cells and of all cells together, at which a reference no longer fits."""
-DRIFTED = (
-    "{what} over all records are {change} the reference's prediction; levels and cells differ by a further {cells}. "
-    "Standard errors include this drift, but values beyond the limits are still estimated from the reference. {remedy}"
-)
 NEWER = "A newer reference would reduce errors."
-OF_ANOTHER_SIZE = "Weights of a larger or smaller sample differ in this way: use a reference drawn as the file was."
-OF_ANOTHER_UNIT = "Check that the file and the reference are in one unit; if so, a newer reference would reduce errors."
+OF_ANOTHER_SIZE = (
+    "A larger or smaller sample has weights that differ in this way: use a reference that was sampled in the same way as "
+    "the file."
+)
+OF_ANOTHER_UNIT = (
+    "Check that the file and the reference use the same unit; if they do, a newer reference would reduce errors."
+)
 SEVERAL_TIMES = 2.0
 """Ratio to the reference's prediction above which a change is stated as a ratio, and its cause is probably no drift."""
 LARGEST_CELLS = 0.85
@@ -184,7 +188,7 @@ class TablesWords(Words):
                         "cells": _in_cells(cells),
                         "remedy": _remedy(ratio, weights=k == 0),
                     }
-                    texts.append(where + DRIFTED.format(what=name, **facts))
+                    texts.append(f"{where}{Caution.of('changed_since_reference', what=name, **facts)}")
         return texts
 
     def reason_not_to_publish(self, release: ReleaseView) -> str | None:
@@ -210,8 +214,10 @@ class TablesWords(Words):
         return PERHAPS_SATURATED.format(**names) if hidden and place >= NEAR_THE_BOUND else None
 
     def density_of(self, release: ReleaseView) -> str:
-        density = DENSITY if release.job.survey.measured_weight is not None else DENSITY_OF_OUTCOMES
-        return density.replace("by the reference", "by noisy counts") if self._by_counts(release) else density
+        survey, density = release.job.survey, DENSITY
+        if survey.measured_weight is None:
+            density = DENSITY_UNWEIGHTED if survey.weight is None else DENSITY_PUBLIC_WEIGHT
+        return density.replace("from the reference", "from noisy counts") if self._by_counts(release) else density
 
     def errors_of(self, release: ReleaseView) -> str:
         return ERRORS if self._by_counts(release) else self.errors
@@ -233,19 +239,19 @@ WORDS = TablesWords(
     density=DENSITY,
     entries={"microdata": MICRODATA},
     errors=(
-        "Estimator `parameters`: standard errors come from draws of the posterior on which the tables rest. They include "
-        "the sampling of records between and within base cells, noise, errors of the prediction, and drift since the "
-        "reference."
+        "Estimator `parameters`: standard errors come from draws of the posterior from which the tables are estimated. "
+        "They include the sampling of records between and within base cells, noise, errors of the prediction, and drift "
+        "since the reference."
     ),
     errors_of_records=(
         "Estimator `records`: synthetic records agree with the tables from parameters and have the same standard errors."
     ),
     steps=(
-        "All tables add up the same estimates of base cells, so they agree with each other. An estimate is the prediction "
-        "plus the posterior mean of the residual sum, given all noisy sums.",
+        "All tables are sums of the same base-cell estimates, so they agree with each other. An estimate is the "
+        "prediction plus the posterior mean of the residual sum, given all noisy sums.",
         "Estimates of base cells are adjusted to lie within public bounds, and raked to the sums of the measured cells.",
-        f"It comes from the same base cell, or from the most similar ones where that has fewer than {FEWEST} "
-        "reference records.",
+        f"Donors come from the same base cell or, if it has fewer than {FEWEST} reference records, also from the most "
+        "similar cells.",
         "Synthetic records agree with all tables. Their other relations come from the reference and were not measured on "
         "the current file.",
     ),

@@ -186,7 +186,9 @@ class Conjugate:
                 raise Improper("outcome or weight has no variation left within the predictors' groups")
             root_s = _cholesky((scale + scale.T) / 2.0 + prior.scale)
         except LinAlgError:
-            reason = "some predictor's group has no privacy weight left, or log weight is a linear function of log outcome"
+            reason = (
+                "all privacy weights in some predictor's group are 0, or log weight is a linear function of log outcome"
+            )
             raise Improper(reason) from None
         return root_k, b_hat, root_s, self._degrees(total)
 

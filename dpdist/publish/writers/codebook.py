@@ -28,16 +28,16 @@ LONG = {
     "estimator": "what the estimate is computed from: released parameters, or synthetic records",
     "estimate": "the estimate",
     "standard_error": "its standard error",
-    "df": "degrees of freedom of the interval; inf stands for the normal law",
+    "df": "degrees of freedom of the interval; inf stands for the normal distribution",
     "lower": "lower limit of the 90 % interval",
     "upper": "upper limit of the 90 % interval",
-    "suppressed": "true where there is no estimate",
-    "withheld_because": "why there is no estimate, where the job's limit on the error withholds it",
+    "suppressed": "true if there is no estimate",
+    "withheld_because": "why there is no estimate, if the job's limit on the error withholds it",
 }
 """Descriptions of the columns in a table's long file, apart from the columns that name its cells."""
 FURTHER = {
-    "statistic": "what the figure is, with its constants, as the job asks for it",
-    "variable": "its outcome; for a ratio, both",
+    "statistic": "the statistic with its constants, as the job states it",
+    "variable": "outcome of the statistic; for a ratio, both outcomes",
 }
 """Descriptions for tables with statistics other than counts, means and totals."""
 
@@ -146,7 +146,7 @@ def _datatype(kind: pa.DataType) -> str:
 NAMESPACE = "ddi:codebook:2_5"
 TEXTS, CODES = {"parquet": "Apache Parquet", "csv": "CSV, UTF-8"}, {"dta": "Stata", "sav": "SPSS"}
 """File endings of the two layouts, with texts or codes of levels, and descriptions of the files."""
-APOSTROPHE = "An apostrophe precedes every name or level that a spreadsheet would run as a formula."
+APOSTROPHE = "Names and levels that a spreadsheet would run as a formula begin with an apostrophe."
 WEIGHT = "Use the weight {} in every estimate."
 WEIGHT_ID = "W1"
 KIND = "synthetic survey records"

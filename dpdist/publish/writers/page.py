@@ -374,12 +374,12 @@ ABOUT = {
     "tables.xlsx": "all tables as printed, with the privacy statement",
     "codebook.json": "columns, levels and labels, as CSV on the Web metadata",
     "codebook.xml": "the synthetic records' columns, levels and labels as a DDI codebook",
-    "measurements.parquet": "noisy measurements: values, laws and scales, for your own inference",
+    "measurements.parquet": "noisy measurements: values, noise distributions and scales, for your own inference",
     "measurements.dta": "the same for Stata, and for R by haven",
-    "sdmx/structure.json": "the structures of the tables as SDMX dataflows, whose observations lie beside it",
+    "sdmx/structure.json": "the structures of the tables as SDMX dataflows; their observations are in the same folder",
     "statement.json": "the privacy statement in full",
     "registry.yaml": "the release as an entry of the registry of differential-privacy deployments",
-    "manifest.json": "checksums of all files, the job, versions",
+    "manifest.json": "checksums of all files, the job, and versions",
 }
 
 

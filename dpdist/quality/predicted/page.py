@@ -34,7 +34,7 @@ COLUMNS = {
     "coverage": "coverage of 90 % intervals",
     "reference_alone": "reference alone, median",
     "largest_alone": "reference alone, largest",
-    "better": "share of cells nearer than the reference alone",
+    "better": "share of cells in which the release is nearer than the reference alone",
     "given_n": "median error given n",
     "fixed": "cells that the design fixes",
     "relative": "median error, of the figure",
@@ -69,7 +69,8 @@ def page(plan: Plan, prediction: ErrorPrediction, public: Path | None, changes: 
     if prediction.computed:
         headline = "; ".join(worth(prediction)) or "without a reference, there are no figures to beat"
         largest = (
-            f"Largest errors, and numbers above {FAR:g} and {FAR_NAMED:g}, are for cells with {FAR_RECORDS} records or more"
+            f"Largest errors, and numbers of errors above {FAR:g} and {FAR_NAMED:g}, are for cells with {FAR_RECORDS} "
+            "records or more"
         )
         first.sentences += [f"{text[0].upper()}{text[1:]}." for text in (UNIT, largest, *not_predicted(prediction))] + [
             f"{text}." for text in (*alarms(prediction), *proposals(prediction))
@@ -133,7 +134,10 @@ def _draws(prediction: ErrorPrediction) -> Iterator[str]:
     draws = prediction.rows.groupby("epsilon")["replicate"].nunique()
     here, least = int(draws[float(prediction.job.budget.epsilon)]), int(draws.min())
     if least < here:
-        yield f"At the job's ε errors are of {here} draws of both files, at others of {least}: curves may bend there."
+        yield (
+            f"Errors come from {here} draws of both files at the job's ε, and from {least} at others: curves may bend "
+            "there."
+        )
 
 
 def _figures(statistics: Sequence[Statistics]) -> Grid:

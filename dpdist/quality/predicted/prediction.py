@@ -284,7 +284,8 @@ def unknown(plan: Plan, public: Path | None) -> str:
         return "the job has no table"
     if plan.job.sampler.name == "stan":
         return (
-            "every replicate would run Markov chains; dpdist rehearse --chains does, and measures errors on a public file"
+            "every replicate would run Markov chains; dpdist rehearse --chains runs them and measures errors on a "
+            "public file"
         )
     if public is not None or isinstance(plan.reference, ReferenceFile) or _of_a_chain(plan):
         return ""

@@ -60,8 +60,8 @@ def epsilon_for(
             if step < 1:
                 return _two_digits(job.budget.epsilon * times)
             fault = f"the median error is {there:.2g} even at ε = {budget_text(job.budget.epsilon * times)}"
-            remedy = "name larger cells, or a reference with more records"
-            raise JobError(job.dataset, [Problem("--for-error", fault, "an error that some ε brings", remedy)])
+            remedy = "use larger cells, or a reference with more records"
+            raise JobError(job.dataset, [Problem("--for-error", fault, "an error that some ε reaches", remedy)])
         before, at_before = times, there
         times *= step
         there = worst(times)
@@ -85,7 +85,7 @@ UNIT = (
     "records or more"
 )
 
-UNKNOWN = "no direct standard error to compare with, as where public records all have one value"
+UNKNOWN = "no direct standard error to compare with, for example because all public records have the same value"
 
 
 def in_words(prediction: ErrorPrediction) -> Iterator[str]:
@@ -111,7 +111,7 @@ def in_words(prediction: ErrorPrediction) -> Iterator[str]:
             medians = ", ".join(
                 f"{_figure(point)} at ε = {e:g}" for e, point in zip(prediction.epsilons, points, strict=True)
             )
-            yield f"{row.table}, {row.statistic}: {_of_statistic(row)}; median {medians}"
+            yield f"{row.table}, {row.statistic}: {_of_statistic(row)}; median by ε: {medians}"
     yield from not_predicted(prediction)
 
 
@@ -127,13 +127,13 @@ def _over_tables(
     parts = [f"medians from {_figure(low)} ({low.table}) to {_figure(high)} ({high.table})"]
     if judged := [row for row in rows if not isnan(row.largest)]:
         most = max(judged, key=lambda row: row.largest)
-        parts.append(f"{most.largest:.2g} in the largest cell ({most.table})")
+        parts.append(f"largest error of a cell {most.largest:.2g} ({most.table})")
     if alone := sorted(row.reference_alone for row in rows if not isnan(row.reference_alone)):
-        parts.append(f"the reference alone {alone[0]:.2g} to {alone[-1]:.2g}")
+        parts.append(f"the reference alone: medians from {alone[0]:.2g} to {alone[-1]:.2g}")
     medians = ", ".join(f"{_figure(point)} at ε = {e:g}" for e, point in zip(epsilons, curves[rank[-1]], strict=True))
     if few := len(rows) - len(known):
         parts.append(f"{few} {'table has' if few == 1 else 'tables have'} {UNKNOWN}")
-    return f"{statistic}, {len(rows)} tables: {'; '.join(parts)}; median of {high.table} {medians}"
+    return f"{statistic}, {len(rows)} tables: {'; '.join(parts)}; median of {high.table} by ε: {medians}"
 
 
 def not_known(prediction: ErrorPrediction) -> str:
@@ -149,8 +149,9 @@ def not_predicted(prediction: ErrorPrediction) -> Iterator[str]:
 def _of_statistic(row: Statistics) -> str:
     parts = [sizes] if (sizes := errors_in_words(row.name, row.errors)) else []
     if row.cells > row.fixed and not isnan(row.reference_alone):
-        largest = f" and {row.largest_alone:.2g}" if row.errors.cells != 1 else ""
-        parts.append(f"the reference alone {row.reference_alone:.2g}{largest}")
+        alone, largest = f"{row.reference_alone:.2g}", f"{row.largest_alone:.2g}"
+        several = f"median {alone}, largest {largest}"
+        parts.append(f"the reference alone: {several if row.errors.cells != 1 else alone}")
     if not isnan(row.coverage):
         parts.append(f"90 % intervals cover {100 * row.coverage:.0f} % of the population's figures")
     return "; ".join(parts)
@@ -176,11 +177,11 @@ def worth(prediction: ErrorPrediction) -> Iterator[str]:
     nearer, needed = (f"{100.0 * share:.0f} %" for share in (prediction.better(epsilon), BETTER))
     now = f"at ε = {epsilon:g} the release is closer to direct estimates than the reference in {nearer} of the cells"
     none = f"no ε up to {max(prediction.epsilons):g} reaches {needed}"
-    then = none if least is None else f"from ε = {least:g} on it is in {needed} or more"
+    then = none if least is None else f"from ε = {least:g} on, it is closer in {needed} or more"
     if least is not None and least <= epsilon:
         yield f"yes: {now}, and {then}"
     else:
-        yield f"unless the survey has changed, the reference serves you as well as this release: {now}, and {then}"
+        yield f"unless the survey has changed, the reference is as good as this release: {now}, and {then}"
 
 
 def alarms(prediction: ErrorPrediction) -> Iterator[Caution]:

@@ -168,7 +168,7 @@ def test_store_without_conditional_writes(release: Release) -> None:
     try:
         release.secret("dpdist-store", f"--from-file={credentials(release)}")
         applied(release, *in_bucket(link.port), change=allow_http)
-        final(release, "the store ignores conditional writes (If-None-Match)", "use a store that knows them")
+        final(release, "the store ignores conditional writes (If-None-Match)", "use a store that supports them")
     finally:
         link.cut()
         server.close()
