@@ -55,7 +55,7 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; accept all proposals.")] = False,
     confidential: Annotated[
         bool,
-        typer.Option("--i-know-this-reads-confidential-data", help="Also use FILE's values, which you must confirm."),
+        typer.Option("--i-know-this-reads-confidential-data", help="Also use FILE's values, once confirmed."),
     ] = False,
 ) -> None:
     """Write a commented job for a file. Open decisions are marked TODO."""

@@ -226,13 +226,13 @@ class Cells:
         return int(self.membership.sum(axis=0).max())
 
     def sums(self, n: Floats, values: Floats) -> Floats:
-        """Sums of n (row,) times values (row, side) over the rows of every cell, (cell, side).
+        """Sums of n (row,) or (side, row) times values (row, side) over the rows of every cell, (cell, side).
 
         Of many rows, base cells are summed first, and margins from these: a row is in up to 2^columns cells. A matrix then
         has n, because values times n would take much memory.
         """
-        if len(values) < MANY_ROWS:
-            return np.asarray(self.membership @ (n[:, None] * values))
+        if len(values) < MANY_ROWS or n.ndim > 1:
+            return np.asarray(self.membership @ (np.atleast_2d(n).T * values))
         margins, base = self._by_base_cell
         of_rows = scipy.sparse.csr_array((n[base.indices], base.indices, base.indptr), shape=base.shape)
         sides = [values[:, first : first + AT_ONCE] for first in range(0, values.shape[1], AT_ONCE)]

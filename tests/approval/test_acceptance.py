@@ -271,9 +271,9 @@ def test_what_a_gate_says_of_cells_without_a_figure() -> None:
 @pytest.mark.parametrize(
     ("other", "found"),
     [
-        ({"limit": "0.8"}, "what is summed"),
-        ({"of: count, limit: LIMIT": "of: {mean: salary}, limit: LIMIT"}, "what is summed"),
-        ({"bounds: [1, 60]": "bounds: [1, 61]"}, "what is summed"),
+        ({"limit": "0.8"}, "terms that are summed"),
+        ({"of: count, limit: LIMIT": "of: {mean: salary}, limit: LIMIT"}, "terms that are summed"),
+        ({"bounds: [1, 60]": "bounds: [1, 61]"}, "terms that are summed"),
         ({'epsilon: "1"\n  gates': 'epsilon: "1.5"\n  gates'}, "scale"),
         ({"records": "others"}, "the exact sums"),
     ],
@@ -306,7 +306,7 @@ def test_without_gates_the_report_says_what_a_look_costs(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("edits", "match"),
     [
-        ([('epsilon: "1"\n  gates', 'epsilon: "3"\n  gates')], "leave nothing of the release's budget"),
+        ([('epsilon: "1"\n  gates', 'epsilon: "3"\n  gates')], "gates would spend the whole budget"),
         ([("  weight: {bounds: [1, 60], outside: clip}\n", "")], "public bounds"),
         ([("of: count, limit: 0.5", "of: count, limit: 1.5")], "a share above 1"),
         ([("{mean: salary}, limit", "{total: salary}, limit")], "gates apply to counts and means"),

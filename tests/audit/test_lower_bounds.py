@@ -197,7 +197,7 @@ def test_the_command_says_how_many_draws_it_takes(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(auditing, "releases", None)
     refused = CliRunner().invoke(app, ["audit", f"{tmp_path}/ws", "--draws", "200"])
     assert refused.exit_code == 1
-    assert f"takes {draws_to_exceed(5.0)} draws" in " ".join(refused.output.split())
+    assert f"at least {draws_to_exceed(5.0)} draws are needed" in " ".join(refused.output.split())
     assert not (tmp_path / "ws" / "confidential" / "evaluation" / "audit-lower-bounds.parquet").exists()
 
 

@@ -143,7 +143,7 @@ NUMBERS: dict[str, tuple[Callable[[float], str], str]] = {
     "decimal commas": (lambda i: f'"{i:.1f}"'.replace(".", ","), "decimal comma"),
     "exponents of Fortran": (lambda i: f"{i:.3E}".replace("E", "D"), "Fortran"),
     "full-width digits": (lambda i: "".join(chr(ord(d) + 0xFEE0) for d in str(int(i))), "ASCII digits"),
-    "a currency": (lambda i: f"€{i:.0f}", "currencies"),
+    "a currency": (lambda i: f"€{i:.0f}", "currency signs"),
     "a unit": (lambda i: f"{i:.0f} EUR", "units"),
     "accounting": (lambda i: f"({i:.0f})", "a leading minus sign"),
     "a limit": (lambda i: f"<{i:.0f}", "a range or a limit"),

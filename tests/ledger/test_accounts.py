@@ -98,7 +98,7 @@ def test_a_class_that_the_ledger_has_no_limits_for_is_refused() -> None:
     """A limit on strict releases would mean nothing if asymptotic ones were free."""
     kept = entries(strict=Limits(total="9"))
     assert fits(kept, ONE)
-    with pytest.raises(BudgetRefused, match="none for asymptotic ones"):
+    with pytest.raises(BudgetRefused, match="none for asymptotic releases"):
         refuse_excess(kept, NONE, replace(ONE, cls="asymptotic"))
 
 
@@ -126,7 +126,7 @@ def test_a_guarantee_costs_its_epsilon_or_rho(guarantee: Guarantee, found: tuple
 
 
 def test_no_budget_covers_a_release_that_promises_nothing() -> None:
-    with pytest.raises(BudgetRefused, match="promises nothing"):
+    with pytest.raises(BudgetRefused, match="gives no guarantee"):
         cost(NoGuarantee(), "wages")
 
 
@@ -187,7 +187,7 @@ def test_versions_are_in_the_order_of_their_charges_and_no_two_corrections_have_
     """A correction of a correction and two corrections of one release alike; another period counts its own."""
     kept = named(entries(ONE, version(2, "a"), version(3, "a"), version(4, "b")), "a", "b")
     refuse_correction(kept, version(5, "a"))
-    for number, found in ((2, "version 2 of 2021, which is charged already"), (4, "already"), (6, "5 was never charged")):
+    for number, found in ((2, "version 2 of 2021 is charged already"), (4, "already"), (6, "5 was never charged")):
         with pytest.raises(BudgetRefused, match=found):
             refuse_correction(kept, version(number, "a"))
     with pytest.raises(BudgetRefused, match="version 1 was never charged"):
