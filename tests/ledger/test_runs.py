@@ -399,7 +399,7 @@ def test_a_run_without_a_guarantee_has_no_place_in_a_ledger(folder: Path) -> Non
     write_job(folder, "{}", *UNPROTECTED)
     done = run(folder, "one")
     assert done.exit_code == 3, done.output
-    assert "promises nothing" in done.output
+    assert "gives no guarantee" in done.output
     write_job(folder, None, *UNPROTECTED)
     assert run(folder, "one").exit_code == 0, "control"
 

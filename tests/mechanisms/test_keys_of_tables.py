@@ -350,7 +350,7 @@ def test_an_audit_finds_the_claim_attained_and_halved_noise(
     assert 0.5 < found.largest_share <= 1.0 + 1e-6
     refuse_losses(tmp_path / "made", audit(tmp_path / "made", 3))
     monkeypatch.setattr(sensitivity, "MOVED", Moved(*(distance / 2 for distance in sensitivity.MOVED)))
-    with pytest.raises(WorkspaceError, match="lose more than is claimed"):
+    with pytest.raises(WorkspaceError, match="lose more than the claimed"):
         refuse_losses(tmp_path / "made", audit(tmp_path / "made", 9))
 
 

@@ -212,7 +212,7 @@ def test_a_job_names_the_extra_that_grows_trees(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("reference", [None, {"histogram": {"epsilon": "100"}}])
 def test_trees_without_records_are_refused(tmp_path: Path, reference: Any) -> None:
-    with pytest.raises(JobError, match=r"mechanism\.prediction.*learns from records of a reference"):
+    with pytest.raises(JobError, match=r"mechanism\.prediction.*learns from the records of a reference"):
         job(tmp_path, MEASURED, 0.4, mechanism={"name": "tables", "prediction": "best"}, reference=reference)
 
 

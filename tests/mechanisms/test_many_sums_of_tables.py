@@ -88,7 +88,7 @@ def test_sums_beyond_what_is_supported_are_refused(tmp_path: Path, monkeypatch: 
     assert isinstance(model, ResidualCells)
     assert not model.too_large
     monkeypatch.setattr("dpdist.mechanisms.tables.cells.MOST_SUMS", model.sums - 1)
-    assert model.too_large == f"{model.sums} sums to measure, and 'tables' may have {model.sums - 1}"
+    assert model.too_large == f"{model.sums} sums to measure, and 'tables' permits {model.sums - 1}"
 
 
 def test_a_job_that_memory_cannot_hold_is_refused_before_its_charge(

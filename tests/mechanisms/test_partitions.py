@@ -412,7 +412,7 @@ def test_ten_thousand_levels_are_no_trouble() -> None:
 def test_codes_with_a_gap_are_refused_for_a_level_would_be_made_up() -> None:
     """Control: the same codes without a gap."""
     job(FLAT)
-    with pytest.raises(JobError, match="no text is coded 1, and 'flat_laplace' has a level at every whole number"):
+    with pytest.raises(JobError, match="no text is coded 1, but 'flat_laplace' has a level at every whole number"):
         parse_job(text(FLAT).replace('bounds: [0, 1], codes: {"no": 0, "yes": 1}', "bounds: [0, 2], codes: {a: 0, b: 2}"))
 
 
@@ -431,10 +431,10 @@ def test_codes_with_a_gap_are_refused_for_a_level_would_be_made_up() -> None:
         ("name: universal_histogram, layers: 1", {}, "1 layers of 3"),
         (FLAT, {"outcome": "[voted, pay]"}, "'pay' has none"),
         (FLAT + ", bins: {pay: 3}", {}, "'pay' is not an outcome"),
-        (FLAT, {"oldest": 500_000}, "cells, each with a noisy count"),
+        (FLAT, {"oldest": 500_000}, "combinations, each with a noisy count"),
         (FLAT, {"oldest": 20.5}, "write whole bounds"),
         (FLAT, {"adjacency": "add_remove"}, "add_remove"),
-        ("name: steps, layers: 2", {"epsilon": "1.5e-6"}, "less than 1e-6"),
+        ("name: steps, layers: 2", {"epsilon": "1.5e-6"}, "an ε below 1e-6"),
         ("name: flat_laplace, layers: 2", {}, "layers"),
     ],
 )

@@ -290,7 +290,7 @@ def test_a_release_has_tables_records_and_measurements(release: Path) -> None:
         (", degree: 2, usefulness: 4", {}, "give either degree or usefulness"),
         (", choice: '1'", {}, "nothing is left for the tables"),
         (", choice: '1/2'", {"outcome": "sex, degree"}, "there is no choice of parents"),
-        (", choice: '1e-6'", {"epsilon": "0.01"}, "less than 1e-6"),
+        (", choice: '1e-6'", {"epsilon": "0.01"}, "an ε below 1e-6"),
         ("", {"sets": 2}, "releases one set of records"),
         ("", {"kids": 10_000}, "10,001 levels"),
         ("", {"outside": "error"}, "whether a weight lies outside its bounds depends on the records"),
@@ -347,6 +347,6 @@ def test_columns_whose_rounds_would_compare_too_many_tables_are_refused() -> Non
         .replace("{mean: sex}", "{mean: c0}")
         .replace("  sex:", f"{columns}\n  sex:")
     )
-    with pytest.raises(JobError, match="rounds of 2,275 candidates"):
+    with pytest.raises(JobError, match="a round has 2,275 candidates"):
         parse_job(said.replace("DEGREE", "3"))
     parse_job(said.replace("DEGREE", "2"))

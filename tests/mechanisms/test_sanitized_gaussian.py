@@ -166,8 +166,8 @@ def test_a_delta_that_is_not_below_one_over_n_is_said_before_and_in_the_statemen
         ('epsilon: "1", delta: "0"', ("", ""), "below 1"),
         ('epsilon: "1", delta: "few"', ("", ""), "number in quotes"),
         ('delta: "1e-6"', ("", ""), "epsilon"),
-        ('epsilon: "1", delta: "1e-6"', (", noise: gaussian", ""), "spends no delta"),
-        ('rho: "1", delta: "1e-6"', (", noise: gaussian", ""), "spends no rho"),
+        ('epsilon: "1", delta: "1e-6"', (", noise: gaussian", ""), "has a delta only with Gaussian noise"),
+        ('rho: "1", delta: "1e-6"', (", noise: gaussian", ""), "has a rho only with Gaussian noise"),
         (
             'epsilon: "1", delta: "1e-6"',
             (

@@ -160,8 +160,8 @@ def copied(job: Job) -> Iterator[Contradiction]:
         able = those(lambda spec: spec.donates)
         yield Contradiction(path, fault, f"use mechanism: {{name: {' or '.join(able)}}}, or leave microdata out")
     elif reference is not None and not reference.holds_records:
-        what = "an earlier release holds" if reference.release_folder is not None else "histograms hold"
-        fault = f"only {what} {', '.join(existing)}"
+        what = "an earlier release has" if reference.release_folder is not None else "histograms have"
+        fault = f"{what} no columns but {', '.join(existing)}"
         yield Contradiction(path, fault, "name a public file under reference.path, or leave microdata out")
     replicated = job.survey.replicate_weights
     design = {job.survey.psu, *job.survey.fpc, *job.categories}
