@@ -561,7 +561,7 @@ def test_a_weight_rule_of_a_plugin_is_released_from_and_named(installed: pytest.
     assert any(
         "weight rule 'power' comes from a third party (dpdist-counts 1.2.0)" in text for text in statement["assumptions"]
     )
-    assert any("xact losses under power privacy weights" in text for text in statement["cautions"])
+    assert any("With power privacy weights, a record can lose more than ε" in text for text in statement["cautions"])
     manifest = json.loads((public / "manifest.json").read_text())
     assert manifest["third_party_weight_rule"] == ORIGIN
     assert manifest["job"]["mechanism"]["weights"]["steepness"] == 4

@@ -122,7 +122,7 @@ def published(folder: Path, **changes: Any) -> Path:
 def test_a_release_of_an_earlier_form_is_said_to_be_one_with_what_to_do(changes: Said, tmp_path: Path) -> None:
     with pytest.raises(DamagedFile, match="a job of an earlier form") as refused:
         read_job(published(tmp_path, **changes), "job.json")
-    assert "the dpdist that made it" in refused.value.remedy
+    assert "version of dpdist that made it" in refused.value.remedy
     assert "spends its budget again" in refused.value.remedy
 
 
