@@ -35,7 +35,7 @@ def test_one_page_has_every_study_and_names_those_that_did_not_run(overview: Ove
     assert 'id="small"' in page
     assert "Difference in its errors" in page
     assert "Its files are in no registry." in page
-    assert "no <code>--data</code> was given: <code>nscg_tables</code>" in page
+    assert "<code>--data</code> was not given: <code>nscg_tables</code>" in page
     assert (folder / "small" / "index.html").exists()
     assert not (folder / "nscg_tables").exists()
     part = folder / "small" / "parts" / "beta-00001.parquet"
