@@ -91,10 +91,10 @@ def test_files_of_one_weight_give_no_alarm_and_a_weight_that_grows_is_told(tmp_p
         rows.to_parquet(now)
         still = dpdist.run(job, tmp_path / f"still-{draw}", study=Key(bytes(32)).child(f"one weight {draw}")).statement
         assert "beyond_direct" not in still
-        assert not any("Weights over all records" in caution for caution in still.get("cautions", []))
+        assert not any("Weights, over all records," in caution for caution in still.get("cautions", []))
         rows.assign(weight=np.where(rows["field"] == "c", 52.0, 40.0)).to_parquet(now)
         grown = dpdist.run(job, tmp_path / f"grown-{draw}", study=Key(bytes(32)).child(f"grown {draw}")).statement
-        assert any("Weights over all records" in caution for caution in grown["cautions"])
+        assert any("Weights, over all records," in caution for caution in grown["cautions"])
 
 
 @pytest.mark.slow

@@ -172,7 +172,7 @@ def test_releases_that_make_no_series_are_refused(periods: list[Path], tmp_path:
     (held / UNFIT).write_text("A study.\n")
     refused = {
         (periods[0],): "only one release",
-        (other, periods[0]): "is of 'large', and",
+        (other, periods[0]): "is of 'large', but",
         (periods[0], again): "are both of 2020",
         (apart, periods[0]): "no two releases have a table in common",
         (held, periods[1]): "is not for publication: A study.",

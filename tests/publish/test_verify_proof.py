@@ -185,7 +185,7 @@ def test_a_record_with_other_words_is_the_same(public: Path) -> None:
     of_query(name="sums")(public)
     vouch(public)
     assert problems(public) == []
-    assert any(line.startswith(f"words of {PROOF}") for line in verify_folder(public).unchecked)
+    assert any(line.startswith(f"texts in {PROOF}") for line in verify_folder(public).unchecked)
 
 
 def test_a_release_without_a_record_is_one_of_an_earlier_version(public: Path) -> None:

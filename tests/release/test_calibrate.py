@@ -281,7 +281,7 @@ def test_the_command_writes_the_file_and_names_unknown_measures(files: Path, tmp
     assert isinstance(load_calibration(tmp_path / "calibration.yaml").mechanism.bins, int)
     refused = runner.invoke(app, [*command, "--measure", "taste"])
     assert refused.exit_code == 2
-    assert "'taste' is not known" in refused.output
+    assert "'taste' is not a measure" in refused.output
 
 
 def test_a_measure_of_its_own_finds_other_constants(files: Path, tmp_path: Path) -> None:

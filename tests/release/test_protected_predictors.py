@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a domain of public sizes": (
         {"mechanism": {"name": "modips", "law": "normal", "truncation": "bounded"}},
         "predictors",
-        "'modips': sums beyond their domain",
+        "'modips': the truncated noise (bounded) needs the domain of each sum",
     ),
     "partitions": (
         {

@@ -167,8 +167,8 @@ def test_a_column_by_name_is_its_weighted_mean(release: dpdist.Release) -> None:
         ("sex", "no numeric column 'sex'"),
         (lambda records: records["salary"].mean(), "returned a float"),
         (lambda records: (1.0, 2.0, 3.0), "returned a tuple"),
-        (lambda records: (1.0, -1.0), r"gave \(1, -1\)"),
-        (lambda records: (np.nan, 1.0), r"gave \(nan, 1\)"),
+        (lambda records: (1.0, -1.0), r"returned \(1, -1\)"),
+        (lambda records: (np.nan, 1.0), r"returned \(nan, 1\)"),
     ],
     ids=["unknown", "text", "alone", "three", "negative", "nan"],
 )

@@ -114,7 +114,7 @@ def test_without_a_reference_the_same_mechanism_is_asymptotic(files: Path) -> No
     )
     without = parse_job("\n".join(line for line in text.splitlines() if not line.startswith("reference")))
     assert (without.strict, job(files, "censor_w").strict) == (False, True)
-    with pytest.raises(JobError, match=r"'centred' centres likelihoods at a fit of a public file"):
+    with pytest.raises(JobError, match=r"'centred' centres likelihoods at a fit of the reference, and the job names none"):
         parse_job("\n".join(line for line in text.replace("censor_w", "centred").splitlines() if "reference" not in line))
 
 
@@ -304,8 +304,8 @@ def test_a_reference_that_is_not_there_is_named(files: Path, tmp_path: Path) -> 
 
 
 WRONG = [
-    ("censor_uw", "fixes nothing on a reference"),
-    ("unweighted", "fixes nothing on a reference"),
+    ("censor_uw", "does not use a reference"),
+    ("unweighted", "does not use a reference"),
     ("weighted, weights: none", "nothing is tuned on a reference"),
     ("censor_w, drift: 0.1", "has no drift"),
     ("censor_w, aim: 0.5", "has no aim"),

@@ -100,7 +100,7 @@ def test_a_draw_that_fails_leaves_nothing(space: Workspace) -> None:
         ({"dpdist": "0.2.0"}, r"dpdist \(0.1.0 there, 0.2.0 here\)"),
         (
             {"opendp": "0.17.0"},
-            r"(?s)opendp \(0.16.0 there.*go on with the code that drew it \(dpdist 0.1.0 and opendp 0.16.0",
+            r"(?s)opendp \(0.16.0 there.*continue with the code that drew it \(dpdist 0.1.0 and opendp 0.16.0",
         ),
     ],
 )

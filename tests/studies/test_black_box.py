@@ -123,7 +123,7 @@ def test_too_few_releases_and_mechanisms_without_a_promise_are_refused(pair: tup
         name: {key: value for key, value in rules.items() if key != "outside"} for name, rules in job["columns"].items()
     }
     columns["salary"]["missing"] = "error"
-    with pytest.raises(JobError, match="promises nothing"):
+    with pytest.raises(JobError, match="gives no guarantee"):
         loss_between(job | {"mechanism": {"name": "laplace"}, "columns": columns}, near, far, 30)
 
 

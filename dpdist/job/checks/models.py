@@ -243,7 +243,7 @@ def reference(job: Job) -> Iterator[Contradiction]:
     """A mechanism that needs a reference must have one; a mechanism without use for it must not."""
     mechanism, name, form = job.mechanism, job.mechanism.name, job.reference
     if mechanism.needs_reference and form is None:
-        fault, remedy = f"'{name}' {mechanism.needs_reference} of a public file", "add reference: {path: …}"
+        fault, remedy = f"'{name}' {mechanism.needs_reference}, and the job names none", "add reference: {path: …}"
         if job.sizes_in_sums and mechanism.own_histograms:
             fault += "; noisy histograms can replace it only if numbers of records are public"
             remedy += ", or use adjacency: substitution or zero_out without exchange: anywhere"
