@@ -171,6 +171,6 @@ def attacks_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """Formats the results of attacks on synthetic records for the custodian."""
     meaning = (
         "if synthetic records do not reveal who was in the file, share_nearer_to_members is one half and excess is 0; "
-        "at_least: the ε of an exchange that correct guesses of pairs prove, with a confidence of 95 %"
+        "at_least: a lower bound on the ε of an exchange, which correct guesses of pairs prove with 95 % confidence"
     )
     return Group(table_text("Attacks (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))

@@ -20,13 +20,13 @@ PREDICTED = "# `dpdist plan` predicts the errors of all tables, at this ε and o
 PUBLIC_WEIGHTS = (
     "# If the weight of every design stratum is public, design_weights: {{by: {}, path: FILE.csv}} spends no ε on weights"
 )
-WITHOUT_OUTCOME = "  # missing: drop leaves records without the outcome out of every table"
+WITHOUT_OUTCOME = "  # `missing: drop` omits records without the outcome from every table"
 KEPT_OUTCOME = (
     "# A strict release drops no record for a missing {0}, because the number of remaining records would reveal it. "
     "Write 0, add an outcome 'answered' of 1 and 0, and publish {{ratio: [{0}, answered]}}; or impute, or name a universe; "
     "or, where that number is public, leave them out of the file and say so under assumed_public"
 )
-SHARE = "; the mean is the share of {}: exchange 0 and 1 for the share of {}"
+SHARE = "; the mean is the share of {}: swap 0 and 1 to get the share of {}"
 ONE_VALUE = "the public file has one value, so bounds are unknown"
 FEW = f"# fewer than {FEW_RECORDS} public records: name the level with which each is merged when files are read"
 UNIT = re.compile(

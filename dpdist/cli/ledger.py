@@ -126,7 +126,9 @@ def _receipt(place: str) -> Receipt:
     with Workspace.opened(place, reading=True) as space:
         receipt = read_receipt(space)
     if receipt is None:
-        raise DpdistError(f"workspace {place}: it was charged in no ledger\n    remedy:  name workspaces of charged runs")
+        raise DpdistError(
+            f"workspace {place}: it was not charged in any ledger\n    remedy:  name workspaces of charged runs"
+        )
     return receipt
 
 

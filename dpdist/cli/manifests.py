@@ -261,7 +261,7 @@ def objects_of(plan: Plan, resolved: SourcedKeys, place: ManifestPlace, job_in_c
     job, files = job_in_cluster(resolved, f"{BESIDE_JOB}/" if job_in_claim else "")
     pick(objects, "ConfigMap", "dpdist-job")["data"] = files if job_in_claim else files | {JOB: as_yaml(job)}
     if (size := job_bytes(objects)) > MOST_OF_CONFIG_MAP:
-        remedy = "give --job-file FILE, with which the job is read from the claim dpdist-input, or shorten names of levels"
+        remedy = "give --job-file FILE, so that the job is read from the claim dpdist-input, or shorten the names of levels"
         allowed = f"{MOST_OF_CONFIG_MAP:,} bytes: Kubernetes takes no larger ConfigMap"
         raise JobError("cluster manifests", [Problem("JOB", f"{size:,} bytes with its files", allowed, remedy)])
     if job_in_claim:

@@ -257,7 +257,7 @@ def _last_line(workspace: str, is_held: bool, custodian_reads: bool) -> None:
         out.print(f"Held, because the confidential verdict says 'do not publish': {approve} {command}", markup=False)
         return
     if custodian_reads:
-        best_effort(verdict, "the verdict could not be made", verdict_hint)
+        best_effort(verdict, "no verdict could be reached", verdict_hint)
     out.print(f"Next: {verdict_hint} on its accuracy, which is confidential; then publish {workspace}/public", markup=False)
 
 
@@ -276,7 +276,7 @@ def _for_custodian(workspace: str, announced: bool = False, verdict: bool = Fals
                 best_effort(evaluation.write_page, NO_PAGE, page)
             if verdict:
                 hint = f"`dpdist report {workspace} --confidential` shows it"
-                best_effort(lambda: out.print(evaluation.verdict()), "the verdict could not be made", hint)
+                best_effort(lambda: out.print(evaluation.verdict()), "no verdict could be reached", hint)
 
     best_effort(act, NO_PAGE, page)
 

@@ -134,8 +134,8 @@ KINDS: Mapping[str, CautionKind] = {
     ),
     "noise_of_gate": CautionKind(
         "plan",
-        "Gate '{gate}': its noise has a standard deviation of {deviation} relative to {smallest}. Unless that is above "
-        "{least}, the gate may fail good releases.",
+        "Gate '{gate}': its noise has a standard deviation of {deviation} divided by {smallest}. Unless this divisor is "
+        "above {least}, the gate may fail good releases.",
         "List tables of large cells, or give gates more of ε.",
         explanation="A gate compares a noisy figure with a limit before it publishes. Its noise is so large that a good "
         "release can fail, which still costs the budget. Use tables with large cells for the gate, or give "

@@ -111,7 +111,9 @@ class Sampler(Frozen):
     ] = Field(default=1000, ge=50, description="adaptation draws of a chain, which are discarded")
     adapt_delta: float = Field(default=0.9, gt=0, lt=1, description="Stan's target acceptance rate; nearer 1 is slower")
     attempts: int = Field(default=2, ge=1, le=10, description="fits tried before a stratum fails, each with its own seed")
-    toolchain: Toolchain = Field(default="auto", description="compiler: CmdStan, the wheel httpstan, or what is installed")
+    toolchain: Toolchain = Field(
+        default="auto", description="compiler: CmdStan, the wheel httpstan, or whichever is installed"
+    )
 
     @property
     def number_of_chains(self) -> int:
@@ -259,8 +261,8 @@ FAMILIES: dict[Family, FamilyFacts] = {
     "poisson_regression": FamilyFacts("Poisson probability of {outcome}", COUNT, False, True, ("stan",), "Poisson"),
     "bernoulli": FamilyFacts("probability of {outcome}", BINARY, False, False, ("exact", "stan")),
     "scores": FamilyFacts(
-        "normal density of the scores of {weight} and, given it, of {outcome} under the reference's distributions, "
-        "relative to the reference's own",
+        "normal density of two scores, that of {weight} and that of {outcome} given {weight}, divided by their density "
+        "under the reference's own fit (the reference's distributions define scores)",
         *(Support("numbers"), True, True, ("exact",)),
         on_reference=True,
     ),

@@ -463,7 +463,7 @@ def _with_weights(job: SourcedKeys) -> Keys:
     by = [by] if isinstance(by, str) else by or []
     if not isinstance(name, str) and not (isinstance(weights, dict) and recode):
         return job.keys
-    allowed = f"a CSV file, in UTF-8, of the columns under `by` and a column {COLUMN}"
+    allowed = f"a UTF-8 CSV file with the columns under `by` and a column {COLUMN}"
     try:
         if name is not None and weights is not None:
             raise ValueError("both path and weights are given")

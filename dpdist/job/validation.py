@@ -246,7 +246,7 @@ def keys_of_earlier_form(keys: Mapping[str, Any]) -> Iterator[Contradiction]:
     former_family = isinstance(family, str) and family not in get_args(Family)
     if former_family and (family in STATISTICS or those(lambda spec: spec.statistics == family)):
         fault = f"'{family}' is not a likelihood; the name of the mechanism is enough"
-        remedy = "delete model; outcome stands beside mechanism"
+        remedy = "delete model; outcome goes at the same level as mechanism"
         yield Contradiction(("model", "family"), fault, remedy, f"one of {', '.join(get_args(Family))}")
 
 

@@ -212,10 +212,10 @@ WEIGHTS_ARE_PUBLIC = (
 )
 MOVES_COST = (
     "The guarantee does not cover a record that moves to another cell: public counts would show the move. Through the "
-    "noisy sums alone, it would cost {}."
+    "noisy sums alone, the move would cost {}."
 )
 MOVES_TWICE = MOVES_COST.format("up to twice the ε stated")
-MOVES_EXCHANGED = MOVES_COST.format("no more than an exchange at the same x")
+MOVES_EXCHANGED = MOVES_COST.format("no more than changing the record's values within its cell")
 MOVES_OF_TWO = {
     "zero_out": MOVES_COST.format("at most twice ε"),
     "add_remove": MOVES_COST.format("at most twice ε"),
@@ -250,8 +250,8 @@ REJECTION = (
 )
 REFERENCE = "The job declares the reference file public. People in it are not protected."
 NOT_REFUSED = (
-    "A check found no record of the current file in the reference, or in the file with which its chain began. The outcome "
-    "of this check depends on the records, and ε does not cover it."
+    "A check found no record of the current file in the reference or, if that is a release, in the file with which its "
+    "chain of releases began. The outcome of this check depends on the records, and ε does not cover it."
 )
 PROVENANCE = "Source of the reference, as stated by the job: {}"
 CALIBRATED = (
@@ -307,7 +307,7 @@ class Repetition(NamedTuple):
     name: str
     """Name of the parts, in the plural."""
     after: str = ""
-    """What post-processing makes of them, after a semicolon."""
+    """What post-processing makes of them, after a comma."""
 
 
 def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repetition | None = None) -> Promise:
@@ -318,11 +318,11 @@ def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeti
     """
     parts = repeated or Repetition(job.synthetic_sets, "synthetic sets")
     public = tuple(
-        f"The job treats as public how many records remain after a rule that depends on the outcome: {r}."
+        f"The job treats as public how many records remain after a rule that depends on the outcome ({r})."
         for r in job.outcome_dependent_rules
     )
     several = f"sequential over {parts.number} {parts.name}"
-    composition = (several if repeated or parts.number > 1 else "one synthetic set") + parallel(job) + parts.after
+    composition = (several if repeated or parts.number > 1 else "one synthetic set") + parts.after + parallel(job)
     total = of_part if isinstance(of_part, NoGuarantee) else of_part.sets(parts.number)
     if job.accept is not None and isinstance(total, Strict):
         total += Strict(job.budget.adjacency, job.accept.epsilon, exchange=Fraction(1))

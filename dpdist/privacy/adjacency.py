@@ -193,9 +193,8 @@ def _categories(job: Job) -> str:
 
 
 def _outcome(job: Job, name: str, column: Column) -> str:
-    support, rules = family_facts(job).support, []
-    rules.append("missing values are dropped" if column.missing == "drop" else "not missing")
-    rules.append("finite")
+    support = family_facts(job).support
+    rules = ["" if column.missing == "drop" else "not missing", "finite"]
     if column.outside == "clip":
         if np.isfinite(support.low):
             rules.append(f"not below {support.low:g} (values outside the bounds are clipped)")
@@ -205,11 +204,13 @@ def _outcome(job: Job, name: str, column: Column) -> str:
             rules.append(f"one of {', '.join(column.codes)}")
     else:
         low, high = column.bounds or (support.low, support.high)
-        rules.append(f"within [{low:,.10g}, {high:,.10g}]")
+        named = support.integer and (low, high) == (support.low, support.high)
+        rules.append("" if named else f"within [{low:,.10g}, {high:,.10g}]")
         rules.append(f"{support.text}, as this model requires" if np.isfinite(support.low) else "")
-    rules.append("zeros are dropped" if column.zeros == "drop" else "")
-    rules.append("a whole number" if column.whole or support.integer else "")
-    return f"{name}: {', '.join(filter(None, rules))}"
+    whole = column.whole or support.integer
+    rules.append("a whole number" if whole and not (support.integer and column.outside != "clip") else "")
+    dropped = "; missing values are dropped" * (column.missing == "drop") + "; zeros are dropped" * (column.zeros == "drop")
+    return f"{name}: {', '.join(filter(None, rules))}{dropped}"
 
 
 def _weight(job: Job) -> str:

@@ -12,13 +12,14 @@ from dpdist.models.protocol import Expectation, Recentred, Resampled
 from dpdist.publish.released import ReleasedObject
 
 SEARCH_AGAIN = (
-    "Estimator `parameters`: the variance has four parts: the composition of the sample over x, the sampling error of the "
-    "weighted fit (at least that of the unweighted fit), the spread of the draws divided by m, and the squared bias of "
-    "the privacy weights. Privacy weights trim tails: under the lognormal model, counts are too low and means too high by "
-    "a few per cent, and estimates are not corrected for this. All parts but the first are found by repeating the weight "
-    "search on a synthetic sample. This sample is drawn from a distribution that corrects, to first order, for the "
-    "trimming of tails."
+    "Estimator `parameters`: the variance has four parts: the variation in the sample's composition by x (predictors, "
+    "strata and table columns), the sampling error of the weighted fit (at least that of the unweighted fit), the spread "
+    "of the draws divided by m, and the squared bias of the privacy weights. Privacy weights trim tails, and estimates "
+    "are not corrected for this.{} All parts but the first are found by repeating the weight search on a synthetic "
+    "sample. This sample is drawn from a distribution that corrects, to first order, for the trimming of tails."
 )
+TRIMMED = {"lognormal": " Under the lognormal model, counts are a few per cent too low and means a few per cent too high."}
+"""What the trimming of tails does to estimates, by family."""
 SYNTHESIS_ADDED = (
     "Estimator `records`: the variance of `parameters`, plus the variance of the synthetic records given x, divided by m. "
     "An analysis of the synthetic sets alone uses T = B/m + W, which leaves out the bias and, with one set, the spread "
@@ -38,19 +39,19 @@ WITHIN_BOUNDS = (
     "outcomes, do not go below 0."
 )
 SEARCH_STANDS_IN = (
-    "Privacy weights were fixed on the reference. For these errors, they are replaced by the result of a search on a "
-    "synthetic sample."
+    "Privacy weights were fixed on the reference. To compute these errors, they are replaced with weights from a search "
+    "on a synthetic sample."
 )
 BORROWED = (
     "These errors include the reference's own sampling error, except where the fit replaces the reference's "
-    "distributions. The effect of privacy weights on the fit is corrected on the reference. The errors include neither "
-    "the bias of privacy weights nor changes of shape since the reference that the model cannot follow."
+    "distributions. The effect of privacy weights on the fit is estimated from the reference and corrected for. The errors "
+    "include neither the bias of privacy weights nor changes of shape since the reference that the model cannot follow."
 )
 BETWEEN_SETS = (
-    "Estimator `parameters`: the variance from the composition of the sample over x, plus (1 + 1/m) times the variance "
-    "between the m released draws. Released draws spread at least as widely as the fit's sampling error; with one set, "
-    "there is no variance between draws. The variance does not include the bias of the privacy weights, which trim tails; "
-    "in large strata this bias is the larger error."
+    "Estimator `parameters`: the variance from the sample's composition by x (predictors, strata and table columns), plus "
+    "(1 + 1/m) times the variance between the m released draws. Released draws spread at least as widely as the fit's "
+    "sampling error; with one set, there is no variance between draws. The variance does not include the bias of the "
+    "privacy weights, which trim tails; in large strata this bias is the larger error."
 )
 
 FURTHER = [
@@ -73,7 +74,8 @@ def _of_parameters(released: ReleasedObject) -> list[str]:
     searched = isinstance(model, Recentred) and not released.job.mechanism.clamps
     if not searched:
         return [BETWEEN_SETS]
-    return [SEARCH_AGAIN, SEARCH_STANDS_IN] if released.job.frozen else [SEARCH_AGAIN]
+    search_again = SEARCH_AGAIN.format(TRIMMED.get(str(released.job.likelihood.family), ""))
+    return [search_again, SEARCH_STANDS_IN] if released.job.frozen else [search_again]
 
 
 def standard_errors(released: ReleasedObject) -> list[str]:

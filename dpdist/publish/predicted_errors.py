@@ -52,9 +52,9 @@ CLEAR, FEW = 10.0, 4
 MOST = 99.0
 """Ratio that also stands for all larger ones."""
 IN_WORDS = (
-    f"Published figures with a predicted error above {FAR:g} direct standard errors, and the ratio of these errors: "
-    f"they may be more than {FAR_NAMED:g} direct standard errors off. The prediction uses only this release; margins are "
-    "included."
+    f"Published figures whose predicted error is above {FAR:g} direct standard errors, each with the ratio of the two. "
+    f"Such figures may be more than {FAR_NAMED:g} direct standard errors off. The prediction uses only this release; "
+    "margins are included."
 )
 
 OfTable = Mapping[str, Mapping[tuple[str, ...], float]]

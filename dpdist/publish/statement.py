@@ -295,7 +295,7 @@ def _public(released: ReleasedObject) -> list[str]:
 def _drawn(job: Job) -> str:
     by = f"by {', '.join(job.survey.design_strata)}" if job.survey.design_strata else "in total"
     least = job.least_count
-    rounding = f"; unless it is 0, a number of left-out records below {least} counts as {least}" if least > 1 else ""
+    rounding = f"; where fewer than {least} are left out, but not none, {least} count as left out" if least > 1 else ""
     return (
         f"the number of sampled records {by}, including those outside the universe or dropped by the job's rules "
         f"(released/frame.parquet){rounding}"
@@ -310,7 +310,7 @@ def _post_processing(released: ReleasedObject) -> list[str]:
     for name, column in job.outcome_columns.items():
         low, high = column.bounds or (0.0, 0.0)
         steps.append(
-            f"Values of synthetic {name} beyond the public bounds [{low:,.10g}, {high:,.10g}] are set to the nearest "
+            f"Synthetic values of {name} beyond the public bounds [{low:,.10g}, {high:,.10g}] are set to the nearest "
             "bound; the model's means allow for this."
         )
     steps += words.post_processing(released)

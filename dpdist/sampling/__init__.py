@@ -23,7 +23,7 @@ CAVEAT = (
     "(ε, (1 + e^ε)γ)-private at best."
 )
 GRID_CAVEAT = (
-    "Draws come from an interpolant on a grid that follows the posterior. From five records on, their total variation "
+    "Draws come from an interpolant on a grid that follows the posterior. With five records or more, their total variation "
     f"distance from the posterior is at most the γ stated above; with fewer it is at most {FEW_RECORDS_ERROR:g}. A draw "
     "is therefore (ε, (1 + e^ε)γ)-private at best."
 )

@@ -288,7 +288,7 @@ def _shown(path: Path, folder: Path) -> str:
 
 BATCH_ROWS = 65_536
 AS_CSV = "name it .csv, and add separator: next to its path unless commas separate its fields; fixed widths are not read"
-UNPACKED = "unpack it, and name the file in it; a CSV file may be compressed by gzip, and is named .csv.gz then"
+UNPACKED = "unpack it, and name the file in it; a CSV file may be compressed with gzip if its name ends in .csv.gz"
 BY_ARROW = "write it as Parquet: pyarrow.parquet.write_table, or write_parquet of Polars or R's arrow"
 BY_OFFICE = "save the sheet as CSV in UTF-8, in a file named .csv"
 OTHER_KINDS = {

@@ -200,7 +200,7 @@ def test_a_family_that_was_no_likelihood_is_refused_and_the_mechanism_named_in_i
         ("model.outcome", ("line 20",)),
         ("model.family", ("line 19",)),
     ]
-    assert found[1].remedy == "delete model; outcome stands beside mechanism"
+    assert found[1].remedy == "delete model; outcome goes at the same level as mechanism"
     assert family not in found[1].allowed
 
 

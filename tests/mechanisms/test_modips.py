@@ -539,5 +539,5 @@ def test_what_gates_take_stays_in_the_total_also_where_sets_are_nested(nested: i
     assert "gates" in after.composition
     assert "gates" not in before.composition, "control"
     assert (
-        "4 synthetic sets" if nested == 1 else "2 sanitizations; their sets follow by post-processing"
+        "4 synthetic sets" if nested == 1 else "2 sanitizations, whose sets follow by post-processing"
     ) in after.composition

@@ -75,6 +75,7 @@ OF_NETWORK = (
     "columns. The {tables} tables share {share} of ε equally, so the noise has {tables} times the scale that it would "
     "have for a single table."
 )
+OF_ONE_COLUMN = "There is one table, which gets {share} of ε."
 PARENTS_CHOSEN = (
     "Columns and their parents are chosen in {rounds} rounds, which share {share} of ε; each round chooses the candidate "
     "with the largest noisy score (discrete Laplace noise). A score is half the L1 distance between the table of a column "
@@ -327,7 +328,8 @@ class NoisyMarginals(NoisySums[Settings, CodedTables]):
             columns, part = len(job.outcomes), settings.choosing(len(job.outcomes))
             choice = (PARENTS_CHOSEN.format(rounds=columns - 1, share=part),) if part else ()
             moves = () if job.sizes_secret else (MOVES_OF_TWO[job.budget.adjacency],)
-            network = OF_NETWORK.format(tables=columns, share=1 - part if part else "all")
+            network = OF_NETWORK if columns > 1 else OF_ONE_COLUMN
+            network = network.format(tables=columns, share=1 - part if part else "all")
             return promise_of(job, total, ENTERED, network, *choice, *moves)
         alone = settings.marginals is not None or len(job.outcomes) == 1
         chosen_by = ADAPTIVE if settings.adapts else CHOSEN

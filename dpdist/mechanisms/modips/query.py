@@ -203,7 +203,7 @@ def _repeated(job: Job, settings: Settings) -> Repetition | None:
     """The sanitizations, if several synthetic sets follow from each."""
     if settings.nested == 1:
         return None
-    return Repetition(settings.noises(job), "sanitizations", "; their sets follow by post-processing")
+    return Repetition(settings.noises(job), "sanitizations", ", whose sets follow by post-processing")
 
 
 def _sanitize(model: Sanitized, sums: Floats, defined: Defined, numbers: count[int]) -> Generator[Query, Any, Floats]:

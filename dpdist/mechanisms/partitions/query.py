@@ -30,7 +30,7 @@ COUNTED = (
 LAYERS = "The tree has {layers} layers, each with an equal part of {share} of a set's ε."
 SELECTED = (
     "Attributes that split the tree are selected node by node, by the smallest AIC with discrete Laplace noise. "
-    "This takes {share} of a set's ε, in equal parts for {selections} selections on every branch. The AIC of a node "
+    "This takes {share} of a set's ε, in equal parts for {selections} on every branch. The AIC of a node "
     "has sensitivity 2, as the number of levels is public."
 )
 MOVES = (
@@ -97,7 +97,8 @@ class Partitions(NoisySums[Partitioned, PartitionCounts]):
     def promised(self, job: Job, settings: Partitioned, total: Strict | Concentrated) -> Promise:
         layers, selections = settings.layers_of(job), settings.selections(job)
         shared = (LAYERS.format(layers=layers, share=1 - settings.selecting),) if layers > 1 else ()
-        selection_texts = (SELECTED.format(selections=selections, share=settings.selecting),) if selections else ()
+        numbered = f"{selections} selection{'s' * (selections > 1)}"
+        selection_texts = (SELECTED.format(selections=numbered, share=settings.selecting),) if selections else ()
         return promise_of(job, per_set(total, job), COUNTED, *shared, *selection_texts, MOVES)
 
     def rounds(

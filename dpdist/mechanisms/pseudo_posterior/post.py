@@ -19,8 +19,8 @@ REFUSAL_SHOWS = (
 )
 FALLBACK_SHOWS = "Whether the declared fallback was used depends on the records and can be seen in the release."
 CLAMPED = (
-    "The log factor of each record in the posterior of a set is clamped to ±ε/2, where ε is that of one set, and to ±ε/4 "
-    "under substitution, whatever the data are. [G] states ±ε/2 for substitution, too, but that guarantees only 2ε."
+    "Whatever the data, the log factor of each record in the posterior of a set is clamped to ±ε/2 (±ε/4 under "
+    "substitution), where ε is that of one set. [G] states ±ε/2 for substitution, too, but that guarantees only 2ε."
 )
 WEIGHTS_MOVE = (
     "With fixed privacy weights the clamp would give a strict guarantee. Here they are computed from the "
@@ -30,7 +30,10 @@ CENTRED = (
     "Log likelihoods are centred at the reference's fit. This fit, the power of the likelihood, the clamp and the "
     "check for a spurious mode of the posterior use the reference only."
 )
-FROZEN = "A record's privacy weight is a fixed function of the record: the weight rule's value under fits to the reference."
+FROZEN = (
+    "A record's privacy weight is a fixed function of the record: the weight rule is applied to it with fits to the "
+    "reference."
+)
 SCORED = (
     "Records' scores lie within the reference's range, but parameters have no such range, so there is no bound for "
     "every file."

@@ -226,19 +226,19 @@ SCATTER = ("1 - |p|^2", "p1^2 - p2^2", "2 p1 p2")
 
 
 FIT_AGAIN = (
-    "Estimator `parameters`: standard errors include the composition of the sample over cells and the errors of the fit. "
-    "The latter are the sampling error of the winsorised moments, noise, the reference's own error if a cell was shrunk "
-    "towards the others, and the error of the reference's tails. They do not include the bias that arises if records are "
-    "not lognormal."
+    "Estimator `parameters`: standard errors include the variation in the sample's composition by cells and the errors of "
+    "the fit. The latter are the sampling error of the winsorised moments, noise, the reference's own error if a cell was "
+    "shrunk towards the others, and the error of the reference's tails. They do not include the bias that arises if "
+    "records are not lognormal."
 )
 SETS_DRAWN = (
     "Estimator `records`: V + (V + W)/m. V is the variance of the fit's estimate, which all sets share, and W the "
     "variance within a set, by linearisation."
 )
 INVERTED = (
-    "Winsorising is undone by shifting each cell and stretching all logarithms until the reference, winsorised, has the "
-    "noisy moments. Cells {}. In every direction, logarithms are stretched by a factor between 1/2 and 2. Tables from "
-    "parameters use the fit itself; synthetic sets use draws from the distribution of its errors."
+    "Winsorising is undone by shifting each cell and stretching all logarithms until the moments of the winsorised "
+    "reference equal the noisy ones. Cells {}. In every direction, logarithms are stretched by a factor between 1/2 and "
+    "2. Tables from parameters use the fit itself; synthetic sets use draws from the distribution of its errors."
 )
 SHRUNK = {True: "are shrunk towards their common shift, the more so the noisier they are", False: "are not shrunk"}
 WORDS = Words(

@@ -290,9 +290,15 @@ def unknown(plan: Plan, public: Path | None) -> str:
     if public is not None or isinstance(plan.reference, ReferenceFile) or _of_a_chain(plan):
         return ""
     if plan.job.strata and isinstance(plan.reference, ReferenceRelease):
-        return "the reference is an earlier release of strata, whose errors are not predicted; --public names a file"
+        return (
+            "the reference is an earlier release of strata, whose errors are not predicted; name a public file with "
+            "--public"
+        )
     if plan.reference is not None:
-        return "the reference is an earlier release, which has points of each cell and no records; --public names a file"
+        return (
+            "the reference is an earlier release, which has points of each cell and no records; name a public file with "
+            "--public"
+        )
     return (
         "no public file shows how weights and outcomes vary. Name a similar public file with --public FILE; it costs "
         "nothing"
