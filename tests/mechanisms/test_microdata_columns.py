@@ -170,8 +170,16 @@ FIT = "outcome: salary\nmechanism: {name: tables}"
 PATH = 'path: {files}/before.parquet, period: "2020", provenance: public-use file of 2020'
 WRONG = {
     "no donors": ((FIT, OTHER + LEAVE), "does not copy further columns of a reference", "tables}"),
-    "an earlier release": ((PATH, "release: earlier"), "an earlier release has no columns but field, sex, salary, weight", "path"),
-    "histograms": ((PATH, 'histogram: {epsilon: "1/3"}'), "histograms have no columns but field, sex, salary, weight", "path"),
+    "an earlier release": (
+        (PATH, "release: earlier"),
+        "an earlier release has no columns but field, sex, salary, weight",
+        "path",
+    ),
+    "histograms": (
+        (PATH, 'histogram: {epsilon: "1/3"}'),
+        "histograms have no columns but field, sex, salary, weight",
+        "path",
+    ),
     "twice": (("[age]", "[age, age]"), "'age' is named twice", "delete one"),
     "in the table": (("[age]", "[age, sex]"), "'sex' is in the synthetic records already", "leave it out"),
     "the outcome": (("[age]", "[salary]"), "'salary' is in the synthetic records already", "leave it out"),

@@ -277,7 +277,11 @@ def test_measurements_and_statement_have_the_sums(release: Path) -> None:
     assert list(own["table"]) == ["kids", *["kids by degree"] * 3]
     assert (set(own["scale"]), set(own["centre"]), set(own["half_width"])) == ({4.0 / 3.0}, {1.5}, {1.5})
     statement = json.loads((release / "statement.json").read_text())
-    told = " ".join(statement["promise"]["assumptions"]) if "promise" in statement else json.dumps(statement, ensure_ascii=False)
+    told = (
+        " ".join(statement["promise"]["assumptions"])
+        if "promise" in statement
+        else json.dumps(statement, ensure_ascii=False)
+    )
     assert "kids over all records; kids by degree" in told
     assert "1/2 of ε, and they have discrete Laplace noise with scale 1.33333 units" in told
 
