@@ -160,7 +160,7 @@ def test_a_gates_noise_is_told_before_the_run(tmp_path: Path) -> None:
     assert largest["noise_sd"] == pytest.approx(of_count / counts.min())
     assert median["noise_sd"] == pytest.approx(of_mean / (counts * means).min())
     said = " ".join(map(str, cautions(own)))
-    assert f"{of_count:,.0f} relative to the smallest listed count. " in said
+    assert f"{of_count:,.0f} divided by the smallest listed count. " in said
     assert f"is above {of_count / 0.9:,.0f}" in said
 
 
