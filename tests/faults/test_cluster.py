@@ -199,7 +199,7 @@ def test_a_plain_scheduler_on_this_machine_serves_and_unfit_workers_are_refused(
             assert sorted(workers.map(abs, [-1, -2])) == [1, 2]
         with pytest.raises(ClusterError, match="offers no resource 'stan'"), executor(Runtime(**place), stan=True):
             pass
-        with pytest.raises(ClusterError, match="does not see"), executor(Runtime(**place), shared=tmp_path / "elsewhere"):
+        with pytest.raises(ClusterError, match="does not find"), executor(Runtime(**place), shared=tmp_path / "elsewhere"):
             pass
     with LocalCluster(n_workers=1, threads_per_worker=2, protocol="tcp://", host="127.0.0.1", **quiet) as made:
         place = {"executor": "dask", "scheduler": made.scheduler_address}
