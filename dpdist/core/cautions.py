@@ -35,8 +35,8 @@ KINDS: Mapping[str, CautionKind] = {
         "release",
         "'{former}' is called '{present}' since dpdist 0.3, and this job runs as '{present}'{dropped}.",
         "Write mechanism: {{name: {present}}}; the next version no longer accepts the old name.",
-        explanation="The job names a mechanism as it was called before dpdist 0.3, and runs under its present name. Write "
-        "that name into the job, because the next version accepts no other.",
+        explanation="The job uses a mechanism's name from before dpdist 0.3, and runs as if it gave the present name. "
+        "Write that name into the job, because the next version accepts no other.",
     ),
     "small_reference_cells": CautionKind(
         "plan",
@@ -121,7 +121,7 @@ KINDS: Mapping[str, CautionKind] = {
         "'{mechanism}' measures all tables alike, so priority and error of {tables} have no effect.",
         "Remove these keys, or use the mechanism tables.",
         explanation="This mechanism gives every table the same accuracy. Remove priority and error from the tables, or "
-        "use the mechanism `tables`, which divides the budget by them.",
+        "use the mechanism `tables`, which divides the budget according to them.",
     ),
     "low_public_totals": CautionKind(
         "plan",
@@ -224,7 +224,7 @@ KINDS: Mapping[str, CautionKind] = {
     "hidden_counts": CautionKind(
         "plan",
         "{table}: noise hides {hidden} of {cells} published counts, even if all of their weights are at the bound: "
-        "{names}. Means of these cells say nothing.",
+        "{names}. Means of these cells are meaningless.",
         "Raise epsilon, or merge levels with few records.",
         explanation="The noise is larger than the largest value that some counts can have, so these figures, and the "
         "means of such cells, are mostly noise. Raise ε, merge levels with few records, or publish fewer "

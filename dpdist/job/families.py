@@ -306,7 +306,7 @@ def _fault(name: str, member: Any) -> str:
     if not isinstance(member, type) or not isinstance(facts, FamilyFacts):
         return "is not a class with `facts`: write facts: ClassVar[FamilyFacts]"
     if not facts.samplers or not set(facts.samplers) <= DRAWING.keys():
-        return f"has other samplers than a plug-in can have: state one or more of {', '.join(DRAWING)} in its facts"
+        return f"has samplers that a plug-in cannot have: state one or more of {', '.join(DRAWING)} in its facts"
     if facts.weight or facts.predictors or facts.logs or facts.synthesis or facts.on_reference or facts.program:
         return "models more than the outcome, which a plug-in cannot do: state weight=False, predictors=False"
     methods = (*METHODS, *(DRAWING[sampler] for sampler in facts.samplers))

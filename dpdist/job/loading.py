@@ -404,7 +404,7 @@ def _replace(content: Any, where: Where, new: Any, depth: int, source: str) -> A
             raise _refusal(source, here, fault, allowed, "set the whole list", (SET,))
         return [_replace(item, where, new, depth + 1, source) if i == key else item for i, item in enumerate(content)]
     if content is not None and not isinstance(content, dict):
-        fault = f"a value within which there is no key '{key}'"
+        fault = f"a single value, which cannot contain a key '{key}'"
         raise _refusal(source, here, fault, "a mapping of keys", f"set {dotted(here)} itself", (SET,))
     below = _replace((content or {}).get(key), where, new, depth + 1, source)
     remaining = {name: part for name, part in (content or {}).items() if name != key or below is not None}

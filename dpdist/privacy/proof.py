@@ -36,8 +36,8 @@ FORMULAS = {
     "discrete_laplace": "epsilon = times * distance / scale, with the distance in the L1 norm",
     "discrete_gaussian": "rho = times * squared_distance / (2 * scale^2), with the distance in the L2 norm",
     "bounded_discrete_laplace": (
-        "epsilon <= times * changes * sums * log(2 * exp(distance / (sums * scale)) - 1), in the query's `epsilon` "
-        "for one change"
+        "epsilon <= times * changes * sums * log(2 * exp(distance / (sums * scale)) - 1); the query's `epsilon` "
+        "is for one change"
     ),
     "posterior_draw": "epsilon = times * distance, where the distance is the largest change of a draw's log density",
 }

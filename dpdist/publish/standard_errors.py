@@ -354,7 +354,7 @@ def _recount(released: ReleasedObject, by_stratum: Sequence[Laws | None], outcom
 def raked(spread: LawSpread, released: ReleasedObject, rake: Sequence[Margin]) -> LawSpread:
     """Rakes every draw separately. Draws with unknown values stay unchanged."""
     finite = np.isfinite(spread.weight).all(axis=1)
-    factor = np.ones_like(spread.weight)
+    factor = np.ones(spread.weight.shape)
     factor[finite] = factors(released.crosstab.count * spread.weight[finite], rake)
     return LawSpread(spread.weight * factor, spread.product * factor)
 

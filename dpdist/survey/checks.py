@@ -525,7 +525,7 @@ def _weight(job: Job, b: Batch) -> tuple[Floats, Floats]:
         b.wrong(
             extreme,
             name,
-            ("weights beyond any population, in whose sums the other weights would be lost to rounding"),
+            "weights too large or too small to be summed without loss to rounding",
             allowed,
             "correct the file",
         )

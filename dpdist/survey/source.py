@@ -237,9 +237,8 @@ class ParquetFolder(OneFile):
             return pc.cast(stored, field.type)
         value = pa.scalar(path_keys[field.name], pa.string()).cast(field.type)
         if stored is not None and not _agrees(stored, value):
-            fault = (
-                f"records of {_shown(file.path, self.path)} have other values of '{field.name}' than the subfolder's name"
-            )
+            shown = _shown(file.path, self.path)
+            fault = f"records of {shown} have values of '{field.name}' that differ from the subfolder's name"
             raise unreadable(self.name, fault, "correct the name, or delete the column")
         return pa.repeat(value, batch.num_rows)
 

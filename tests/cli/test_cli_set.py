@@ -85,7 +85,11 @@ BAD = {
     "no key": ("=3", "--set: '=3' is not a key with a value", "write the key, = and the value"),
     "an empty part": ("sampler..draws=3", "is not a key with a value", "write the key, = and the value"),
     "no YAML": ("sampler.draws=[", "--set sampler.draws: 1 problem", "check indentation and quotes"),
-    "within a text": ("period.year=3", "period: a value within which there is no key 'year' (--set)", "set period itself"),
+    "within a text": (
+        "period.year=3",
+        "period: a single value, which cannot contain a key 'year' (--set)",
+        "set period itself",
+    ),
     "past a list": ("tables.7.name=x", "tables: the list has no '7' (--set)", "set the whole list"),
     "a name within a list": ("tables.first.name=x", "tables: the list has no 'first' (--set)", "set the whole list"),
     "a base": ("extends=a.yaml", "extends: it cannot be set (--set)", "write it in a job file"),

@@ -253,6 +253,14 @@ def test_changes_of_periods_follow_each_other() -> None:
     assert steps == pytest.approx([4.0 * of_rest - 1.0, 1.0 - 4.0 * of_rest, 4.0 * of_rest - 1.0])
 
 
+def test_a_fallen_fraction_after_growth_is_as_large_a_change_as_without() -> None:
+    """Four times the records may be four times the population: a quarter of them then may have four times the weight."""
+    codes, full = np.arange(20)[:, None], np.full(20, 400.0)
+    many = np.where(codes[:, 0] == AREA, 1_600.0, 400.0)
+    steps = [step.toarray()[AREA].sum() for step in changes_in_turn(codes, [many, full], [], codes, full)]
+    assert steps == pytest.approx([23.0 / 80.0 - 1.0, 80.0 / 23.0 - 1.0])
+
+
 def test_the_next_period_forgets_an_areas_weights_with_the_change_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: the first period's own change is known, the second period has the law of unchanged numbers."""
     monkeypatch.setattr(system.TableSystem, "_changes_of_periods", lambda *_: None)

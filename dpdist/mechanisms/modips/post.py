@@ -71,7 +71,7 @@ DEFINITIONS = {
     "the nearest end of its domain (clamped), or drawn from the noise distribution truncated to that domain "
     "(bounded), as its `law` states",
     "v (u^2 - 1/2)": "over all cells of the stratum, in the notation of v u",
-    "v 1[y = k]": "the sum of v over records of the level k; its law as of v u",
+    "v 1[y = k]": "the sum of v over records of level k, with the same `law` as v u",
 }
 
 

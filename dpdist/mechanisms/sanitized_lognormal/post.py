@@ -418,7 +418,7 @@ class SanitizedLognormal(PublicModel):
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         root, law = ("√", "Gaussian, σ =") if self.noise == "gaussian" else ("", "Laplace, scale")
-        shares = f"location weighed by {root}{SHARE}, scatter by {root}{1 - SHARE}"
+        shares = f"location weighted by {root}{SHARE}, scatter by {root}{1 - SHARE}"
         weighed = f"{shares}; p, a record's two standardised logarithms, limited to {REACH:g} reference standard deviations"
         law = f"discrete {law} {self.scale}, in units of 1/{UNIT}"
         return {**super().describe(theta), "statistics": weighed, "noise_law": law}

@@ -30,13 +30,13 @@ from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 SANITIZED = (
     "Let d be the distance of a record's logarithms from the cell's reference mean, whitened and winsorised by the "
     "reference. The record adds d to its base cell, and the square of d to pooled second moments. Scaled by their "
-    "shares of the budget, both together have an L1 norm of at most 1. So the L1 sensitivity is 1 when a record's values "
-    "are left out, and 2 when they change. All have discrete Laplace noise with scale sensitivity/ε."
+    "shares of the budget, the two together have an L1 norm of at most 1. So the L1 sensitivity is 1 when a record's "
+    "values are left out, and 2 when they change. All have discrete Laplace noise with scale sensitivity/ε."
 )
 SANITIZED_GAUSSIAN = (
     "Let d be the distance of a record's logarithms from the cell's reference mean, whitened and winsorised by the "
     "reference. The record adds d to its base cell, and the square of d to pooled second moments. Scaled by their "
-    "shares of ρ, both together have an L2 norm of at most 1. So the L2 sensitivity is 1 when a record's values are "
+    "shares of ρ, the two together have an L2 norm of at most 1. So the L2 sensitivity is 1 when a record's values are "
     "left out, and 7/4 when they change. All have discrete Gaussian noise with σ = sensitivity/√(2ρ)."
 )
 LOGNORMAL_SHAPE = (

@@ -167,10 +167,11 @@ def changes_in_turn(
     codes: Ints, numbers: Sequence[Floats], tables: Sequence[Sequence[int]], before: Ints | Codes, number: Floats
 ) -> Iterator[scipy.sparse.csr_array]:
     """`changes_of` from period to period, (cell, change), relative to weights of the reference, `before` and `number`:
-    every period's changes multiply what weights have become before.
+    every period's changes multiply what weights have become before. Where weights may have fallen, the population may have
+    grown instead, and changes are relative to the reference's.
     """
     level = np.ones(len(codes))
     for count in numbers:
         changes = changes_of(codes, count, tables, before, number)
-        yield (scipy.sparse.diags_array(level) @ changes).tocsr()
+        yield (scipy.sparse.diags_array(np.maximum(level, 1.0)) @ changes).tocsr()
         level, before, number = level * np.exp(changes.log1p().sum(axis=1)), codes, count
