@@ -394,7 +394,10 @@ OF_ONE_KIND = {
         ),
         "runs code of dpdist.mechanisms.modips",
     ),
-    ("family", "chains"): (FAMILY.format(contract="CONTRACT = 2").replace("exact", "stan"), "has other samplers"),
+    ("family", "chains"): (
+        FAMILY.format(contract="CONTRACT = 2").replace("exact", "stan"),
+        "has samplers that a plug-in cannot have",
+    ),
     ("family", "no draws"): (FAMILY.format(contract="CONTRACT = 2").replace("exact", "grid"), "has no draw_on_grid"),
     ("weight rule", "constants without keys"): (
         RULE.format(contract="CONTRACT = 2\n    constants = frozenset({'c', 'steepness'})"),

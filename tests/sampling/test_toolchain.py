@@ -203,7 +203,7 @@ def test_programs_built_before_need_no_compiler(compiler, source, taken_away):
     assert executable(source, "embedded", lambda event: notes.append(event.note)) == made
     assert toolchain.check_program(source, "embedded")["parameters"]
     assert notes == []
-    assert "no C++ compiler: only programs that recording 1 built" in find_toolchain("embedded").description
+    assert "no C++ compiler: only programs that recording 1 has built" in find_toolchain("embedded").description
 
 
 @pytest.mark.parametrize("ask", [executable, toolchain.check_program])
