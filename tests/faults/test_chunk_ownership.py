@@ -20,24 +20,26 @@ DRAWS = 4
 
 
 class Meeting(LocalStore):
-    """A store whose writers of chunks wait for each other, each holding what it is about to write."""
+    """A store whose writers of chunks wait for each other, each holding what it is about to write, and write in turn: bytes
+    of two that write a file at once might mix."""
 
-    def __init__(self, root: Path, barrier: threading.Barrier) -> None:
+    def __init__(self, root: Path, barrier: threading.Barrier, turn: asyncio.Lock) -> None:
         super().__init__(root)
-        self._barrier = barrier
+        self._barrier, self._turn = barrier, turn
 
     async def set(self, key: str, value: Buffer) -> None:
         if "/c/" in f"/{key}":
             await asyncio.to_thread(self._barrier.wait, 60)
-        await super().set(key, value)
+        async with self._turn:
+            await super().set(key, value)
 
 
 def write_together(path: Path, regions: list[slice]) -> np.ndarray:
     """One writer a region, all of them at the same moment; returns the tensor that is left."""
-    barrier = threading.Barrier(len(regions))
+    barrier, turn = threading.Barrier(len(regions)), asyncio.Lock()
 
     def write(number: int) -> None:
-        array = zarr.open_array(Meeting(path / "log_lik", barrier), mode="r+")
+        array = zarr.open_array(Meeting(path / "log_lik", barrier, turn), mode="r+")
         region = regions[number]
         array[0, :, region] = np.full((DRAWS, region.stop - region.start), float(number))
 
