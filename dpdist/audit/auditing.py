@@ -244,7 +244,7 @@ def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[p
     if most <= claimed:
         why = f"{runs} draws cannot show more than the claimed ε of {claimed:g}, whatever the mechanism does"
         raise WorkspaceError(
-            space.place, why, (f"at least {draws_to_exceed(claimed, delta)} draws are needed; more draws can prove more")
+            space.place, why, f"at least {draws_to_exceed(claimed, delta)} draws are needed; more draws can prove more"
         )
     _refuse_weights_beyond_bounds(space, job)
     smallest = strata["rows"].to_numpy().argsort(kind="stable")[:MOST_STRATA]
@@ -422,7 +422,7 @@ def refuse_losses(workspace: str | Path, audited: Confidential[pd.DataFrame]) ->
         raise WorkspaceError(
             str(workspace),
             "records lose more than the claimed ε",
-            (f"{where}; do not publish any further release of this mechanism"),
+            f"{where}; do not publish any further release of this mechanism",
         )
 
 

@@ -81,7 +81,7 @@ def chosen_design(names: Sequence[str], options: Options, asks: bool, job: Path)
     if asks and strata is None:
         answer = str(
             typer.prompt(
-                ("Columns of design strata, separated by commas (or none)"), default=", ".join(likely.strata) or NONE
+                "Columns of design strata, separated by commas (or none)", default=", ".join(likely.strata) or NONE
             )
         )
         strata = [name.strip() for name in answer.split(",")]

@@ -127,7 +127,7 @@ def init(
             out.print(line, markup=False, emoji=False)
         left_open = len(to_do(text))
         remedy = (
-            (f"{left_open} TODO line{'s' * (left_open > 1)} to fill in or confirm; then run")
+            f"{left_open} TODO line{'s' * (left_open > 1)} to fill in or confirm; then run"
             if left_open
             else "read it; then"
         )

@@ -37,7 +37,7 @@ def init(
     dataset: Dataset = None,
     cls: ClassName = "strict",
     total: Annotated[
-        str | None, typer.Option("--total", help=("Limit over all periods, an exact number: 10 or 1/3."))
+        str | None, typer.Option("--total", help="Limit over all periods, an exact number: 10 or 1/3.")
     ] = None,
     per_period: Annotated[str | None, typer.Option("--per-period", help="Limit for one period.")] = None,
     window: Annotated[str | None, typer.Option("--window", help="Limit over consecutive periods: PERIODS:BUDGET.")] = None,
@@ -144,7 +144,7 @@ def _limits(
 
     if cls not in CLASSES:
         raise JobError(
-            "ledger", [Problem("--class", (f"'{cls}' is not a class of guarantee"), ", ".join(CLASSES), "use one of these")]
+            "ledger", [Problem("--class", f"'{cls}' is not a class of guarantee", ", ".join(CLASSES), "use one of these")]
         )
     if dataset is None and (total or per_period or window or delta):
         raise JobError("ledger", [Problem("--dataset", "limits without a dataset", "a dataset's name", "add --dataset")])

@@ -211,9 +211,7 @@ def run(
 
 def publish(
     workspace: WorkspaceFolder,
-    job: Annotated[
-        str | None, typer.Option("--job", help=("Job file whose labels and tables replace the old ones."))
-    ] = None,
+    job: Annotated[str | None, typer.Option("--job", help="Job file whose labels and tables replace the old ones.")] = None,
     settings: Settings = None,
     quiet: QuietButLedger = False,
     as_json: Json = False,

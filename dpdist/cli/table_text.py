@@ -146,7 +146,7 @@ def _together(cautions: Iterable[Caution]) -> Iterator[Caution]:
     tables = list(dict.fromkeys(of_tables))
     number = f"{len(of_tables):,} statistics of {len(tables):,} table{'s'[: len(tables) != 1]} ({first_named(tables)})"
     yield Caution(
-        "far_off", f"{MAY_BE_OFF[0].upper()}{MAY_BE_OFF[1:]} in {number}.", ("The page and statement.json list them all.")
+        "far_off", f"{MAY_BE_OFF[0].upper()}{MAY_BE_OFF[1:]} in {number}.", "The page and statement.json list them all."
     )
     yield from (caution for caution in all_cautions if caution.code not in far)
 

@@ -30,7 +30,7 @@ def audit(
     all_rules: Annotated[bool, typer.Option("--all-rules", help="Audit under every weight rule.")] = False,
     draws: Annotated[
         int | None,
-        typer.Option("--draws", min=100, help=("Bound ε from this many new releases.")),
+        typer.Option("--draws", min=100, help="Bound ε from this many new releases."),
     ] = None,
     holdout: Annotated[
         Path | None,

@@ -35,11 +35,11 @@ def diff(
     b: Place,
     beyond: Annotated[
         float,
-        typer.Option("--beyond", min=0.0, help=("Number of standard errors beyond which a figure counts as changed.")),
+        typer.Option("--beyond", min=0.0, help="Number of standard errors beyond which a figure counts as changed."),
     ] = BEYOND,
     to: Annotated[
         Path | None,
-        typer.Option("--out", help=("Folder for CSV files of differences between two periods, with standard errors.")),
+        typer.Option("--out", help="Folder for CSV files of differences between two periods, with standard errors."),
     ] = None,
     as_json: JsonAnswer = False,
 ) -> None:
@@ -160,7 +160,7 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A public folder, or
 
 def verify(
     folder: Folder,
-    key: Annotated[str | None, typer.Option("--key", help=("The signer's public key, or the file that holds it."))] = None,
+    key: Annotated[str | None, typer.Option("--key", help="The signer's public key, or the file that holds it.")] = None,
     as_json: JsonAnswer = False,
 ) -> None:
     """List files of a release that were changed, added or lost. Exit code 0: complete; 1: incomplete.

@@ -275,5 +275,5 @@ def misfit(number: Any, newest: int) -> Misfit | None:
         return Misfit(fault, f"{allowed}, which dpdist {here} reads", LATER)
     text = json.dumps(number, default=str)[:40]
     return Misfit(
-        (f"format {text}, which no version of dpdist writes"), f"{allowed}, a whole number", "restore it from a copy"
+        f"format {text}, which no version of dpdist writes", f"{allowed}, a whole number", "restore it from a copy"
     )

@@ -129,7 +129,7 @@ class SecretKey:
             raise SignatureError(f"{path} is not a minisign secret key", "make one: dpdist keygen FILE")
         if raw[2:4] != _NO_PASSWORD:
             raise SignatureError(
-                f"{path} is protected by a password", ("sign with minisign, or remove the password: minisign -C -W")
+                f"{path} is protected by a password", "sign with minisign, or remove the password: minisign -C -W"
             )
         return cls(raw[54:62], raw[62:94])
 

@@ -167,7 +167,7 @@ def _differences(folder: Path, files: Mapping[str, str], part: str = "") -> list
     own_files = (MANIFEST, SIGNATURE, UNFIT)
     unnamed = [name for name in _present(folder, part) if name not in files and name not in own_files]
     return damage + [
-        DamagedFile(name, "manifest.json does not list it", ("only files that manifest.json lists")) for name in unnamed
+        DamagedFile(name, "manifest.json does not list it", "only files that manifest.json lists") for name in unnamed
     ]
 
 
@@ -193,7 +193,7 @@ def _of_the_manifest(folder: Path, manifest: dict[str, Any]) -> Iterator[Damaged
         yield DamagedFile(MANIFEST, wrong.fault, wrong.allowed, wrong.remedy)
     elif manifest.get("release") != release_id(manifest) or canonical(manifest) != (folder / MANIFEST).read_bytes():
         yield DamagedFile(
-            MANIFEST, "it is not the file that was released", ("a release id that follows from all other entries")
+            MANIFEST, "it is not the file that was released", "a release id that follows from all other entries"
         )
 
 

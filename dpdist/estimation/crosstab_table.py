@@ -66,7 +66,7 @@ def read_job(folder: Path, name: str) -> Job:
     except ValidationError as error:
         if of_earlier_form(read_object(folder, name)):
             raise DamagedFile(
-                name, "a job of an earlier form", ("a job in the form that this version of dpdist publishes"), EARLIER_FORM
+                name, "a job of an earlier form", "a job in the form that this version of dpdist publishes", EARLIER_FORM
             ) from None
         raise DamagedFile(name, first_problem(error), "a job as it was published") from None
 

@@ -306,7 +306,7 @@ def _check_cells(name: str, table: pa.Table, cells: list[str], outcomes: int) ->
         raise DamagedFile(name, f"{missing} cells without points of some outcome", "points of every outcome in every cell")
     if (rows.groupby([*cells, "variable"])["standing"].nunique() > 1).any():
         raise DamagedFile(
-            name, "several values of `standing` in one cell", ("the same number of records for all points of a cell")
+            name, "several values of `standing` in one cell", "the same number of records for all points of a cell"
         )
 
 

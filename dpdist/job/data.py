@@ -68,7 +68,7 @@ class TextFile(Frozen):
     """How a CSV file is written. `encoding` also replaces a wrong encoding in SAS, Stata and SPSS files."""
 
     encoding: str | None = Field(
-        default=None, description=("encoding of a text file that is not UTF-8: latin-1, cp1252, utf-16")
+        default=None, description="encoding of a text file that is not UTF-8: latin-1, cp1252, utf-16"
     )
     separator: Literal[",", ";", "\t", "|"] | None = Field(
         default=None, description="field separator of a CSV file that does not use commas"
@@ -354,14 +354,14 @@ class ReplicateWeights(Frozen):
         default=None,
         gt=0,
         lt=1,
-        description=("Fay's k: factor on the weights in the half-sample that a replicate leaves out"),
+        description="Fay's k: factor on the weights in the half-sample that a replicate leaves out",
     )
     scale: float | None = Field(default=None, gt=0, description="scale, instead of the scale of the kind")
     factors: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
         default=None, description="a factor for each replicate; for a stratified jackknife (n_h − 1)/n_h, with scale: 1"
     )
     centre: Literal["estimate", "mean"] = Field(
-        default="estimate", description=("centre of the squared deviations: the estimate, or the mean of the replicates")
+        default="estimate", description="centre of the squared deviations: the estimate, or the mean of the replicates"
     )
     df: float | None = Field(
         default=None, gt=0, description="degrees of freedom; unset: rank of the replicate weights minus 1"
@@ -434,7 +434,7 @@ class DesignEffect(Frozen):
 
     effect: Effect = Field(description="variance under the design divided by that of the same records without clusters")
     statistics: tuple[StatisticName, ...] = Field(
-        default=(), description=("statistics to which the effect applies; unset: all")
+        default=(), description="statistics to which the effect applies; unset: all"
     )
     outcome: ColumnName | None = Field(default=None, description="outcome to which the effect applies; unset: any")
     by: tuple[ColumnName, ...] | None = Field(

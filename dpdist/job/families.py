@@ -101,13 +101,11 @@ class Sampler(Frozen):
     )
     draws: Annotated[
         int,
-        at_most(
-            1_000_000, ("number of draws; bounds are the largest values over draws, and grow slowly with their number")
-        ),
+        at_most(1_000_000, "number of draws; bounds are the largest values over draws, and grow slowly with their number"),
     ] = Field(default=1000, ge=100, description="draws of a chain; exact and grid have one chain")
     chains: int = Field(default=4, ge=1, le=64, description="number of Markov chains in a fit")
     warmup: Annotated[
-        int, at_most(1_000_000, ("adaptation draws of a chain; one that has not converged by then needs another model"))
+        int, at_most(1_000_000, "adaptation draws of a chain; one that has not converged by then needs another model")
     ] = Field(default=1000, ge=50, description="adaptation draws of a chain, which are discarded")
     adapt_delta: float = Field(default=0.9, gt=0, lt=1, description="Stan's target acceptance rate; nearer 1 is slower")
     attempts: int = Field(default=2, ge=1, le=10, description="fits tried before a stratum fails, each with its own seed")
@@ -139,7 +137,7 @@ class Diagnostics(Frozen):
 class Record(Frozen):
     log_lik: Literal["always", "never", "auto"] = Field(
         default="auto",
-        description=("whether to keep the log likelihood of every record and draw; auto: if it fits into 4 GiB"),
+        description="whether to keep the log likelihood of every record and draw; auto: if it fits into 4 GiB",
     )
 
 
@@ -150,7 +148,7 @@ class Runtime(Frozen):
     )
     memory_per_worker: ByteSize = Field(
         default=ByteSize(2 * 2**30),
-        description=("memory of a worker, as in 2GiB; a job whose largest task needs more is refused"),
+        description="memory of a worker, as in 2GiB; a job whose largest task needs more is refused",
     )
     on_failure: Literal["stop", "report"] = Field(
         default="stop", description="if a task fails: end at once, or let other tasks finish first"

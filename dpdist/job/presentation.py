@@ -205,7 +205,7 @@ class Gate(Frozen):
         description="count or {mean: outcome}"
     )
     limit: float = Field(
-        gt=0, description=("largest permitted error; for coverage, the smallest permitted share of intervals")
+        gt=0, description="largest permitted error; for coverage, the smallest permitted share of intervals"
     )
 
     @property
@@ -219,7 +219,7 @@ class Acceptance(Frozen):
     epsilon: Budget = Field(description="the part of budget.epsilon that the gates take together")
     tables: tuple[str, ...] = Field(default=(), description="names of the tables whose cells are measured; unset: all")
     gates: tuple[Gate, ...] = Field(
-        min_length=1, max_length=20, description=("the gates; all must be met, or nothing is published")
+        min_length=1, max_length=20, description="the gates; all must be met, or nothing is published"
     )
 
 

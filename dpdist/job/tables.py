@@ -380,7 +380,7 @@ class TableEntry(Frozen):
         "table, as in [[state, sex], [state, age]]",
     )
     every_pair_of: tuple[str, ...] = Field(
-        default=(), description=("columns; every pair of them gets a table, instead of by")
+        default=(), description="columns; every pair of them gets a table, instead of by"
     )
     every_triple_of: tuple[str, ...] = Field(
         default=(), description="columns; every triple of them gets a table, instead of by"

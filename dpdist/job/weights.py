@@ -53,7 +53,7 @@ class Weights(Frozen):
         description="how a record's privacy weight follows from its bound"
     )
     c: float | None = Field(
-        default=None, gt=0, description=("slope or cap of the rule; unset: tuned until the bound meets the target")
+        default=None, gt=0, description="slope or cap of the rule; unset: tuned until the bound meets the target"
     )
     g: float = Field(default=0.0, ge=0, le=1, description="constant added to every weight by linear and cluster")
     reweight: float | None = Field(default=None, gt=0, le=1, description="k of the re-weighting step")

@@ -73,7 +73,7 @@ class Calibration(Frozen):
     loss: float
     tried: int
     reference: dict[str, str | int | None] = Field(
-        description=("checksums, records and provenance of the reference on which constants were tuned")
+        description="checksums, records and provenance of the reference on which constants were tuned"
     )
     sha256: str = Field(default="", description="checksum of the file, as found by the job that names it")
 
@@ -148,7 +148,7 @@ class JobKeys(Frozen):
     synthetic_sets: Annotated[
         int,
         Field(ge=1),
-        at_most(1_000, ("each is a file for the whole sample, and has its own part of ε")),
+        at_most(1_000, "each is a file for the whole sample, and has its own part of ε"),
     ] = Field(default=1, description="number of files of synthetic records; most mechanisms divide the budget among them")
     reference: Reference | None = Field(
         default=None,
@@ -199,12 +199,12 @@ class JobKeys(Frozen):
     accept: Acceptance | None = Field(
         default=None,
         exclude_if=_unset,
-        description=("gates, measured with noise, that the release must meet to be published"),
+        description="gates, measured with noise, that the release must meet to be published",
     )
     correction: Correction | None = Field(
         default=None,
         exclude_if=_unset,
-        description=("version and reason, if this release corrects an earlier one of the period"),
+        description="version and reason, if this release corrects an earlier one of the period",
     )
     approval: Literal["required"] | Approval | None = Field(
         default=None,

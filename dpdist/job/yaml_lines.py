@@ -135,7 +135,7 @@ def _load(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, ya
         fault, allowed = f"a text of {len(text):,} characters", f"at most {MOST_TEXT:,}"
         raise refusal(
             source,
-            [Problem("YAML", fault, allowed, ("give the path of the job file; data are named under its key `input`"))],
+            [Problem("YAML", fault, allowed, "give the path of the job file; data are named under its key `input`")],
         )
     try:
         loader = _Loader(text)

@@ -293,7 +293,7 @@ def refuse_excess(entries: Sequence[Entry], job_limits: Limits, charge: Charge) 
             f"this one is under {charge.adjacency}"
         )
         allowed, remedy = (
-            ("the same adjacency: costs under different ones cannot be added"),
+            "the same adjacency: costs under different ones cannot be added",
             "state budget.adjacency as before",
         )
         raise BudgetRefused(charge.dataset, fault, allowed, remedy)

@@ -385,7 +385,7 @@ def sign(public: Path, key: SecretKey) -> None:
     """Signs a folder's manifest. Raises `WorkspaceError` for a folder with any of `problems`; every replay has one."""
     if wrong := problems(public):
         raise WorkspaceError(
-            str(public), f"it is not signed: {wrong[0]}", ("sign a folder in which `dpdist verify` finds no fault")
+            str(public), f"it is not signed: {wrong[0]}", "sign a folder in which `dpdist verify` finds no fault"
         )
     manifest, listed = read_object(public, MANIFEST), read_job(public, "released/job.json").approvers
     if listed and key.public not in map(PublicKey.parse, listed):

@@ -37,7 +37,7 @@ IN_WORDS = {
     "exchanged": (
         "Neighbouring files have the same number of records and differ in one record, in any of its columns{except_these}."
     ),
-    "add_remove": ("Neighbouring files differ by the presence of one record, whatever its columns contain."),
+    "add_remove": "Neighbouring files differ by the presence of one record, whatever its columns contain.",
 }
 OF_UNITS = {
     "zero_out": (
@@ -160,7 +160,7 @@ def unit(job: Job) -> str:
         beyond = (
             "A file with more records is refused."
             if refuses
-            else ("If there are more, only the first ones in the file are used.")
+            else "If there are more, only the first ones in the file are used."
         )
         return (
             f"The unit of privacy is one {declared.column}: all records with the same value of that column, at most "
@@ -207,8 +207,8 @@ def _outcome(job: Job, name: str, column: Column) -> str:
         named = support.integer and (low, high) == (support.low, support.high)
         rules.append("" if named else f"within [{low:,.10g}, {high:,.10g}]")
         rules.append(f"{support.text}, as this model requires" if np.isfinite(support.low) else "")
-    whole = column.whole or support.integer
-    rules.append("a whole number" if whole and not (support.integer and column.outside != "clip") else "")
+    integer = column.whole or support.integer
+    rules.append("a whole number" if integer and not (support.integer and column.outside != "clip") else "")
     dropped = "; missing values are dropped" * (column.missing == "drop") + "; zeros are dropped" * (column.zeros == "drop")
     return f"{name}: {', '.join(filter(None, rules))}{dropped}"
 

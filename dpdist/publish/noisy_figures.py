@@ -47,13 +47,13 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "statistic": (pa.string(), "the measured sum over the cell's records, as the metadata define it"),
     "measurement": (
         pa.int64(),
-        ("number of the noisy figure; cells with the same number were measured together, as one sum"),
+        "number of the noisy figure; cells with the same number were measured together, as one sum",
     ),
     "value": (pa.float64(), "the sum plus noise"),
     "law": (pa.string(), "of the noise: discrete Laplace or discrete Gaussian, on multiples of `lattice`"),
     "scale": (
         pa.float64(),
-        ("of the noise: b of the Laplace distribution, sigma of the Gaussian; null if it is confidential"),
+        "of the noise: b of the Laplace distribution, sigma of the Gaussian; null if it is confidential",
     ),
     "lattice": (pa.float64(), "the step of the noise, of which the value is a multiple"),
     "sensitivity": (

@@ -267,7 +267,7 @@ def derive(released: ReleasedObject, job: Job) -> ReleasedObject:
     if gated := _regated(released, job):
         allowed = "gated tables as they were measured; other tables may be added, but are then not gated"
         problems.append(
-            Problem("tables", (f"a changed or missing table {', '.join(gated)}, which the gates name"), allowed, cost)
+            Problem("tables", f"a changed or missing table {', '.join(gated)}, which the gates name", allowed, cost)
         )
     if problems:
         raise JobError("of what was released", problems)

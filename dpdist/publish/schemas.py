@@ -74,21 +74,21 @@ def proof_schema() -> dict[str, Any]:
             "name": TEXT,
             "law": {
                 "enum": list(FORMULAS),
-                "description": ("the distribution of the noise; `formulas` says how the loss follows from it"),
+                "description": "the distribution of the noise; `formulas` says how the loss follows from it",
             },
             "distance": {
                 "anyOf": [distances, EXACT],
-                "description": ("the largest change of the sums between neighbours, in the L1 norm"),
+                "description": "the largest change of the sums between neighbours, in the L1 norm",
             },
             "squared_distance": {**distances, "description": "the square of the largest change in the L2 norm"},
             "scale": {
                 **EXACT,
-                "description": ("b of the Laplace distribution, sigma of the Gaussian, in the units of the distance"),
+                "description": "b of the Laplace distribution, sigma of the Gaussian, in the units of the distance",
             },
             "times": {**WHOLE, "description": "how often the query is asked, each time with new noise"},
             "together": {
                 **BOOLEAN,
-                "description": ("whether the n answers may be given as one, with 1/n of the noise scale"),
+                "description": "whether the n answers may be given as one, with 1/n of the noise scale",
             },
             "in_parts": {
                 **BOOLEAN,

@@ -186,7 +186,7 @@ def pool(means: FitContext, fit: JobFit) -> FittedStrata:
     if not learn(fit, fit.strata, means.workers, means.listener) and not protect_all(fit, means.workers, means.listener):
         return FittedStrata(fit, dict.fromkeys(fit.strata, fit), [])
     means.listener(
-        Event("note", "protect", note=("a stratum cannot be fitted on its own: all strata are pooled into one fit"))
+        Event("note", "protect", note="a stratum cannot be fitted on its own: all strata are pooled into one fit")
     )
     means.space.mark(POOLING, [])
     pooled = open_fit(means.space, means.key, "pooled")

@@ -98,7 +98,7 @@ def check(job: Job, model: StratumModel) -> None:
             raise ProgramError(model.program.name, f"it generates no vector {name}", f"declare vector[N] {name}")
     if "alpha" not in declared["inputs"]:
         raise ProgramError(
-            model.program.name, ("it does not use privacy weights"), "declare vector<lower=0>[N] alpha as data"
+            model.program.name, "it does not use privacy weights", "declare vector<lower=0>[N] alpha as data"
         )
     if job.mechanism.clamps and (missing := {"reference", "clamp"} - set(declared["inputs"])):
         found_ = f"'{job.mechanism}' clamps a record's factor; the program takes no {' or '.join(sorted(missing))}"

@@ -258,7 +258,7 @@ class GeneratedQuantities(User):
         outcome, weight = generated["y_rep"], generated["w_rep"] if self.weighted else ones[None]
         if outcome.shape != (1, len(crosstab)) or weight.shape != (1, len(crosstab)):
             raise ProgramError(
-                self.program.name, ("the size of y_rep or w_rep differs from that of the data"), "declare vector[N]"
+                self.program.name, "the size of y_rep or w_rep differs from that of the data", "declare vector[N]"
             )
         if np.isnan(outcome).any() or not (np.isfinite(weight) & (weight > 0)).all():
             found_ = "y_rep is not a number, or w_rep is not a finite weight above 0"

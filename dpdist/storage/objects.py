@@ -211,7 +211,7 @@ class Bucket:
         if not (self.objects.fetch(self._name(path), path) and sha256(path) == digest):
             path.unlink(missing_ok=True)
             raise _Incomplete(
-                self.url, (f"{self._name(path)} is missing, or its checksum differs from that in its mark"), _AGAIN
+                self.url, f"{self._name(path)} is missing, or its checksum differs from that in its mark", _AGAIN
             )
 
     def _name(self, path: Path) -> str:

@@ -128,7 +128,7 @@ def _mark_begun(space: Workspace) -> None:
 def _begin(space: Workspace, identity: Identity, source: RunKey | None, date: str | None) -> Key:
     if source is None and space.replayed:
         fault, remedy = (
-            ("a study or a replay began here and did not finish its first step"),
+            "a study or a replay began here and did not finish its first step",
             "use an empty folder, or empty this one",
         )
         raise WorkspaceError(space.place, fault, remedy, exit_code=2)

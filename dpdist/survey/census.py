@@ -139,7 +139,7 @@ Tick = Callable[[int], None]
 def changed_while_read(source: Source) -> DataError:
     return DataError(
         source.name,
-        [Problem("file", "it changed while it was read", ("a file that does not change during the run"), "run again")],
+        [Problem("file", "it changed while it was read", "a file that does not change during the run", "run again")],
     )
 
 

@@ -400,7 +400,7 @@ def _unit_names(column: str, b: Batch) -> pa.Array:
         number = np.asarray(pc.fill_null(values, 0.0), dtype=np.float64)
         unnamed = (number != np.floor(number)) | (np.abs(number) > LARGEST_NAME)
         fault, allowed = (
-            ("a number that cannot identify a unit: it has a fraction, or is beyond 2^53"),
+            "a number that cannot identify a unit: it has a fraction, or is beyond 2^53",
             "whole numbers, or texts",
         )
         b.wrong(unnamed, column, fault, allowed, "store the column as whole numbers or as texts")
@@ -606,7 +606,7 @@ def _nearly(name: str, levels: Sequence[Level], codes: Codes, b: Batch, declare:
         remedy = f"write encoding: {encoding} next to the file's path" if b.text_only else WRITTEN_WRONGLY
         refuse(
             alike,
-            (f"levels that look like text in {encoding_name}, read in another encoding"),
+            f"levels that look like text in {encoding_name}, read in another encoding",
             f"text in {encoding_name}",
             remedy,
         )

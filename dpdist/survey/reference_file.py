@@ -94,7 +94,7 @@ def _about_a_reference(problem: Problem) -> Problem:
     """The problem, with a remedy that suits a reference."""
     if problem.fault == MISSING_VALUES:
         return replace(
-            problem, remedy=(f"leave these records out of the reference, which is public; otherwise {problem.remedy}")
+            problem, remedy=f"leave these records out of the reference, which is public; otherwise {problem.remedy}"
         )
     if not problem.fault.startswith(MISSING):
         return problem

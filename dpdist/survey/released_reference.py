@@ -370,7 +370,7 @@ def _check_agreement(promise: Mapping[str, Any], job: Mapping[str, Any], stateme
     for name, value in released.items():
         if statement.get(name) != value:
             raise DamagedFile(
-                STATEMENT, (f"{name} differs from that in released/"), "one statement in all files of a release"
+                STATEMENT, f"{name} differs from that in released/", "one statement in all files of a release"
             )
     budget = job.get("budget")
     for name in ("epsilon", "adjacency"):
@@ -594,7 +594,7 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
     for name, (ours, theirs) in same.items():
         if ours != theirs:
             yield Problem(
-                where, (f"it was released under a different {name}"), "the same in both jobs", "state the same in both jobs"
+                where, f"it was released under a different {name}", "the same in both jobs", "state the same in both jobs"
             )
     if job.survey.effects_of_reference and not earlier.design_effects:
         fault = "it states no design effects from a reference, and survey.design_effect: reference needs them"
@@ -609,7 +609,7 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
         yield Problem(
             where,
             fault,
-            ("another file: limits that are fixed on the current file do not protect anybody"),
+            "another file: limits that are fixed on the current file do not protect anybody",
             "name another release",
         )
 

@@ -485,7 +485,7 @@ def arrow(frame: pd.DataFrame) -> pa.Table:
             arrays.append(pa.Array.from_pandas(frame.iloc[:, place]))
         except (pa.ArrowException, TypeError, ValueError, OverflowError):  # The message of the exception quotes a value.
             problems.append(
-                Problem(name, ("values of several types, or of a type that cannot be read"), ONE_TYPE, "convert it")
+                Problem(name, "values of several types, or of a type that cannot be read", ONE_TYPE, "convert it")
             )
     if problems:
         raise DataError(IN_MEMORY, problems)

@@ -14,7 +14,7 @@ from dpdist.mechanisms.tables import posterior as module
 from dpdist.mechanisms.tables import rows as rows_module
 from dpdist.mechanisms.tables.limits import TableLimits
 from dpdist.mechanisms.tables.residual_prior import lone_variances
-from dpdist.mechanisms.tables.rows import TableSums
+from dpdist.mechanisms.tables.rows import RowsOfTables
 from dpdist.mechanisms.tables.system import CommonFactors, TableSystem
 
 
@@ -31,7 +31,7 @@ def test_entries_computed_at_every_product_give_the_digits_of_stored_ones(
     stored = _matrices(system, limits)
     monkeypatch.setattr(module, "MOST_DENSE", 0)
     computed = _matrices(system, limits)
-    assert all(isinstance(part, TableSums) for part in computed)
+    assert all(isinstance(part, RowsOfTables) for part in computed)
     for matrix, entries in zip(stored, computed, strict=True):
         assert entries.shape == matrix.shape
         for sides in ((), (5,)):
@@ -47,11 +47,11 @@ def test_entries_computed_at_every_product_give_the_digits_of_stored_ones(
     assert not np.array_equal(other @ values[: len(system.codes)], stored[0] @ values[: len(system.codes)])
 
 
-def _matrices(system: TableSystem, limits: tuple[TableLimits, ...]) -> tuple[scipy.sparse.csr_array | TableSums, ...]:
+def _matrices(system: TableSystem, limits: tuple[TableLimits, ...]) -> tuple[scipy.sparse.csr_array | RowsOfTables, ...]:
     """Rows by coordinate, and factors of what limits clip with entries in the order of columns."""
     sums: list[Floats] = [np.zeros((len(table.size), 2)) for table in (system.first, *limits)]
     rows, _, _ = system.observed(system.informed, limits, sums)
     clipped = system.clipped(limits)
-    if not isinstance(clipped, TableSums):
+    if not isinstance(clipped, RowsOfTables):
         clipped.sort_indices()
     return (*rows, clipped)

@@ -167,7 +167,7 @@ def _replicates_and_populations(job: Job) -> Iterator[Contradiction]:
     if replicated is not None and (psu is not None or job.survey.fpc):
         yield Contradiction(
             ("survey", "replicate_weights"),
-            ("replicate weights already account for PSUs and population sizes"),
+            "replicate weights already account for PSUs and population sizes",
             "leave psu and fpc out",
         )
     if len(job.survey.fpc) == 2 and psu is None:

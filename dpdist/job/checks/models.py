@@ -135,7 +135,7 @@ def _of_a_program(job: Job) -> Iterator[Contradiction]:
             yield Contradiction(("model", "data", name), f"'{name}' is given by dpdist, record by record", "rename it")
     if not _finite(model.data):
         yield Contradiction(
-            ("model", "data"), ("a value is not a number, list or mapping of finite numbers"), "write numbers"
+            ("model", "data"), "a value is not a number, list or mapping of finite numbers", "write numbers"
         )
     yield from _parameters(job)
 
@@ -292,7 +292,7 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
         return
     if not (job.mechanism.own_histograms or (job.mechanism.states_totals and form.release_folder is not None)):
         yield Contradiction(
-            ("reference",), (f"'{name}' is fixed on the records of a reference"), "name a public file under reference.path"
+            ("reference",), f"'{name}' is fixed on the records of a reference", "name a public file under reference.path"
         )
     elif job.mechanism.states_totals and form.release_folder is not None and form.histograms is not None:
         fault = f"'{name}' measures drift with its own tables, and needs no histograms"

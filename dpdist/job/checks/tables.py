@@ -491,7 +491,7 @@ def _registry(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(path, "a registry entry names who is responsible", "add presentation.responsible")
     if job.presentation.registry.tuning is None and job.presentation.choices is None:
         yield Contradiction(
-            path, ("a registry entry says how constants and the budget were chosen"), "add presentation.choices"
+            path, "a registry entry says how constants and the budget were chosen", "add presentation.choices"
         )
 
 

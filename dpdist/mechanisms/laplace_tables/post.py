@@ -214,7 +214,7 @@ class NoisyTables(PublicModel):
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         of = (
-            ("the local sensitivity, computed from the file itself, on a lattice of 2^-52")
+            "the local sensitivity, computed from the file itself, on a lattice of 2^-52"
             if self.bounds is None
             else "the bounds"
         )

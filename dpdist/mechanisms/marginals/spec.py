@@ -235,7 +235,7 @@ class CodedMarginals(Noisy):
             yield Contradiction(("mechanism", "usefulness"), fault, "give either degree or usefulness")
         if self.choice is not None and columns < 3:
             yield Contradiction(
-                ("mechanism", "choice"), (f"with {columns} columns there is no choice of parents"), "leave it out"
+                ("mechanism", "choice"), f"with {columns} columns there is no choice of parents", "leave it out"
             )
         part = self.choosing(columns)
         if part >= 1:

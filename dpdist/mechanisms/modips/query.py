@@ -93,7 +93,7 @@ SANITIZATION = {
     "conjoint": (
         "The noise on all sums has the same scale: their joint L1 sensitivity divided by the ε of one sanitization."
     ),
-    "individual": ("Each kind of sum gets an equal share of a sanitization's ε, and noise scaled to its own sensitivity."),
+    "individual": "Each kind of sum gets an equal share of a sanitization's ε, and noise scaled to its own sensitivity.",
 }
 TRUNCATION = {
     "clamped": "A noisy sum outside its public domain is set to the nearest end, which is post-processing.",

@@ -28,7 +28,7 @@ class Modips(Noisy):
     law: Law = Field(description="distribution of the outcome within a cell")
     location: Literal["cells", "main_effects"] = Field(
         default="cells",
-        description=("normal and lognormal distributions: a mean for every cell, or a regression on table columns"),
+        description="normal and lognormal distributions: a mean for every cell, or a regression on table columns",
     )
     variance: float | None = Field(
         default=None, gt=0, description="public variance of a normal distribution, so that only means cost budget"
@@ -83,7 +83,7 @@ class Modips(Noisy):
         yield from super().contradictions(job)
         if self.truncation == "renormalised":
             yield Contradiction(
-                ("mechanism", "truncation"), self._cost(job), ("use clamped, or bounded, whose larger scale pays for it")
+                ("mechanism", "truncation"), self._cost(job), "use clamped, or bounded, whose larger scale pays for it"
             )
         if job.synthetic_sets % self.nested:
             fault = f"{job.synthetic_sets} sets are not a multiple of {self.nested}"
@@ -112,7 +112,7 @@ class Modips(Noisy):
             yield Contradiction(bounds, fault, f"narrow the bounds to within {WIDEST:g}; if lognormal, to such a ratio")
         if self.law == "bernoulli" and column.bounds is not None and (low, high) != (0.0, 1.0):
             yield Contradiction(
-                bounds, ("a Bernoulli distribution has the values 0 and 1"), "write [0, 1], or use law: multinomial"
+                bounds, "a Bernoulli distribution has the values 0 and 1", "write [0, 1], or use law: multinomial"
             )
         if self.law == "multinomial" and (levels := levels_between(column)) > MOST_LEVELS:
             fault = f"{levels:,} levels, each with a noisy count in every cell"

@@ -23,7 +23,7 @@ class Weighted(MechanismSpec):
         default=0.6,
         gt=0,
         le=1,
-        description=("share of the target Δ* for weights that are tuned on a reference; the rest is for drift"),
+        description="share of the target Δ* for weights that are tuned on a reference; the rest is for drift",
     )
     weighs: ClassVar[bool] = True
     tunes_weights: ClassVar[bool] = True
@@ -61,7 +61,7 @@ class WeightedE(FixedWeights):
     """Weighted-e [G]: weights by the rule's constants alone, but 0 if a record's weighted bound exceeds the target."""
 
     name: Literal["weighted_e"] = Field(
-        description=("a posterior with fixed privacy weights; weights of records above the bound are 0")
+        description="a posterior with fixed privacy weights; weights of records above the bound are 0"
     )
     cuts_weights: ClassVar[bool] = True
 

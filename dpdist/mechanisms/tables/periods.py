@@ -128,8 +128,8 @@ def rescaled_as(prior: ResidualPrior, later: Estimated, earlier: Estimated) -> R
     number, before = len(later.totals.count), sum(len(totals.count) for totals in earlier.history)
     factor = prior.factors_of_cells.copy()
     for release, first in ((later, 0), (earlier, number + before)):
-        own = len(release.totals.count)
-        factor[first : first + own] = release.posterior.prior.factors_of_cells[:own]
+        cells = len(release.totals.count)
+        factor[first : first + cells] = release.posterior.prior.factors_of_cells[:cells]
     return replace(prior, factor=factor)
 
 

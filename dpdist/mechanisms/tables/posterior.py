@@ -28,7 +28,7 @@ from dpdist.core.records import Floats, Ints
 from dpdist.core.sharing import share_out
 from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, SIDES, in_blocks, solved
 from dpdist.mechanisms.tables.residual_prior import ResidualPrior, lone_variances, prior_variances
-from dpdist.mechanisms.tables.rows import FigureRows, Matrix, Rows, TableSums, equal_rows, placed_in, row_values
+from dpdist.mechanisms.tables.rows import FigureRows, Matrix, Rows, RowsOfTables, equal_rows, placed_in, row_values
 
 TAILS = 3
 """Number of steps that find variances of far Laplace noise."""
@@ -261,7 +261,7 @@ class _DrawnBlock:
 
 def squares_of(clipped: Matrix | None) -> Floats | float:
     """Variances of shared errors, (row,)."""
-    if isinstance(clipped, TableSums):
+    if isinstance(clipped, RowsOfTables):
         return clipped.squares()
     return 0.0 if clipped is None else np.asarray(clipped.power(2).sum(axis=1), dtype=np.float64).ravel()
 

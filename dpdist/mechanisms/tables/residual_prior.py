@@ -16,7 +16,7 @@ import scipy
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import Loadings
-from dpdist.mechanisms.tables.rows import Rows, TableSums
+from dpdist.mechanisms.tables.rows import Rows, RowsOfTables
 from dpdist.mechanisms.tables.sizes import Sizes
 
 MOST_TERMS = 6_000
@@ -321,7 +321,7 @@ def _scaled(by: Floats, values: Floats) -> Floats:
 
 def lone_variances(prior: ResidualPrior, rows: Rows) -> Floats:
     """Variances of rows before the measurement without shared errors and drift, (row,)."""
-    if isinstance(rows[0], TableSums):
+    if isinstance(rows[0], RowsOfTables):
         tables = zip(*(row.of_tables() for row in rows), strict=True)
         return np.concatenate([lone_variances(prior, list(table)) for table in tables])
     numbers = range(prior.coordinates)

@@ -20,7 +20,7 @@ from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.workload import AddedCells
 
 ENTRIES = 2**17
-"""Number of entries of `TableSums` that are computed together."""
+"""Number of entries of `RowsOfTables` that are computed together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class TableEntries:
 
 
 @dataclass(frozen=True, eq=False)
-class TableSums:
+class RowsOfTables:
     """Matrix (row, column) of tables below each other, by products, as a `csr_array` would give them to the last digit.
 
     Each table has rows of every coordinate in turn. `tables` (table, coordinate) are their entries, None for zeros, and
@@ -150,14 +150,14 @@ class TableSums:
 
 @dataclass(frozen=True)
 class TransposedSums:
-    sums: TableSums
+    sums: RowsOfTables
 
     def __matmul__(self, values: Floats) -> Floats:
         return self.sums.back(values)
 
 
 Matrix: TypeAlias = Any
-"""A `csr_array`, or `TableSums`: they have the same products, and the same selection of rows."""
+"""A `csr_array`, or `RowsOfTables`: they have the same products, and the same selection of rows."""
 Rows = list[Matrix]
 """Rows that are linear in z, by coordinate: (row, cell) each."""
 
@@ -184,7 +184,7 @@ def rows_of(
 
 def rows_by_products(
     tables: Sequence[tuple[Codes, Floats, Floats | None]], prediction: Prediction, first: int
-) -> list[TableSums]:
+) -> list[RowsOfTables]:
     """Rows of tables below each other, from the coordinate `first` on: `rows_of` them, stacked, with entries computed at
     every product. A table is its cell of every base cell, its means, and what its sums show of base cells.
     """
@@ -200,7 +200,7 @@ def rows_by_products(
             of_table.append(tuple(entries.get(j) for j in coordinates))
         of_tables.append(of_table)
     return [
-        TableSums(tuple(tuple(entries[j] for entries in of_table) for of_table in of_tables), sizes, len(columns[0]))
+        RowsOfTables(tuple(tuple(entries[j] for entries in of_table) for of_table in of_tables), sizes, len(columns[0]))
         for j in coordinates
     ]
 

@@ -48,8 +48,8 @@ from dpdist.mechanisms.tables.rows import (
     FigureRows,
     Matrix,
     Rows,
+    RowsOfTables,
     TableEntries,
-    TableSums,
     placed_in,
     rows_about,
     rows_by_products,
@@ -930,7 +930,7 @@ class TableSystem:
                 tuple(TableEntries(cell, len(of_record), root, factor=factor) for factor in of_record[:, first:].T.copy())
                 for cell, of_record in zip(self._cells_of_tables, of_records, strict=True)
             ]
-            return TableSums(tuple(tables), tuple(map(len, of_records)), len(root), apart=True)
+            return RowsOfTables(tuple(tables), tuple(map(len, of_records)), len(root), apart=True)
         factors = self._factors(measured)
         if self.by_sums is not None:
             origin = calibrated or self.informed

@@ -84,12 +84,12 @@ class TableCase(Frozen):
     name: Name
     population: int | None = Field(default=None, gt=0, description="units that are simulated")
     file: TableFile | None = Field(
-        default=None, description=("file whose records are the population, in place of simulated ones")
+        default=None, description="file whose records are the population, in place of simulated ones"
     )
     sample: int = Field(gt=0)
     noise: Literal["normal", "lognormal"] = Field(default="normal", description="of simulated inclusion probabilities")
     weight_bound: float = Field(
-        default=500.0, gt=0, description=("public bound of the strict table: larger weights are clipped")
+        default=500.0, gt=0, description="public bound of the strict table: larger weights are clipped"
     )
     outcome_bound: float = Field(default=400_000.0, gt=0, description="public, likewise")
 
