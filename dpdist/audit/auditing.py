@@ -27,7 +27,7 @@ from dpdist.core.public_files import MANIFEST
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.core.this_process import single_threaded
 from dpdist.engine.protocol import Learned, Unwatched, run_rounds
-from dpdist.job import WEIGHT_RULES, Job, MechanismSpec, epsilon_of, family_facts, those
+from dpdist.job import WEIGHT_RULES, Job, epsilon_of, family_facts, those
 from dpdist.mechanisms.registry import AUDITS, mechanism_of
 from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Strict, record_epsilon, record_rho
@@ -393,11 +393,6 @@ def audit(
         return _audit(space, records, all_rules, listener)
 
 
-def _audits(spec: type[MechanismSpec]) -> bool:
-    """True for mechanisms that compute privacy weights on the file itself."""
-    return spec.tunes_weights or spec.cuts_weights
-
-
 def bound_from_outside(workspace: str | Path, runs: int, listener: Listener = silent) -> Confidential[pd.DataFrame]:
     """Computes lower bounds on ε of a finished release's mechanism, from `runs` draws with a record and `runs` without it.
 
@@ -448,9 +443,10 @@ def _audit(space: Workspace, records: int, all_rules: bool, listener: Listener) 
     job = next(iter(fits.values())).job
     if job.mechanism.adds_noise:
         return _sums_audited(space, fits, strata, records, listener)
-    if not family_facts(job).logs or not _audits(type(job.mechanism)):
+    if not family_facts(job).logs or not job.mechanism.bounded_by_weights():
         here = f"a release of {job.mechanism}" + (f" with the family {job.family}" if job.model is not None else "")
-        audited = f"{' and '.join(those(_audits))} with the family lognormal, and mechanisms that add noise to sums"
+        by_weights = " and ".join(those(lambda spec: spec.bounded_by_weights()))
+        audited = f"{by_weights} with the family lognormal, and mechanisms that add noise to sums"
         raise WorkspaceError(str(workspace), here, f"audits know {audited}")
     space.store.download(bounds)
     rules = [job.mechanism.weights.rule]

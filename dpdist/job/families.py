@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from dpdist.core.plugins import FAMILIES as GROUP
 from dpdist.core.plugins import MemberName, Members
 from dpdist.core.records import Floats
 from dpdist.job.values import ExecutorName, Frozen, SamplerName, Synthesis, Toolchain, at_most, complete
+
+if TYPE_CHECKING:
+    from dpdist.job.mechanism import JobView
 
 
 class Prior(Frozen):
@@ -319,25 +322,7 @@ FamilyName = Annotated[str, MemberName("family", MODELS)]
 """The family of a job: one of `Family`, or a plug-in's."""
 
 
-class _Mechanism(Protocol):
-    @property
-    def statistics(self) -> str | None: ...
-
-    @property
-    def counts_records(self) -> bool: ...
-
-
-class FamilyOfJob(Protocol):
-    """What `family_facts` needs of a job: its family, or the statistics of a mechanism without likelihood."""
-
-    @property
-    def family(self) -> str: ...
-
-    @property
-    def mechanism(self) -> _Mechanism: ...
-
-
-def family_facts(job: FamilyOfJob) -> FamilyFacts:
+def family_facts(job: JobView) -> FamilyFacts:
     """The facts of a job's family, or of the statistics that its mechanism sums."""
     if job.mechanism.statistics is None:
         return facts_of(job.family)

@@ -178,7 +178,9 @@ class MechanismSpec(Frozen):
     tabulates: ClassVar[bool] = False
     """True if the mechanism releases figures of the tables' cells, and no model of the records."""
     whole_tables: ClassVar[bool] = False
-    """True if the mechanism adds noise to every figure of whole tables, margins included."""
+    """True if the mechanism adds noise to every figure of whole tables, margins included, and releases only these sums:
+    no record, and no outcome's distribution.
+    """
     by_cell: ClassVar[bool] = False
     """True if the mechanism releases noisy sums of base cells, with weights clipped at limits that a reference fixes."""
     sums_weights_of_zero: ClassVar[bool] = False
@@ -216,10 +218,6 @@ class MechanismSpec(Frozen):
     """Statistics that tables may have under the mechanism. If unset, tables may have all, those of plug-ins too."""
     several_outcomes: ClassVar[bool] = False
     """True if the mechanism adds noise to statistics of several outcomes together."""
-    shape: ClassVar[bool] = True
-    """True if the mechanism releases how an outcome is distributed, as a distribution or as records."""
-    first_version: ClassVar[tuple[int, ...]] = (0, 1)
-    """The first version of dpdist that has the mechanism. Releases of 0.2 and later have proof records."""
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {}
     """Whole-number constants that no budget determines, with the values that a calibration tries first."""
 
@@ -283,10 +281,10 @@ class MechanismSpec(Frozen):
         tuned = self.tunes_weights and self.weights.rule != "none"
         return self.adds_noise or self.clamps or self.cuts_weights or tuned
 
-    @property
-    def bounded_by_weights(self) -> bool:
-        """True if only privacy weights keep the bound below the target."""
-        return self.tunes_weights or self.cuts_weights
+    @classmethod
+    def bounded_by_weights(cls) -> bool:
+        """True if only privacy weights, computed on the file itself, keep the bound below the target."""
+        return cls.tunes_weights or cls.cuts_weights
 
     @property
     def gaussian(self) -> bool:

@@ -247,6 +247,11 @@ class BudgetShares(JobKeys):
         return Split(total, Fraction(0), *(rho_of(part, delta) if part else part for part in self._paid))
 
     @property
+    def published_sets(self) -> int:
+        """Number of sets of synthetic records in a release: none if whole tables are all that it holds."""
+        return 0 if self.mechanism.whole_tables else self.synthetic_sets
+
+    @property
     def epsilon_per_set(self) -> Fraction:
         return self.epsilon.release / self.synthetic_sets
 

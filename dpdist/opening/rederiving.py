@@ -112,7 +112,7 @@ def _of_former(
 
 def _without_record(public: Path, job: Job, made_by: str, due: Mapping[str, Any]) -> Rederivation:
     """The answer for a release of a version and a mechanism without proof records: noise is compared with its job."""
-    first = job.mechanism.first_of(job.mechanism.name) if isinstance(job.mechanism, Former) else job.mechanism.first_version
+    first = job.mechanism.first_of(job.mechanism.name) if isinstance(job.mechanism, Former) else ()
     if max(numbers_of(made_by), first) >= FIRST_WITH_RECORDS:
         why = f"dpdist {printable(made_by)} writes it"
         if numbers_of(made_by) < FIRST_WITH_RECORDS:

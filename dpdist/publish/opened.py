@@ -155,8 +155,8 @@ class Release(os.PathLike[str]):
         >>> dpdist.open_release("doctorates-2017").synthetic(1).columns.tolist()
         ['sex', 'salary', 'weight']
         """
-        if number not in range(1, self._sets + 1):
-            there = f"sets are numbered from 1 to {self._sets}" if self._sets else "this release has only tables"
+        if number not in range(1, (sets := self._job.published_sets) + 1):
+            there = f"sets are numbered from 1 to {sets}" if sets else "this release has only tables"
             raise IndexError(f"no synthetic set {number!r}: {there}")
         return pd.read_parquet(self.folder / "synthetic" / f"set-{number}.parquet")
 
@@ -190,7 +190,7 @@ class Release(os.PathLike[str]):
         """
         self._refuse_rule()
         measure = self._mean_of(statistic) if isinstance(statistic, str) else statistic
-        pairs = np.array([_pair(measure(self.synthetic(k)), k) for k in range(1, self._sets + 1)])
+        pairs = np.array([_pair(measure(self.synthetic(k)), k) for k in range(1, self._job.published_sets + 1)])
         # the last argument, degrees of freedom within a set, is used for a single set only
         combined = combine_sets(pairs[:, :1], pairs[:, 1:], np.inf)
         return CombinedEstimate(*(float(part[0]) for part in combined))
@@ -198,13 +198,13 @@ class Release(os.PathLike[str]):
     def _refuse_rule(self) -> None:
         """Raises `AnalysisError` if sets cannot be combined by T = B/m + W."""
         mechanism = self._job.mechanism
-        if not self._sets:
+        if not self._job.published_sets:
             raise AnalysisError("the release has no synthetic records", "a release with synthetic sets", QUOTE)
         if not mechanism.sets_apart:
             fault = "the synthetic sets follow one noisy release, whose noise does not vary between them"
             allowed = "sets that are protected separately, for which T = B/m + W holds"
             raise AnalysisError(fault, allowed, f"{QUOTE}; `synthetic(k)` gives records, without standard errors")
-        if self._sets == 1:
+        if self._job.published_sets == 1:
             fault = "one synthetic set, which does not show the variation between sets"
             raise AnalysisError(fault, "two sets or more", f"{QUOTE}, or release several sets (synthetic_sets)")
 
@@ -242,10 +242,6 @@ class Release(os.PathLike[str]):
         return unfit(self.folder) == HELD.splitlines()[0]
 
     @property
-    def _sets(self) -> int:
-        return 0 if self._job.mechanism.whole_tables else self._job.synthetic_sets
-
-    @property
     def _facts(self) -> dict[str, str]:
         """Facts shown about a release: its identity, its guarantee, its contents."""
         statement = self.statement
@@ -256,7 +252,7 @@ class Release(os.PathLike[str]):
             **claims.headline(statement),
             **protects,
             "tables": ", ".join(self.tables) or "none",
-            "synthetic sets": str(self._sets),
+            "synthetic sets": str(self._job.published_sets),
             "folder": self.place,
         }
 

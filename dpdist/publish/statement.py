@@ -110,7 +110,7 @@ def _made(released: ReleasedObject) -> dict[str, Any]:
         **({"approval": approval(job)} if job.approval is not None else {}),
         **({"publication": PUBLICATION} if job.held_on_a_verdict else {}),
         "domain": domain(job),
-        "synthetic_sets": 0 if job.mechanism.whole_tables else job.synthetic_sets,
+        "synthetic_sets": job.published_sets,
         **({"combining": COMBINING} if job.mechanism.sets_apart and job.synthetic_sets > 1 else {}),
         "metered": released.promise.get("metered", False),
         "mechanism": _mechanism(job),

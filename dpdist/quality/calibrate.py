@@ -290,7 +290,7 @@ def with_headroom(job: Job) -> Job:
 
     Only mechanisms with searched weights need this, because their bound is only observed.
     """
-    if not (job.mechanism.tunes_weights or job.mechanism.cuts_weights):
+    if not job.mechanism.bounded_by_weights():
         return job
     budget = job.budget.model_copy(update={"epsilon": HEADROOM * job.budget.epsilon})
     return job.model_copy(update={"budget": budget})

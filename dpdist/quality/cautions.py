@@ -135,7 +135,7 @@ def _doubt_of_periods(reference: str, job: str) -> str:
 
 def _small_strata(job: Job, crosstab: Crosstab, model: StratumModel, target: float | None) -> Iterator[Caution]:
     if (
-        not (job.mechanism.tunes_weights or job.mechanism.cuts_weights)
+        not job.mechanism.bounded_by_weights()
         or not model.improper
         or job.mechanism.weights.rule == "none"
         or target is None

@@ -228,12 +228,10 @@ MOST_LEVELS = 50
 """Largest number of levels of a column that a regression uses."""
 
 
-def microdata_measures(
-    confidential: RecordCodes, synthetic: RecordCodes, rng: np.random.Generator, outcome: int = 0
-) -> Mapping[str, float]:
+def microdata_measures(confidential: RecordCodes, synthetic: RecordCodes, rng: np.random.Generator) -> Mapping[str, float]:
     """Measures by name, with weights and without.
 
-    `outcome` is the column whose second level a logistic regression predicts.
+    A logistic regression predicts the second level of the first column.
     """
     measures: dict[str, float] = {}
     orders = [
@@ -254,8 +252,8 @@ def microdata_measures(
         measures[f"{name} pmse"], measures[f"{name} specks"] = propensity(
             left.about(small_columns), right.about(small_columns)
         )
-        predictors = tuple(k for k in small_columns if k != outcome)
-        fits = [fitted(records, outcome, 1, predictors) for records in (left, right)]
+        predictors = tuple(k for k in small_columns if k > 0)
+        fits = [fitted(records, 0, 1, predictors) for records in (left, right)]
         if predictors:
             measures[f"{name} regression_overlap"] = float(overlap(*fits)[1:].mean())
     return measures

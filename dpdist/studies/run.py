@@ -183,7 +183,6 @@ def page(material: StudyMaterial, versions: Mapping[str, str]) -> str:
         heads=kind.heads,
         arms=kind.arms(study),
         notes=[*study.notes, *findings(study.limits, results)],
-        findings=kind.findings_title,
         comparison_title=kind.comparison_title,
         how_verdicts_are_made=READING,
         comparisons=[comparison_of(table, material) for table in study.beside],

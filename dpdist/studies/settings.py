@@ -210,6 +210,13 @@ class Study(Frozen):
         return self
 
 
+class MechanismArm(Frozen):
+    """A mechanism with its constants, as a section of a job."""
+
+    label: Name
+    mechanism: dict[str, Any]
+
+
 class StudyOfArms(Study):
     """A study that compares labelled mechanisms (arms) at every ε, by fixed measures."""
 

@@ -67,7 +67,7 @@ def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradictio
     spec = job.mechanism
     if not spec.has_statistic(statistic.name):
         fault = f"'{job.mechanism.name}' does not give a {statistic.name}"
-    elif statistic.of is None and statistic.of_shape and not spec.shape:
+    elif statistic.of is None and statistic.of_shape and spec.whole_tables:
         fault = f"'{job.mechanism.name}' releases only sums, and no distribution from which a {statistic.name} could follow"
     elif statistic.of is None and statistic.of_shape and spec.donates and not _on_records(job):
         fault = f"'{job.mechanism.name}' takes the distribution for a {statistic.name} from the records of a reference"
@@ -79,7 +79,7 @@ def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradictio
     able = those(
         lambda other: (
             other.has_statistic(statistic.name)
-            and (other.shape or not statistic.of_shape)
+            and not (statistic.of_shape and other.whole_tables)
             and (several_outcomes(other) or not several)
         )
     )

@@ -28,7 +28,6 @@ class WholeTables(Noisy):
     tabulates: ClassVar[bool] = True
     whole_tables: ClassVar[bool] = True
     gives: ClassVar[frozenset[StatisticName] | None] = frozenset({"count", "mean", "total"})
-    shape: ClassVar[bool] = False
 
     def against_noisy_crosstab(self, job: JobView) -> str:
         return "local sensitivities give no guarantee" if self.sensitivity == "local" else ""

@@ -46,16 +46,12 @@ def write_codebook(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa
     text = job.presentation
     entries = [described for table, printed in tables for described in (_long(job, table, printed), _wide(table))]
     if "csv" in text.formats:
-        entries += [_records(job, path.parent, number) for number in range(1, _sets(job) + 1)]
+        entries += [_records(job, path.parent, number) for number in range(1, job.published_sets + 1)]
     facts = {"dc:title": text.title or f"{job.dataset}, {job.period}", "dc:source": text.source}
     facts |= {"dc:rights": text.licence, "dc:publisher": text.responsible}
     known_facts = {name: value for name, value in facts.items() if value is not None}
     context = ["http://www.w3.org/ns/csvw", {"@language": text.language}]
     write_json(path, {"@context": context, **known_facts, "tables": entries, "notes": [*_columns(job)]})
-
-
-def _sets(job: Job) -> int:
-    return 0 if job.mechanism.whole_tables else job.synthetic_sets
 
 
 def _columns(job: Job) -> list[dict[str, Any]]:
@@ -167,7 +163,7 @@ class DdiLayout(NamedTuple):
 
 def write_ddi(path: Path, job: Job, statement: Mapping[str, Any]) -> None:
     """Writes the file if the job asks for it and has synthetic records; `path` is in the public folder."""
-    if "ddi" not in job.presentation.formats or job.mechanism.whole_tables:
+    if "ddi" not in job.presentation.formats or not job.published_sets:
         return
     text = job.presentation
     title = text.title or f"{job.dataset}, {job.period}"
@@ -374,7 +370,7 @@ def _described(job: Job) -> str:
 
 
 def _of_records(job: Job) -> list[str]:
-    return [] if job.mechanism.whole_tables else [f"synthetic records: {job.synthetic_sets} set(s)"]
+    return [f"synthetic records: {job.published_sets} set(s)"] if job.published_sets else []
 
 
 def _variant(statement: Mapping[str, Any]) -> str:

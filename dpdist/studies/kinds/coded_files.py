@@ -31,7 +31,7 @@ from dpdist.studies.kinds.protocol import (
     released,
     similarity,
 )
-from dpdist.studies.settings import StudyOfArms, StudyOfFiles
+from dpdist.studies.settings import MechanismArm, StudyOfArms, StudyOfFiles
 
 LEVELS = {"consistency_1": 0.01, "consistency_5": 0.05, "consistency_10": 0.1}
 MEASURES = ("specks", *LEVELS, "overlap", "one_way", "two_way")
@@ -58,11 +58,9 @@ class CodedCase(Frozen):
     outcome: Name = Field(description="of the regression, the last level against the others")
 
 
-class CodedArm(Frozen):
-    """A mechanism with its constants; if `single`, one set has all of ε."""
+class CodedArm(MechanismArm):
+    """A mechanism; if `single`, one set has all of ε."""
 
-    label: Name
-    mechanism: dict[str, Any]
     single: bool = False
 
 

@@ -7,7 +7,7 @@ categories, the number is normal.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -35,7 +35,7 @@ from dpdist.studies.kinds.protocol import (
     similarity,
     total_variation_of,
 )
-from dpdist.studies.settings import StudyOfArms
+from dpdist.studies.settings import MechanismArm, StudyOfArms
 
 CATEGORIES = {"x1": 2, "x2": 3, "x3": 4, "x4": 5}
 NUMBER, BINS = "y", 15
@@ -56,20 +56,13 @@ class LawCase(Frozen):
     law: Literal["main_effects", "saturated"]
 
 
-class PartitionArm(Frozen):
-    """A mechanism with its constants, without the number of bins."""
-
-    label: Name
-    mechanism: dict[str, Any]
-
-
 class PartitionStudy(StudyOfArms):
     """Compares synthetic records with the file's, and regressions on both."""
 
     measures = MEASURES
     kind: Literal["partitions"]
     cases: tuple[LawCase, ...] = Field(min_length=1)
-    mechanisms: tuple[PartitionArm, ...] = Field(min_length=1)
+    mechanisms: tuple[MechanismArm, ...] = Field(min_length=1)
     adjacency: Adjacency = "zero_out"
     sets: int = Field(default=4, ge=1, le=100, description="synthetic sets of a release, which share ε")
 
@@ -118,7 +111,7 @@ class PartitionsKind(StudyKind):
 
 
 def _measured(
-    study: PartitionStudy, case: LawCase, arm: PartitionArm, means: Floats, file: Records, key: Key
+    study: PartitionStudy, case: LawCase, arm: MechanismArm, means: Floats, file: Records, key: Key
 ) -> Iterator[Result]:
     for epsilon in study.grid:
         job = job_of(study, case, arm, epsilon)
@@ -173,7 +166,7 @@ def _file(case: LawCase, means: Floats, key: Key) -> Records:
     return file_of(np.column_stack([*np.unravel_index(which, sizes), number]).astype(float))
 
 
-def job_of(study: PartitionStudy, case: LawCase, arm: PartitionArm, epsilon: str) -> Job:
+def job_of(study: PartitionStudy, case: LawCase, arm: MechanismArm, epsilon: str) -> Job:
     coded = {name: {"bounds": (0, size - 1), "whole": True, "outside": "clip"} for name, size in CATEGORIES.items()}
     columns = coded | {NUMBER: {"bounds": BOUNDS[case.law], "outside": "clip"}}
     mechanism = arm.mechanism | {"bins": {NUMBER: BINS}}

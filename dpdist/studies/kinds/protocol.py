@@ -76,7 +76,6 @@ class StudyKind(ABC):
 
     settings: ClassVar[type[Study]]
     heads: ClassVar[tuple[str, ...]]
-    findings_title: ClassVar[str] = "Findings"
     comparison_title: ClassVar[str] = "Beside the published figures"
 
     @property

@@ -148,8 +148,8 @@ class Arm(MechanismSpec):
         if self.reference and (not self.takes_reference or not self.enforced or self.match is not None):
             allowed = ", ".join(those(lambda spec: spec.takes_reference))
             raise ValueError(f"reference: true is for {allowed}, enforced and not matched: leave it out")
-        if not self.enforced and not self.bounded_by_weights:
-            allowed = " and ".join(those(lambda spec: spec.tunes_weights or spec.cuts_weights))
+        if not self.enforced and not self.bounded_by_weights():
+            allowed = " and ".join(those(lambda spec: spec.bounded_by_weights()))
             raise ValueError(f"enforced: false is for {allowed}: {self.name} has no bound to let pass")
         if self.match is not None and (not self.tunes_weights or not self.enforced):
             raise ValueError("match is for weighted mechanisms whose bound is enforced")
