@@ -5,15 +5,17 @@ NumPy noise stands for the released one. Seeds are fixed: a law fails only if th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+import scipy
 from table_populations import Files, Public, Release, Sample, base_cells, release
 from test_tables_laws import alone
 
-from dpdist.core.records import UNIT, Floats, Ints
+from dpdist.core.records import UNIT, Codes, Floats, Ints
 from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables import learners, sizes, system
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
@@ -334,3 +336,147 @@ def test_numbers_within_chance_are_no_changes() -> None:
     codes: Ints = np.arange(2_000)[:, None]
     now, before = rng.poisson(100.0, 2_000), rng.poisson(100.0, 2_000)
     assert changes_of(codes, now.astype(float), [], codes, before.astype(float)).shape[1] <= 20
+
+
+STATES, OF_STATE, STATE = 6, 4, 2
+"""Areas are counties of states; `STATE` is the one whose sampling fraction changes."""
+NESTED = Public((STATES, AREAS, KINDS), ((0, 2), (1, 2), (0,), (1,)), (0.1, 1e5), ((0.0, 1e6),))
+
+
+def fractions_of_counties(fraction: float) -> Floats:
+    """Sampling fractions by county, of which those of one state have changed by this factor."""
+    return np.where(np.arange(AREAS) // OF_STATE == STATE, fraction, 1.0)
+
+
+def nested(records: Sample) -> Sample:
+    """These records with their area's state as the first column, and without the last one."""
+    area, kind = records.codes[:, 0], records.codes[:, 1]
+    varied = records.weight * np.exp(np.random.default_rng(int(area.sum())).normal(-0.045, 0.3, len(area)))
+    return Sample(np.column_stack([area // OF_STATE, area, kind]), np.clip(varied, 0.1, 1e5), records.outcomes)
+
+
+class Counties(NamedTuple):
+    """Counts of the state's counties: relative errors, relative published ones; whether intervals of all counts of counties
+    hold what is expected.
+    """
+
+    error: Floats
+    published: Floats
+    covered: Floats
+
+
+def counties(fraction: float, epsilon: float = 1.0, releases: int = 4) -> Counties:
+    """After another sampling fraction of a state with the same population."""
+    found = list[tuple[Floats, Floats, Floats]]()
+    for seed in range(releases):
+        weights, areas = stratum_weights(seed, 0.3), fractions_of_counties(fraction)
+        later = weights * areas.mean() / areas[:, None]
+        files = Files(nested(sample(weights, 4_000, 10 + seed)), nested(sample(later, 4_000, 20 + seed, areas)))
+        codes, base = base_cells(files.current.codes)
+        count = np.bincount(base) * later[codes[:, 1], codes[:, 2]]
+        truth = np.column_stack([count, count * np.exp(9.32 + 0.2 * codes[:, 2])])
+        of_areas = release(NESTED, files, epsilon, seed).comparison((1,), truth)
+        assert of_areas.truth is not None
+        own, expected = slice(OF_STATE * STATE, OF_STATE * (STATE + 1)), of_areas.truth[:, 0]
+        errors, published = of_areas.published.values[:, 0] - expected, of_areas.published.errors[:, 0]
+        covered = of_areas.covered()[:, 0].astype(np.float64)
+        found.append((np.abs(errors / expected)[own], (published / expected)[own], covered))
+    return Counties(*map(np.concatenate, zip(*found, strict=True)))
+
+
+def columns_alone(
+    codes: Ints, count: Floats, tables: Sequence[Sequence[int]], before: Ints | Codes, number: Floats
+) -> scipy.sparse.csr_array:
+    """`changes_of` as if columns did not know of each other."""
+    of_columns = [changes_of(codes[:, [k]], count, [], before[:, [k]], number) for k in range(codes.shape[1])]
+    return scipy.sparse.hstack(of_columns).tocsr()
+
+
+@pytest.mark.parametrize("fraction", [0.5, 2.0])
+def test_counties_follow_the_sampling_fraction_of_their_state(fraction: float) -> None:
+    found = counties(fraction)
+    assert found.covered.mean() >= 0.86
+    assert np.median(found.error) < 0.04
+    assert np.median(found.published) < 0.06
+
+
+def test_counties_err_more_if_their_states_change_is_theirs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: a county may have changed with its state, and by as much again."""
+    monkeypatch.setattr(sizes, "changes_of", columns_alone)
+    found = counties(0.5)
+    assert np.median(found.error) > 0.05
+    assert np.median(found.published) > 0.1
+
+
+class Geography(NamedTuple):
+    """Random numbers of records of crosses of states, counties, states again, and kinds, in some order, (cell,)."""
+
+    codes: Ints
+    tables: tuple[tuple[int, ...], ...]
+    before: Floats
+    now: Floats
+    changed: Floats
+    """1 where the state's sampling fraction has changed, else 0, (cell,)."""
+    share: float
+    """The factor of all records."""
+
+    @classmethod
+    def of(cls, seed: int, fraction: float) -> Geography:
+        rng = np.random.default_rng(seed)
+        counties, kinds, place = 6 * int(rng.integers(4, 9)), int(rng.integers(2, 5)), rng.permutation(4).tolist()
+        state = np.sort(rng.integers(counties // 6, size=counties))
+        codes = np.array([(state[county], county, state[county], kind) for county, kind in np.ndindex(counties, kinds)])
+        mean, changed, size = rng.uniform(50.0, 150.0, len(codes)), codes[:, 0] == state[0], rng.uniform(0.5, 2.0)
+        expected = mean * np.where(changed, fraction, 1.0)
+        tables = tuple(tuple(place[k] for k in by) for by in ((0, 3), (1, 3), (1,), (1, 2), (2, 1)))
+        before, now = rng.poisson(mean).astype(float), rng.poisson(size * expected).astype(float)
+        return cls(codes[:, np.argsort(place)], tables, before, now, changed * 1.0, float(expected.sum() / mean.sum()))
+
+
+def factors_of_weights(geography: Geography, form: Callable[..., scipy.sparse.csr_array] = changes_of) -> Floats:
+    """What all changes together multiply weights by, (cell,)."""
+    codes, tables, before, now, *_ = geography
+    return np.exp(np.asarray(form(codes, now, tables, codes, before).log1p().sum(axis=1)).ravel())
+
+
+def of_the_state(fraction: float, form: Callable[..., scipy.sparse.csr_array] = changes_of) -> Floats:
+    """By random geography, the factor of the state's weights over that by which its population stays the same."""
+    ratios = list[float]()
+    for seed in range(60):
+        one = Geography.of(seed, fraction)
+        factors = factors_of_weights(one, form)[one.changed > 0.0]
+        ratios.append(float(np.median(factors)) * fraction / one.share)
+    return np.array(ratios)
+
+
+@pytest.mark.parametrize("fraction", [1.0 / 3.0, 3.0])
+def test_a_change_of_a_state_counts_once(fraction: float) -> None:
+    """Whatever columns repeat it. States of 200 records err by a tenth."""
+    assert np.abs(np.log(of_the_state(fraction))).max() < 0.35
+
+
+def test_a_change_of_a_state_counts_again_for_every_column_alone() -> None:
+    """Control."""
+    assert np.median(of_the_state(1.0 / 3.0, columns_alone)) > 4.0
+
+
+def changes_without_a_state(seed: int) -> tuple[int, int]:
+    """Numbers of changes where a state has no records before or now and nothing else has changed, and of comparisons."""
+    one = Geography.of(seed, 1.0)
+    before, now = one.before, one.now * (1.0 - one.changed)
+    before, now = (before, now) if seed % 2 else (now, before)
+    levels = [len(np.unique(one.codes[:, list(by)], axis=0)) for by in (*((k,) for k in range(4)), *one.tables)]
+    return changes_of(one.codes, now, one.tables, one.codes, before).shape[1], sum(levels)
+
+
+def test_levels_that_one_of_both_samples_lacks_change_nothing_else() -> None:
+    """False alarms: 3 of 1,000 by normal tails, and by a Poisson law more than twice as many with a probability of 1e-6."""
+    changes, comparisons = np.sum([changes_without_a_state(seed) for seed in range(60)], axis=0)
+    assert changes < 2.0 * 0.0027 * comparisons
+
+
+def test_levels_that_one_of_both_samples_lacks_would_change_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control."""
+    monkeypatch.setattr(sizes, "_in_both", lambda _, count, number: np.ones(len(count), dtype=bool))
+    changes, comparisons = np.sum([changes_without_a_state(seed) for seed in range(60)], axis=0)
+    assert changes > 10.0 * 0.0027 * comparisons

@@ -140,27 +140,42 @@ def changes_of(
     """Relative changes of weights by which populations of levels and tables' cells stay the same share of all with other
     numbers of records, (cell, change).
 
-    `codes` (cell, column) and `count` are the file's, `before` and `number` the reference's or an earlier period's. A
-    table's cell is compared with its levels. Ratios within chance are left out.
+    `codes` (cell, column) and `count` are the file's, `before` and `number` the reference's or an earlier period's. Columns
+    of few levels come first, then tables: numbers are compared with those that changes so far let expect, so that a change
+    of a state is none of its counties. Ratios within chance are left out, and so are levels that only one of both has.
     """
-    both, cells, of_all = np.concatenate([codes, before]), len(codes), float(np.log(count.sum() / number.sum()))
-    of_levels, changes = np.zeros(codes.shape), [scipy.sparse.csr_array((cells, 0))]
-    for by in [*((k,) for k in range(codes.shape[1])), *(tuple(by) for by in tables if len(by) > 1)]:
-        now_in, then_in = np.split(cell_index(both[:, list(by)]), [cells])
-        most = 1 + int(max(now_in.max(), then_in.max(initial=0)))
-        now, then = np.bincount(now_in, count, most), np.bincount(then_in, number, most)
-        ratio = np.log(np.maximum(now, 1.0) / np.maximum(then, 1.0)) - of_all
-        if len(by) > 1:
-            ratio[now_in] -= of_levels[:, list(by)].sum(axis=1)
-        chance = BEYOND_CHANCE * np.sqrt(1.0 / np.maximum(now, 1.0) + 1.0 / np.maximum(then, 1.0))
-        changed = (now > 0.0) & (then > 0.0) & (np.abs(ratio) > chance)
-        rows = np.flatnonzero(changed[now_in])
-        place = np.cumsum(changed) - 1
+    both, cells = np.concatenate([codes, before]), len(codes)
+    columns = [cell_index(both[:, [k]]) for k in range(codes.shape[1])]
+    crosses = [cell_index(both[:, list(by)]) for by in tables if len(by) > 1]
+    in_both = _in_both(columns, np.concatenate([count, np.zeros(len(before))]), np.append(np.zeros(cells), number))
+    count, number, factor = count * in_both[:cells], number * in_both[cells:], np.ones(len(before))
+    changes = [scipy.sparse.csr_array((cells, 0))]
+    for index in (*sorted(columns, key=np.max), *sorted(crosses, key=np.max)):
+        now_in, then_in = np.split(index, [cells])
+        now, expected, variance = (
+            np.bincount(place, values, 1 + int(index.max()))
+            for place, values in ((now_in, count), (then_in, number * factor), (then_in, number * factor**2))
+        )
+        compared = np.flatnonzero((now > 0.0) & (expected > 0.0))
+        ratio, chance = np.zeros(len(now)), np.zeros(len(now))
+        ratio[compared] = np.log(now[compared] * expected.sum() / (expected[compared] * now.sum()))
+        chance[compared] = np.sqrt(1.0 / now[compared] + variance[compared] / expected[compared] ** 2)
+        changed = np.abs(ratio) > BEYOND_CHANCE * chance
+        rows, place = np.flatnonzero(changed[now_in]), np.cumsum(changed) - 1
         entries = np.expm1(-ratio[now_in[rows]]), (rows, place[now_in[rows]])
         changes.append(scipy.sparse.csr_array(entries, shape=(cells, int(changed.sum()))))
-        if len(by) == 1:
-            of_levels[rows, by[0]] = ratio[now_in[rows]]
+        factor *= np.where(changed, np.exp(ratio), 1.0)[then_in]
     return scipy.sparse.hstack(changes).tocsr()
+
+
+def _in_both(columns: Sequence[Ints], count: Floats, number: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """False for cells of levels that only one of both samples has, and the other would have beyond chance, (cell,)."""
+    in_both, scale = np.ones(len(count), dtype=bool), count.sum() / number.sum()
+    for index in columns:
+        now, then = np.bincount(index, count), np.bincount(index, number)
+        most = np.where(now == 0.0, scale * then, np.where(then == 0.0, now, 0.0))
+        in_both &= most[index] <= BEYOND_CHANCE**2
+    return in_both
 
 
 def changes_in_turn(
