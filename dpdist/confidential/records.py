@@ -29,6 +29,12 @@ class Records:
             outcomes = np.asfortranarray(outcomes)
         object.__setattr__(self, "outcomes", outcomes)
 
+    @classmethod
+    def of_outcomes(cls, outcomes: Floats) -> Records:
+        """A file of one crosstab row, with weights 1 and these outcomes, (record,) or (record, outcome)."""
+        n = len(outcomes)
+        return cls(np.arange(n), np.zeros(n, np.int32), outcomes, np.ones(n), np.full(n, -1, np.int32))
+
     def __len__(self) -> int:
         return len(self.record)
 

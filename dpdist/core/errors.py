@@ -29,11 +29,13 @@ class Problem:
 
     def text(self, show_values: bool = False) -> str:
         places = f" ({', '.join(self.places)}{', …' if self.count > len(self.places) else ''})" if self.places else ""
-        allowed = [f"    allowed: {self.allowed}"] if self.allowed else []
-        lines = [f"{self.where}: {self.fault}{places}", *allowed, f"    remedy:  {self.remedy}"]
-        if show_values and self.values:
-            lines.append(f"    values:  {', '.join(self.values)}")
-        return "\n".join(lines)
+        values = f"\n    values:  {', '.join(self.values)}" if show_values and self.values else ""
+        return layout(f"{self.where}: {self.fault}{places}", self.remedy, self.allowed) + values
+
+
+def layout(fault: str, remedy: str, allowed: str = "") -> str:
+    """The lines of a message: the fault, what is allowed if the remedy does not say so, and the remedy."""
+    return "\n    ".join([fault, *([f"allowed: {allowed}"] if allowed else []), f"remedy:  {remedy}"])
 
 
 def suggestion(name: object, candidates: Iterable[object], otherwise: str = "", cutoff: float = 0.6) -> str:
@@ -174,7 +176,7 @@ class AnalysisError(DpdistError):
 
     def __init__(self, fault: str, allowed: str, remedy: str):
         self.fault, self.allowed, self.remedy = fault, allowed, remedy
-        super().__init__(f"analysis: {fault}\n    allowed: {allowed}\n    remedy:  {remedy}")
+        super().__init__(layout(f"analysis: {fault}", remedy, allowed))
 
 
 class FitError(DpdistError):
@@ -192,7 +194,7 @@ class FitError(DpdistError):
 
     def __init__(self, stratum: str, reason: str, remedy: str):
         self.stratum, self.reason, self.remedy = stratum, reason, remedy
-        super().__init__(f"stratum {stratum}: {reason}\n    remedy:  {remedy}")
+        super().__init__(layout(f"stratum {stratum}: {reason}", remedy))
 
 
 class NotAccepted(DpdistError):
@@ -211,15 +213,19 @@ class NotAccepted(DpdistError):
     def __init__(self, measured: str, limits: str):
         self.measured, self.limits = measured, limits
         remedy = "the budget is spent: publish nothing, or run a job with other tables, which spends its own budget"
-        super().__init__(f"gates: {measured}\n    allowed: {limits}\n    remedy:  {remedy}")
+        super().__init__(layout(f"gates: {measured}", remedy, limits))
 
 
-class TaskError(DpdistError):
-    """Work on a cluster failed for a reason outside of the data: it stalled, was killed, or ran out of memory."""
+class RemediedError(DpdistError):
+    """An error whose message is its fault and its remedy."""
 
     def __init__(self, fault: str, remedy: str):
         self.fault, self.remedy = fault, remedy
-        super().__init__(f"{fault}\n    remedy:  {remedy}")
+        super().__init__(layout(fault, remedy))
+
+
+class TaskError(RemediedError):
+    """Work on a cluster failed for a reason outside of the data: it stalled, was killed, or ran out of memory."""
 
 
 class ClusterError(DpdistError):
@@ -227,7 +233,7 @@ class ClusterError(DpdistError):
 
     def __init__(self, fault: str, remedy: str, exit_code: int = 1):
         self.fault, self.remedy, self.exit_code = fault, remedy, exit_code
-        super().__init__(f"cluster: {fault}\n    remedy:  {remedy}")
+        super().__init__(layout(f"cluster: {fault}", remedy))
 
 
 class WorkspaceError(DpdistError):
@@ -250,7 +256,7 @@ class WorkspaceError(DpdistError):
     def __init__(self, path: str, fault: str, remedy: str, exit_code: int = 1):
         self.path, self.fault, self.remedy = path, fault, remedy
         self.exit_code = exit_code
-        super().__init__(f"workspace {path}: {fault}\n    remedy:  {remedy}")
+        super().__init__(layout(f"workspace {path}: {fault}", remedy))
 
 
 class LedgerError(DpdistError):
@@ -259,7 +265,7 @@ class LedgerError(DpdistError):
     def __init__(self, ledger: str, fault: str, remedy: str, exit_code: int = 1, no_answer: bool = False):
         self.ledger, self.fault, self.remedy, self.exit_code = ledger, fault, remedy, exit_code
         self.no_answer = no_answer
-        super().__init__(f"ledger {ledger}: {fault}\n    remedy:  {remedy}")
+        super().__init__(layout(f"ledger {ledger}: {fault}", remedy))
 
 
 class BudgetRefused(DpdistError):
@@ -280,7 +286,7 @@ class BudgetRefused(DpdistError):
 
     def __init__(self, dataset: str, fault: str, allowed: str, remedy: str):
         self.dataset, self.fault, self.allowed, self.remedy = dataset, fault, allowed, remedy
-        super().__init__(f"budget of {dataset}: {fault}\n    allowed: {allowed}\n    remedy:  {remedy}")
+        super().__init__(layout(f"budget of {dataset}: {fault}", remedy, allowed))
 
 
 class ToolchainError(DpdistError):
@@ -290,17 +296,13 @@ class ToolchainError(DpdistError):
 
     def __init__(self, fault: str, allowed: str, remedy: str):
         self.fault, self.allowed, self.remedy = fault, allowed, remedy
-        super().__init__(f"stan: {fault}\n    allowed: {allowed}\n    remedy:  {remedy}")
+        super().__init__(layout(f"stan: {fault}", remedy, allowed))
 
 
-class MissingExtra(DpdistError):
+class MissingExtra(RemediedError):
     """A command needs a library that the main install leaves out. `remedy` installs the extra that brings it."""
 
     exit_code = 2
-
-    def __init__(self, fault: str, remedy: str):
-        self.fault, self.remedy = fault, remedy
-        super().__init__(f"{fault}\n    remedy:  {remedy}")
 
 
 class ProgramError(DpdistError):
@@ -310,7 +312,7 @@ class ProgramError(DpdistError):
 
     def __init__(self, program: str, fault: str, remedy: str):
         self.program, self.fault, self.remedy = program, fault, remedy
-        super().__init__(f"program {program}: {fault}\n    remedy:  {remedy}")
+        super().__init__(layout(f"program {program}: {fault}", remedy))
 
 
 class StanError(DpdistError):
@@ -318,7 +320,7 @@ class StanError(DpdistError):
 
     def __init__(self, program: str, fault: str, remedy: str):
         self.program, self.fault, self.remedy = program, fault, remedy
-        super().__init__(f"program {program}: {fault}\n    remedy:  {remedy}")
+        super().__init__(layout(f"program {program}: {fault}", remedy))
 
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -17,7 +17,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from dpdist.core.errors import DpdistError
+from dpdist.core.errors import RemediedError
 from dpdist.core.public_files import MANIFEST, SIGNATURE, DamagedFile, printable, regular
 
 PLAIN, HASHED = b"Ed", b"ED"
@@ -26,12 +26,8 @@ _NO_PASSWORD, _CHECKSUM, _SALT = b"\0\0", b"B2", bytes(48)
 _UNTRUSTED, _TRUSTED = "untrusted comment: ", "trusted comment: "
 
 
-class SignatureError(DpdistError):
+class SignatureError(RemediedError):
     """A key or a signature that cannot be read, or a signature of another file."""
-
-    def __init__(self, fault: str, remedy: str):
-        self.fault, self.remedy = fault, remedy
-        super().__init__(f"{fault}\n    remedy:  {remedy}")
 
 
 @dataclass(frozen=True)

@@ -253,16 +253,16 @@ def stratified_variance(
     part = np.where(n > 1, free * np.maximum(spread, 0.0), 0.0)
     alone = stage.alone[stratum]
     if not alone.any():
-        return _sums(cell, part, cells)
+        return group_sums(cell, part, cells)
     if stage.lonely == "error":
         raise ValueError("a stratum with a single PSU has no variance estimate")
     if stage.lonely == "centred":
-        grand = _sums(cell, total, cells) / (stage.size.sum() + stage.elsewhere)
+        grand = group_sums(cell, total, cells) / (stage.size.sum() + stage.elsewhere)
         part = np.where(alone, free * (total - grand[cell]) ** 2, part)
-    by_cell = _sums(cell, part, cells)
+    by_cell = group_sums(cell, part, cells)
     if stage.lonely == "average":
         with np.errstate(divide="ignore", invalid="ignore"):
-            by_cell = by_cell * np.bincount(cell, minlength=cells) / _sums(cell, (~alone).astype(float), cells)
+            by_cell = by_cell * np.bincount(cell, minlength=cells) / group_sums(cell, (~alone).astype(float), cells)
     return by_cell
 
 
@@ -292,23 +292,23 @@ def _of_parts(entries: scipy.sparse.coo_array, parts: Floats, squares: Floats, p
     pair, entry = np.unique(entries.row.astype(np.int64) * psus + psu[entries.col], return_inverse=True)
     cell, unit = pair // psus, pair % psus
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = _sums(entry, parts, len(pair))
+        t = group_sums(entry, parts, len(pair))
         between, group = np.unique(cell * len(stages.first.size) + stages.stratum[unit], return_inverse=True)
         stratum = between % len(stages.first.size)
-        total = _sums(group, t, len(between))
+        total = group_sums(group, t, len(between))
         n = stages.first.size[stratum]
         mean = total / n
         present = np.bincount(group, minlength=len(between))
         # Σ t² is summed as deviations from the stratum's mean, so that it is exactly 0 where PSUs do not differ.
-        between_squares = _sums(group, (t - mean[group]) ** 2, len(between)) + (n - present) * mean**2 + total**2 / n
+        between_squares = group_sums(group, (t - mean[group]) ** 2, len(between)) + (n - present) * mean**2 + total**2 / n
         by_cell = stratified_variance(
             total, between_squares, between // len(stages.first.size), stratum, stages.first, cells
         )
         if stages.second is not None:
             second = Stage(stages.second.size, stages.second.fraction, "certainty")
             share = stages.first.fraction[stages.stratum[unit]]
-            within = _within(t, _sums(entry, squares, len(pair)), unit, second)
-            by_cell = by_cell + _sums(cell, share * within, cells)
+            within = _within(t, group_sums(entry, squares, len(pair)), unit, second)
+            by_cell = by_cell + group_sums(cell, share * within, cells)
     return by_cell
 
 
@@ -380,10 +380,6 @@ def replicate_df(products: Floats) -> float:
 def df_in_cells(df: float, records: Floats) -> Floats:
     """Degrees of freedom (cell,) under replicate weights: at most n − 1 for n records, and none without records."""
     return np.clip(records - 1.0, 0.0, df)
-
-
-def _sums(group: Codes | Ints, values: Floats, groups: int) -> Floats:
-    return np.asarray(np.bincount(group, weights=values, minlength=groups), dtype=np.float64)
 
 
 class PsuSums(NamedTuple):

@@ -148,18 +148,19 @@ class LeastSquares:
         along, squares, size = slope.copy(), (slope**2).sum(axis=0), 0.0
         for _ in range(MOST_STEPS):
             image = self.membership @ along
-            step = _ratio(squares, (image**2).sum(axis=0))
+            step = ratio_or_zero(squares, (image**2).sum(axis=0))
             x, residual = x + step * along, residual - step * image
             size = float(np.abs(step * along).max(initial=0.0) / max(np.abs(x).max(initial=0.0), np.finfo(float).tiny))
             if size <= CLOSE:
                 break
             slope = self.membership.T @ residual
             later = (slope**2).sum(axis=0)
-            along, squares = slope + _ratio(later, squares) * along, later
+            along, squares = slope + ratio_or_zero(later, squares) * along, later
         return Solution(x.T, size)
 
 
-def _ratio(top: Floats, bottom: Floats) -> Floats:
+def ratio_or_zero(top: Floats, bottom: Floats) -> Floats:
+    """top/bottom, 0 where `bottom` is not positive."""
     return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0.0)
 
 

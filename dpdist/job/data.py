@@ -33,6 +33,7 @@ from dpdist.job.values import (
     StatisticName,
     adapter_of,
     at_most,
+    keys_as_text,
 )
 
 
@@ -299,10 +300,6 @@ def label_of(levels: Sequence[object]) -> str:
     return JOINED.join(map(str, levels))
 
 
-def _texts(value: Any) -> Any:
-    return {str(levels): weight for levels, weight in value.items()} if isinstance(value, dict) else value
-
-
 class DesignWeights(Frozen):
     """Public weights of design strata: all records of a combination of levels of `by` have one weight.
 
@@ -310,8 +307,8 @@ class DesignWeights(Frozen):
     """
 
     by: tuple[ColumnName, ...] = Field(min_length=1, description="columns whose combinations have a public weight")
-    weights: Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_texts)] = Field(
-        default={}, description='weight of each combination, as in {"north / heavy": 12.5}'
+    weights: Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(keys_as_text)] = (
+        Field(default={}, description='weight of each combination, as in {"north / heavy": 12.5}')
     )
     path: str | None = Field(
         default=None,

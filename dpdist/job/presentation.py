@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from dpdist.core.errors import JobError, Problem, install, installed
 from dpdist.job.tables import Statistic, statistic_of, statistic_text
-from dpdist.job.values import ADDRESS, AGENCY, LANGUAGE, RELEASE, VERSION, Budget, Frozen, KeyText, Sentence, StatisticName
+from dpdist.job.values import (
+    ADDRESS,
+    AGENCY,
+    LANGUAGE,
+    RELEASE,
+    VERSION,
+    Budget,
+    Frozen,
+    KeyText,
+    Sentence,
+    StatisticName,
+    keys_as_text,
+)
 
 Format = Literal["csv", "dta", "sav", "ddi"]
 """Formats of synthetic records besides Parquet: CSV, Stata, SPSS, and a DDI codebook as XML.
@@ -22,16 +34,12 @@ NEEDS_AN_EXTRA: tuple[Format, ...] = ("sav",)
 FLAGS = ("reliable", "caution", "unreliable")
 
 
-def _named_by_text(value: Any) -> Any:
-    return {str(level): label for level, label in value.items()} if isinstance(value, dict) else value
-
-
 class ColumnText(Frozen):
     """A column's label, its unit, and the labels of its levels."""
 
     label: Sentence | None = Field(default=None, description="name of the column in print")
     unit: Sentence | None = Field(default=None, description='unit in print, such as "US dollars"')
-    levels: Annotated[dict[str, Sentence], BeforeValidator(_named_by_text)] = Field(
+    levels: Annotated[dict[str, Sentence], BeforeValidator(keys_as_text)] = Field(
         default={}, description="names of levels in print"
     )
 

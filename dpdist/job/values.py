@@ -257,3 +257,8 @@ def complete(what: str, names: Iterable[str], registered: Collection[str], where
         raise TypeError(f"{what} {', '.join(lacking)}: missing in {where}")
     if unknown := [name for name in registered if name not in expected]:
         raise TypeError(f"{what} {', '.join(unknown)}: in {where}, and no job can state it")
+
+
+def keys_as_text(value: Any) -> Any:
+    """A mapping of a job file with its keys as text: YAML reads a level such as 1 or no as a number or a truth value."""
+    return {str(key): entry for key, entry in value.items()} if isinstance(value, dict) else value

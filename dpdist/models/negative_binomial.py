@@ -156,16 +156,11 @@ rounding.
 """
 
 
-class NegativeBinomial(OutcomeModel):
-    """Negative binomial model of one stratum's outcome.
+class OfDistinctOutcomes(OutcomeModel):
+    """A model whose statistics are rows (y, Σα) of the distinct outcomes, sorted by y, (distinct outcome, 2).
 
-    Its statistics are rows (y, Σα) of the distinct outcomes, sorted by y, (distinct outcome, 2). Rows of several blocks
-    are concatenated. A record with α = 0 adds no row.
+    Rows of several blocks are concatenated. A record with α = 0 adds no row.
     """
-
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        return (Parameter("mean"), Parameter("dispersion"))
 
     @property
     def combine(self) -> Literal["sum", "concat"]:
@@ -174,6 +169,14 @@ class NegativeBinomial(OutcomeModel):
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         on = alpha > 0
         return combined(np.column_stack([records.outcome[on], alpha[on]]))
+
+
+class NegativeBinomial(OfDistinctOutcomes):
+    """Negative binomial model of one stratum's outcome."""
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return (Parameter("mean"), Parameter("dispersion"))
 
     def draw_on_grid(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Draws from the grid's interpolant, which is within `grid.GRID_ERROR` of the posterior in total variation."""
@@ -318,20 +321,12 @@ SHARE = 2.0
 KINDS = ("dispersed", "concentrated")
 
 
-class NegativeBinomialMixture(OutcomeModel):
-    """Mixture of one stratum's counts; its statistics are rows (y, Σα) of the distinct outcomes, sorted by y."""
+class NegativeBinomialMixture(OfDistinctOutcomes):
+    """Mixture of one stratum's counts."""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         return (Parameter("mean"), Parameter("dispersion", (("kind", KINDS),)), Parameter("share"))
-
-    @property
-    def combine(self) -> Literal["sum", "concat"]:
-        return "concat"
-
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        on = alpha > 0
-        return combined(np.column_stack([records.outcome[on], alpha[on]]))
 
     def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         mean, dispersion, share = theta["mean"][0], theta["dispersion"][0], theta["share"][0]

@@ -8,8 +8,9 @@ from itertools import combinations
 from dpdist.core.cautions import Caution
 from dpdist.job import DesignEffect, Job, family_facts
 from dpdist.mechanisms.parts import words_of
-from dpdist.models.protocol import Expectation, Recentred, Resampled
+from dpdist.models.protocol import Expectation, Recentred
 from dpdist.publish.released import ReleasedObject
+from dpdist.publish.standard_errors import has_laws
 
 SEARCH_AGAIN = (
     "Estimator `parameters`: the variance has four parts: the variation in the sample's composition by x (predictors, "
@@ -82,7 +83,7 @@ def standard_errors(released: ReleasedObject) -> list[str]:
     """The statement's entries on standard errors, by key."""
     if released.job.mechanism.whole_tables:
         return [*_of_parameters(released), *([] if released.job.local else [WITHIN_BOUNDS, *_design(released)])]
-    job, simulated, sets_are_free = released.job, _known(released), released.job.mechanism.sets_are_free
+    job, simulated, sets_are_free = released.job, has_laws(released), released.job.mechanism.sets_are_free
     texts = [
         *_of_parameters(released),
         words_of(job).errors_of_records or (SYNTHESIS_ADDED if simulated else BETWEEN_AND_WITHIN),
@@ -119,11 +120,6 @@ def standard_errors(released: ReleasedObject) -> list[str]:
 
 def _design(released: ReleasedObject) -> list[str]:
     return design_in_words(released.job, released.design_effects)
-
-
-def _known(released: ReleasedObject) -> bool:
-    """True if the model can simulate how its estimates would vary."""
-    return not released.job.mechanism.clamps and isinstance(released.model(0), Recentred | Resampled)
 
 
 def design_left_out(job: Job) -> Iterator[Caution]:

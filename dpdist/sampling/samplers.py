@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -123,8 +124,8 @@ _SQUARES: WeakKeyDictionary[Clamped, Squares] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
-class ExactSampler:
-    """Draws from closed forms, with total variation 0 from the posterior. A clamped posterior has no closed form."""
+class IndependentSampler(ABC):
+    """Draws without Markov chains, each independent of the others."""
 
     draws: int
 
@@ -133,6 +134,14 @@ class ExactSampler:
 
     def draw(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         return self._draw(model, posterior, 1, rng)
+
+    @abstractmethod
+    def _draw(self, model: StratumModel, posterior: Floats | Clamped, draws: int, rng: np.random.Generator) -> Draws: ...
+
+
+@dataclass(frozen=True)
+class ExactSampler(IndependentSampler):
+    """Draws from closed forms, with total variation 0 from the posterior. A clamped posterior has no closed form."""
 
     def repeated(
         self, model: StratumModel, stream: Callable[[], np.random.Generator]
@@ -147,30 +156,20 @@ class ExactSampler:
 
         return draws_of
 
-    @staticmethod
-    def _draw(model: StratumModel, posterior: Floats | Clamped, draws: int, rng: np.random.Generator) -> Draws:
+    def _draw(self, model: StratumModel, posterior: Floats | Clamped, draws: int, rng: np.random.Generator) -> Draws:
         assert isinstance(model, Exact)
         assert not isinstance(posterior, Clamped)
         return model.draw(posterior, draws, rng)
 
 
 @dataclass(frozen=True)
-class GridSampler:
+class GridSampler(IndependentSampler):
     """Draws from posteriors on a dense public grid. The model states the grid's error.
 
     Clamped posteriors are drawn from by `draw_clamped`.
     """
 
-    draws: int
-
-    def sample(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
-        return self._draw(model, posterior, self.draws, rng)
-
-    def draw(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
-        return self._draw(model, posterior, 1, rng)
-
-    @staticmethod
-    def _draw(model: StratumModel, posterior: Floats | Clamped, draws: int, rng: np.random.Generator) -> Draws:
+    def _draw(self, model: StratumModel, posterior: Floats | Clamped, draws: int, rng: np.random.Generator) -> Draws:
         if isinstance(posterior, Clamped):
             assert isinstance(model, Boxed)
             return draw_clamped(model, posterior, draws, rng)

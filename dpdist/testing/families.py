@@ -57,13 +57,7 @@ def records(family: str, n: int, seed: int) -> Records:
     support, rng = facts_of(family).support, np.random.default_rng(seed)
     high = min(support.high, 20.0)
     y = rng.integers(0, int(high) + 1, n).astype(float) if support.integer else rng.beta(2.0, 3.0, n) * high
-    return records_of(y)
-
-
-def records_of(y: Floats) -> Records:
-    """Records of one row with these outcomes."""
-    n = len(y)
-    return Records(np.arange(n), np.zeros(n, np.int32), y, np.ones(n), np.full(n, -1, np.int32))
+    return Records.of_outcomes(y)
 
 
 def draw_from(model: Any, sample: Records, alpha: float, draws: int) -> Draws:
@@ -101,7 +95,8 @@ def _degenerate(family: str, model: Any) -> list[str]:
         return [f"{family}: its prior is of single points: records that are weighted down leave them as they are"]
     y = np.sort(records(family, 10 * FEW, 1).outcome)
     low, high = (
-        draw_from(model, records_of(np.repeat(value, len(y))), 1.0, FEW) for value in y[[len(y) // 10, -len(y) // 10]]
+        draw_from(model, Records.of_outcomes(np.repeat(value, len(y))), 1.0, FEW)
+        for value in y[[len(y) // 10, -len(y) // 10]]
     )
     moves = any(_apart(low[parameter.name], high[parameter.name]) for parameter in model.parameters)
     return (
@@ -135,7 +130,7 @@ def points(support: Support) -> tuple[Floats, Floats]:
 
 def _mass(family: str, model: Any) -> list[str]:
     theta, (y, steps) = draw_from(model, records(family, FEW, 1), 1.0, 5), points(facts_of(family).support)
-    mass = np.exp(model.log_lik(theta, records_of(y))) @ steps
+    mass = np.exp(model.log_lik(theta, Records.of_outcomes(y))) @ steps
     return [] if np.allclose(mass, 1.0, atol=1e-6) else [f"{family}: its density has the mass {mass.min():.4g}, not 1"]
 
 
@@ -238,7 +233,7 @@ def _rounding(family: str, model: Any) -> list[str]:
     if not binary(support):
         middle = 0.3 * min(support.high, 1e6)
         y = middle * (1.0 + 1e-3 * np.random.default_rng(6).standard_normal(FEW))
-        sample = records_of(np.rint(y) if support.integer else y)
+        sample = Records.of_outcomes(np.rint(y) if support.integer else y)
     theta = draw_from(model, sample, 1.0, 1)
     extremes, line = model.extremes(theta, sample), np.column_stack([np.ones(len(ULP_STEPS)), ULP_STEPS])
     slack = (extremes.highest - extremes.lowest) / 2.0

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
+from dpdist.estimation.least_squares import ratio_or_zero
 from dpdist.models.protocol import Draws
 
 # All weights of the reference are multiplied by one factor, so that their mean clipped weight equals the current file's.
@@ -313,7 +314,7 @@ class Rows(NamedTuple):
     def tilted(self, table: Floats) -> Floats:
         """The table with these sums."""
         rows = np.moveaxis(table, self.axis, -1)
-        rows = rows * _ratio(self.total, rows.sum(axis=1))[:, None]
+        rows = rows * ratio_or_zero(self.total, rows.sum(axis=1))[:, None]
         return np.moveaxis(tilt(rows, self.u, self.target), -1, self.axis)
 
     def towards_independence(self, part: float) -> Rows:
@@ -429,7 +430,7 @@ def _scale(table: Floats, margins: Sequence[Floats], rows: Sequence[Rows], close
         for row in rows:
             table = row.tilted(table)
         for axis, margin in enumerate(margins):
-            ratio = _ratio(margin, _along(table, axis))
+            ratio = ratio_or_zero(margin, _along(table, axis))
             table = table * ratio.reshape([-1 if k == axis else 1 for k in range(table.ndim)])
         if _off(table, margins, rows) <= close * total:
             break
@@ -444,10 +445,6 @@ def _off(table: Floats, margins: Sequence[Floats], rows: Sequence[Rows]) -> floa
 
 def _along(table: Floats, axis: int) -> Floats:
     return np.asarray(table.sum(axis=tuple(k for k in range(table.ndim) if k != axis)))
-
-
-def _ratio(target: Floats, current: Floats) -> Floats:
-    return np.divide(target, current, out=np.zeros_like(target), where=current > 0.0)
 
 
 def sampled_again(

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
+from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Ints
 from dpdist.job import Adjacency, Frozen, Job, Name
@@ -23,7 +24,6 @@ from dpdist.studies.kinds.protocol import (
     Result,
     StudyKind,
     described,
-    file_of,
     job_of_columns,
     model_of,
     over_sets,
@@ -149,7 +149,7 @@ def coded(study: CodedStudy, case: CodedCase) -> RecordCodes:
 
 
 def _measured(study: CodedStudy, case: CodedCase, arm: CodedArm, file: RecordCodes, key: Key) -> Iterator[Result]:
-    records = file_of(file.codes.astype(float))
+    records = Records.of_outcomes(file.codes.astype(float))
     for epsilon in study.grid:
         job = job_of(study, case, arm, epsilon)
         model, noise_key = model_of(job, len(records)), key.child(arm.label + epsilon)

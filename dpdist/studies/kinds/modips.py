@@ -25,7 +25,6 @@ from dpdist.studies.kinds.protocol import (
     Replicate,
     Result,
     StudyKind,
-    file_of,
     job_of_columns,
     model_of,
     randomness,
@@ -187,7 +186,7 @@ def release_of(adjacency: Adjacency, case: NormalCase, arm: SetsArm, epsilon: st
 
 def simulated_file(case: NormalCase, key: Key) -> Records:
     """A file of records of variance 1, limited to the case's bounds."""
-    return file_of(np.clip(key.generator("file").normal(case.mean, 1.0, case.n), *case.bounds))
+    return Records.of_outcomes(np.clip(key.generator("file").normal(case.mean, 1.0, case.n), *case.bounds))
 
 
 def _mean(case: NormalCase) -> float:

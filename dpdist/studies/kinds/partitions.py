@@ -27,7 +27,6 @@ from dpdist.studies.kinds.protocol import (
     Result,
     StudyKind,
     described,
-    file_of,
     job_of_columns,
     model_of,
     randomness,
@@ -163,7 +162,7 @@ def _file(case: LawCase, means: Floats, key: Key) -> Records:
     rng, sizes = key.generator("file"), tuple(CATEGORIES.values())
     which = rng.integers(0, len(means), case.n)
     number = np.clip(rng.normal(means[which], 1.0), *BOUNDS[case.law])
-    return file_of(np.column_stack([*np.unravel_index(which, sizes), number]).astype(float))
+    return Records.of_outcomes(np.column_stack([*np.unravel_index(which, sizes), number]).astype(float))
 
 
 def job_of(study: PartitionStudy, case: LawCase, arm: MechanismArm, epsilon: str) -> Job:

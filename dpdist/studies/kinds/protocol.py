@@ -132,12 +132,6 @@ def job_of_columns(
     )
 
 
-def file_of(outcomes: Floats) -> Records:
-    """A file of one stratum with weights 1 and these outcomes, (record,) or (record, outcome)."""
-    n = len(outcomes)
-    return Records(np.arange(n), np.zeros(n, np.int32), outcomes, np.ones(n), np.full(n, -1, np.int32))
-
-
 def model_of(job: Job, records: int) -> Any:
     return builder_of(job).build(job, Crosstab({}, {}, np.array([records]), (), ()), slice(0, 1))
 
