@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from dpdist.core.errors import JobError, Problem, escape
 from dpdist.job import Job
-from dpdist.job.loading import SourcedKeys
+from dpdist.job.loading import OPENED_LATER, SourcedKeys
 from dpdist.job.yaml_lines import as_yaml, documents, written_documents
 from dpdist.planning.blocks import log_lik_bytes
 from dpdist.planning.plan import Plan
@@ -173,8 +173,6 @@ INPUT, WORKSPACE, LEDGER = "/input", "/workspace", "/etc/dpdist/ledger"
 """Paths at which the driver, the process that runs the release, finds them."""
 JOB = "job.yaml"
 """File name of the job."""
-FILE_KEYS = (("input", "path"), ("reference", "path"), ("reference", "release"))
-"""Sections and keys of a job that name files which a claim holds for the driver."""
 BESIDE_JOB = "/etc/dpdist/job"
 """Folder of the ConfigMap with the job and its files."""
 DRIVER_MEMORY = 2 * 2**30
@@ -278,7 +276,7 @@ def objects_of(plan: Plan, resolved: SourcedKeys, place: ManifestPlace, job_in_c
 def inputs(resolved: SourcedKeys) -> dict[str, str]:
     """Returns the files that the job opens: for each name in the job, the path at which the driver finds the file."""
     paths = {}
-    for section, key in FILE_KEYS:
+    for section, key in OPENED_LATER:
         part = resolved.keys.get(section)
         if isinstance(part, dict) and isinstance(location := part.get(key), str) and "://" not in location:
             within = INPUT if section == "input" else f"{INPUT}/reference"
@@ -293,7 +291,7 @@ def job_in_cluster(resolved: SourcedKeys, folder: str = "") -> tuple[dict[str, A
     """
     job = {key: value for key, value in resolved.keys.items() if key != "extends"}
     path_in_cluster, files = inputs(resolved), {}
-    for section, key in FILE_KEYS:
+    for section, key in OPENED_LATER:
         part = job.get(section)
         if isinstance(part, dict) and part.get(key) in path_in_cluster:
             job[section] = part | {key: path_in_cluster[part[key]]}

@@ -16,14 +16,13 @@ from rich.text import Text
 from dpdist.cli.console import Escaping
 from dpdist.cli.table_text import PUBLISHED_TOO, facts_text, least_width, paragraphs, promise, stated_cautions, table_text
 from dpdist.core.files import recover
-from dpdist.core.public_files import HELD, unfit
+from dpdist.core.public_files import HELD, MANIFEST, unfit
 from dpdist.core.records import Crosstab, cell_rows
 from dpdist.estimation.crosstab_table import crosstab_from_table, read_job
 from dpdist.estimation.donors import DONORS as DONORS_FILE
 from dpdist.job import Presentation
 from dpdist.opening.verifying import refuse_unverified
 from dpdist.publish.printed_tables import decimals_of, unit_of
-from dpdist.storage.objects import MANIFEST
 from dpdist.storage.workspace import Workspace
 
 ABREAST = 2

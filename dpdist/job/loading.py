@@ -32,7 +32,7 @@ JobLike: TypeAlias = Job | Mapping[str, Any] | str | Path
 NOT_A_MAPPING = Problem("job", "not a mapping of keys", "dataset:, columns:, …", "see README for a job file")
 MOST_BASES = 5
 SET = "--set"
-OPENED_LATER: tuple[Where, ...] = (("input", "path"), ("reference", "path"), ("reference", "release"))
+OPENED_LATER: tuple[tuple[str, str], ...] = (("input", "path"), ("reference", "path"), ("reference", "release"))
 """Keys that name files to open when the job is planned or run."""
 READ_NOW: tuple[Where, ...] = (
     *(("calibration", "path"), ("model", "program"), ("reference", "key")),

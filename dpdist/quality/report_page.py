@@ -27,7 +27,7 @@ from dpdist.publish.printed_tables import printed_table, rows_with
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.writers.dotplot import MOST_ROWS as MOST_PLOTTED
 from dpdist.publish.writers.dotplot import chart, height_of
-from dpdist.publish.writers.page import environment
+from dpdist.publish.writers.page import HEAVIEST, environment
 from dpdist.quality.report_material import BOUNDS, RecordBounds, ReportMaterial, clipped, evenly_spread
 from dpdist.quality.report_parts import MOST_ROWS, Grid, ReportFigure, Section, axis, cell, error, grid, scatter, steps
 from dpdist.quality.summary import (
@@ -475,8 +475,6 @@ UNJUDGED = (
     "Figures that are not judged were added when the release was published again. They have no direct estimates, because "
     "only `dpdist run` reads the records."
 )
-HEAVIEST = 1_000_000
-"""Largest size of the page in bytes. A larger page loses its figures, the last one first."""
 
 
 def write_report(material: ReportMaterial) -> Path:

@@ -34,6 +34,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from dpdist.core.files import Scratch, sha256
+from dpdist.core.public_files import MANIFEST
 from dpdist.storage.store import read_mark
 
 # An object is complete or does not exist. The files of a unit of work are stored one by one; then its completion record
@@ -44,7 +45,6 @@ R = TypeVar("R")
 
 AT_ONCE = 16
 """Number of requests at a time. A request takes long and needs little work."""
-MANIFEST = "manifest.json"
 PAGE = 1000
 """Largest number of names in an answer to a list request."""
 LISTED = 10

@@ -13,8 +13,9 @@ from typing import NamedTuple
 from dpdist.core.errors import BudgetRefused, WorkspaceError
 from dpdist.core.files import WORKSPACE, private, replaced, write_json, write_text
 from dpdist.core.keys import Key
+from dpdist.core.public_files import MANIFEST
 from dpdist.storage.noise_once import refuse_damaged_noise
-from dpdist.storage.objects import LEASE, MANIFEST, is_url
+from dpdist.storage.objects import LEASE, is_url
 from dpdist.storage.workspace import GATHERED, IDENTITY, KEYED, REPEATED, RESTORE, SCRATCH, SEALED, Identity, Workspace
 
 OTHERWISE = "undo the change, or use a new folder: its release spends its own budget in addition"

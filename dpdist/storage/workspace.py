@@ -15,8 +15,9 @@ from weakref import WeakValueDictionary
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import WORKSPACE, misfit, private, sha256, version_of
 from dpdist.core.keys import Key
+from dpdist.core.public_files import MANIFEST
 from dpdist.job import spec_of
-from dpdist.storage.objects import MANIFEST, Bucket, Objects, is_url
+from dpdist.storage.objects import Bucket, Objects, is_url
 from dpdist.storage.store import FOLDER, Store, mark_once, mark_unit, read_mark, unit_finished
 
 STORES_FORM = 2

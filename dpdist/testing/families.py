@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from dpdist.confidential.records import Records
-from dpdist.core.plugins import FAMILIES as GROUP
-from dpdist.core.plugins import PluginRefused
 from dpdist.core.records import Crosstab, Floats
 from dpdist.job import Job
 from dpdist.job.families import MODELS, Support, facts_of
 from dpdist.models.protocol import Boxed, Distributed, Draws
+from dpdist.testing.members import check_member
 
 LIMIT = 4.9
 LEVELS = {"field": ("maths", "physics", "health"), "sex": ("male", "female")}
@@ -82,7 +81,7 @@ def _prior(family: str, model: Any) -> list[str]:
     data, empty = records(family, FEW, 1), records(family, 0, 1)
     with_zero, without = draw_from(model, data, 0.0, 50), draw_from(model, empty, 1.0, 50)
     same = all(np.array_equal(with_zero[parameter.name], without[parameter.name]) for parameter in model.parameters)
-    return [] if same else [f"{family}: records with a privacy weight of 0 change the posterior"]
+    return [] if same else ["records with a privacy weight of 0 change the posterior"]
 
 
 def _degenerate(family: str, model: Any) -> list[str]:
@@ -90,18 +89,16 @@ def _degenerate(family: str, model: Any) -> list[str]:
     prior = draw_from(model, records(family, 0, 1), 1.0, FEW)
     columns = {parameter.name: prior[parameter.name].reshape(FEW, -1) for parameter in model.parameters}
     if not all(np.isfinite(values).all() for values in columns.values()):
-        return [f"{family}: its prior has draws that are not finite: without records there must be a posterior"]
+        return ["its prior has draws that are not finite: without records there must be a posterior"]
     if any(len(np.unique(column)) < FEW / 2 for values in columns.values() for column in values.T):
-        return [f"{family}: its prior is of single points: records that are weighted down leave them as they are"]
+        return ["its prior is of single points: records that are weighted down leave them as they are"]
     y = np.sort(records(family, 10 * FEW, 1).outcome)
     low, high = (
         draw_from(model, Records.of_outcomes(np.repeat(value, len(y))), 1.0, FEW)
         for value in y[[len(y) // 10, -len(y) // 10]]
     )
     moves = any(_apart(low[parameter.name], high[parameter.name]) for parameter in model.parameters)
-    return (
-        [] if moves else [f"{family}: its draws hardly follow its records: {len(y)} small and large outcomes give the same"]
-    )
+    return [] if moves else [f"its draws hardly follow its records: {len(y)} small and large outcomes give the same"]
 
 
 def _apart(left: Floats, right: Floats) -> bool:
@@ -131,7 +128,7 @@ def points(support: Support) -> tuple[Floats, Floats]:
 def _mass(family: str, model: Any) -> list[str]:
     theta, (y, steps) = draw_from(model, records(family, FEW, 1), 1.0, 5), points(facts_of(family).support)
     mass = np.exp(model.log_lik(theta, Records.of_outcomes(y))) @ steps
-    return [] if np.allclose(mass, 1.0, atol=1e-6) else [f"{family}: its density has the mass {mass.min():.4g}, not 1"]
+    return [] if np.allclose(mass, 1.0, atol=1e-6) else [f"its density has the mass {mass.min():.4g}, not 1"]
 
 
 def _updates(family: str, model: Any) -> list[str]:
@@ -145,7 +142,7 @@ def _updates(family: str, model: Any) -> list[str]:
     old, new = (np.log(np.abs(draws[name].reshape(MANY, -1)[:, 0])) for draws in (before, after))
     mean = weight @ old
     error = np.sqrt((weight**2) @ (old - mean) ** 2 + new.var() / MANY)
-    return [] if abs(mean - new.mean()) < LIMIT * error else [f"{family}: draws do not follow its density"]
+    return [] if abs(mean - new.mean()) < LIMIT * error else ["draws do not follow its density"]
 
 
 COLUMNS = ("record", "row", "outcomes", "weight", "psu")
@@ -156,12 +153,12 @@ def _figures(family: str, model: Any) -> list[str]:
     y, _ = model.simulate(theta, np.zeros(MANY, np.int32), np.random.default_rng(3))
     lines = list[str]()
     if abs(y.mean() - model.expect(theta)[1][0, 0]) > LIMIT * y.std() / np.sqrt(MANY):
-        lines.append(f"{family}: the mean of simulate differs from expect")
+        lines.append("the mean of simulate differs from expect")
     if isinstance(model, Distributed):
         value = float(np.median(y))
         share = float(model.until(theta, np.array([0]), np.array([value]))[0, 0])
         if abs((y <= value).mean() - share) > LIMIT * 0.5 / np.sqrt(MANY):
-            lines.append(f"{family}: the distribution of simulate differs from until")
+            lines.append("the distribution of simulate differs from until")
     return lines
 
 
@@ -174,11 +171,11 @@ def _bounded(family: str, wide: Any, builder: Any) -> list[str]:
     y, _ = model.simulate(theta, np.zeros(MANY, np.int32), np.random.default_rng(3))
     lines = [f"{line} within bounds" for line in _figures(family, model)]
     if y.min() < low or y.max() > top:
-        lines.append(f"{family}: simulate leaves the public bounds")
+        lines.append("simulate leaves the public bounds")
     if isinstance(model, Distributed):
         below, at_top = model.until(theta, np.zeros(2, int), np.array([np.nextafter(low, -np.inf), top]))[0]
         if (below, at_top) != (0.0, 1.0):
-            lines.append(f"{family}: until has records outside of the public bounds")
+            lines.append("until has records outside of the public bounds")
     return lines
 
 
@@ -204,7 +201,7 @@ def _box(family: str, model: Any) -> list[str]:
             for power in (1, 2):
                 powers = sampled**power
                 if abs(powers.mean() - weight @ on_grid**power) > LIMIT * powers.std() / np.sqrt(MANY):
-                    lines.append(f"{family}: at and log_prior give {parameter.name} another posterior than draws have")
+                    lines.append(f"at and log_prior give {parameter.name} another posterior than draws have")
     return list(dict.fromkeys(lines))
 
 
@@ -215,7 +212,7 @@ def _extremes(family: str, model: Any) -> list[str]:
     values, extremes = model.log_lik(theta, sample), model.extremes(theta, sample)
     room = EVALUATION * (1.0 + np.abs(values).max(axis=0))
     inside = (values.max(axis=0) <= extremes.highest + room) & (values.min(axis=0) >= extremes.lowest - room)
-    return [] if inside.all() else [f"{family}: its density leaves its extremes: take them over all draws"]
+    return [] if inside.all() else ["its density leaves its extremes: take them over all draws"]
 
 
 EVALUATION = 1e-12
@@ -245,7 +242,7 @@ def _rounding(family: str, model: Any) -> list[str]:
         values = values - values[len(ULP_STEPS) // 2]
         error = np.abs(values - line @ np.linalg.lstsq(line, values, rcond=None)[0]).max(axis=0)
         if (error > slack).any() or not (slack > 0.0).all():
-            return [f"{family}: extremes are not wider than the rounding error"]
+            return ["extremes are not wider than the rounding error"]
     return []
 
 
@@ -256,14 +253,4 @@ def check_family(family: str) -> None:
     `expect` and `until` agree with `simulate` within public bounds. Extremes bound the density of many draws, with its
     rounding error. Raises `AssertionError` with all that is wrong.
     """
-    try:
-        MODELS.named(family)
-        lines = problems(family)
-    except KeyError:
-        lines = [f'{family}: no entry point has this name: add one to [project.entry-points."{GROUP}"], and install']
-    except PluginRefused as refusal:
-        lines = [f"{family}: {refusal}"]
-    except Exception as error:  # code of others may fail in any way
-        lines = [f"{family}: it fails: {type(error).__name__}: {error}"]
-    if lines:
-        raise AssertionError("\n".join(lines))
+    check_member(MODELS, family, lambda: problems(family))

@@ -12,12 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpdist.core.errors import DataError
-from dpdist.core.plugins import READERS as GROUP
-from dpdist.core.plugins import PluginRefused
 from dpdist.job.loading import parse_job
 from dpdist.survey.census import place, take_census
 from dpdist.survey.source import READERS, Source, TableSource, open_file
 from dpdist.survey.typed_file import CSV_NULLS
+from dpdist.testing.members import check_member
 
 Write: TypeAlias = Callable[[pa.Table, Path], object]
 """A function that writes a table as a file for the reader."""
@@ -68,18 +67,7 @@ def check_reader(suffix: str, write: Write) -> None:
     fault.
     """
     with TemporaryDirectory() as folder:
-        lines = list[str]()
-        try:
-            READERS.named(suffix)
-            lines.extend(_lines(suffix, write, Path(folder)))
-        except KeyError:
-            lines.append(f'no entry point has this name: add one to [project.entry-points."{GROUP}"], and install')
-        except PluginRefused as refusal:
-            lines.append(str(refusal))
-        except Exception as error:  # code of others may fail in any way
-            lines.append(f"it fails: {type(error).__name__}: {error}")
-    if lines:
-        raise AssertionError("\n".join(f"{suffix}: {line}" for line in dict.fromkeys(lines)))
+        check_member(READERS, suffix, lambda: _lines(suffix, write, Path(folder)))
 
 
 def _lines(suffix: str, write: Write, folder: Path) -> Iterator[str]:

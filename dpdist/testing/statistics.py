@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from dpdist.core.plugins import STATISTICS as GROUP
-from dpdist.core.plugins import PluginRefused
 from dpdist.core.records import Cells, Crosstab, Floats, Ints, cross
 from dpdist.estimation.linear import Units, figures_of
 from dpdist.job import Statistic
 from dpdist.job.statistics import KINDS
 from dpdist.job.tables import Statistics
+from dpdist.testing.members import check_member
 
 COLUMNS, OUTCOMES, RECORDS = ("field", "sex"), ("pay", "hours"), 400
 """Columns of the cells and outcomes of the made-up file, which a statistic may name."""
@@ -31,20 +30,16 @@ def check_statistic(statistic: str, written: Any) -> None:
     written as it is read, have a text, lie within its limits, and have a linearised form: for a ratio of sums, the effect
     of a record's weight. Raises `AssertionError` with every fault.
     """
+    check_member(KINDS, statistic, lambda: _faults(statistic, written))
+
+
+def _faults(statistic: str, written: Any) -> Iterator[str]:
     try:
-        KINDS.named(statistic)
         (parsed,) = TypeAdapter(Statistics).validate_python([written])
-        lines = list(_lines(statistic, written, parsed))
-    except KeyError:
-        lines = [f'no entry point has this name: add one to [project.entry-points."{GROUP}"], and install']
-    except PluginRefused as refusal:
-        lines = [str(refusal)]
     except ValidationError as error:
-        lines = [f"a job cannot write it as {written}: {fault['msg']}" for fault in error.errors()]
-    except Exception as error:  # code of others may fail in any way
-        lines = [f"it fails: {type(error).__name__}: {error}"]
-    if lines:
-        raise AssertionError("\n".join(f"{statistic}: {line}" for line in lines))
+        yield from (f"a job cannot write it as {written}: {fault['msg']}" for fault in error.errors())
+        return
+    yield from _lines(statistic, written, parsed)
 
 
 def _lines(name: str, written: Any, parsed: Statistic) -> Iterator[str]:

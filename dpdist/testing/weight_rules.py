@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
-from dpdist.core.plugins import WEIGHT_RULES as GROUP
-from dpdist.core.plugins import PluginRefused
 from dpdist.core.records import Floats
 from dpdist.job import WEIGHT_RULES, Weights
 from dpdist.privacy.weights import (
@@ -29,6 +27,7 @@ from dpdist.privacy.weights import (
     summary_of,
     weigh,
 )
+from dpdist.testing.members import check_member
 
 NO_KEYS: Mapping[str, Any] = MappingProxyType({})
 RECORDS, MOST_FITS = 40, 1000
@@ -87,21 +86,17 @@ def check_weight_rule(rule: str, keys: Mapping[str, Any] = NO_KEYS) -> None:
     `AssertionError` with every fault. Losses with newly computed weights are not checked here; `dpdist audit` measures
     them.
     """
+    check_member(WEIGHT_RULES, rule, lambda: _faults(rule, keys))
+
+
+def _faults(rule: str, keys: Mapping[str, Any]) -> Iterator[str]:
     try:
-        WEIGHT_RULES.named(rule)
         weights = WEIGHT_RULES.named(rule).section.model_validate({"rule": rule, **keys})
-        lines = list(dict.fromkeys(f"{rule}: {line}" for line in _lines(weights)))
-    except KeyError:
-        lines = [f'{rule}: no entry point has this name: add one to [project.entry-points."{GROUP}"], and install']
-    except PluginRefused as refusal:
-        lines = [f"{rule}: {refusal}"]
     except ValidationError as error:
         wrong = ", ".join(".".join(map(str, fault["loc"])) for fault in error.errors())
-        lines = [f"{rule}: its section refuses {wrong}: give in keys what a job must state"]
-    except Exception as error:  # code of others may fail in any way
-        lines = [f"{rule}: it fails: {type(error).__name__}: {error}"]
-    if lines:
-        raise AssertionError("\n".join(lines))
+        yield f"its section refuses {wrong}: give in keys what a job must state"
+        return
+    yield from _lines(weights)
 
 
 def _lines(weights: Weights) -> Iterator[str]:

@@ -183,7 +183,8 @@ BROKEN = {
 
 @pytest.mark.parametrize("model", BROKEN)
 def test_a_broken_family_is_found_out(model: Any) -> None:
-    assert problems(BROKEN[model][0].partition(":")[0], model) == BROKEN[model]
+    family = BROKEN[model][0].partition(":")[0]
+    assert [f"{family}: {line}" for line in problems(family, model)] == BROKEN[model]
 
 
 @dataclass

@@ -19,6 +19,7 @@ from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.job import Job
 from dpdist.models.lognormal.conjugate import (
+    LOG_2PI,
     Conjugate,
     conjugate_prior,
     draws_of,
@@ -308,7 +309,6 @@ def _logs(records: Records) -> list[Floats]:
     return [np.log(values) for values in (*records.outcomes.T, records.weight)]
 
 
-LOG_2PI = float(np.log(2.0 * np.pi))
 ROUNDING = 16.0 * float(np.finfo(float).eps)
 """Relative error allowed for a sum of six products with computed coefficients.
 

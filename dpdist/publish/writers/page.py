@@ -185,7 +185,7 @@ MOST_FIGURES_OF_MANY, HEAVIEST_OF_MANY = (30_000, 20_000, 10_000, 3_000, 0), 3_0
 LARGE_CV = 0.3
 """Standard error over the figure above which the page marks a figure, if the job has no rules of quality."""
 HEAVIEST = 1_000_000
-"""Size of a page in bytes above which fewer figures are shown."""
+"""Size of a page in bytes above which fewer figures are shown; a report then loses its drawings, the last one first."""
 MOST_SETS = 5
 """Largest number of synthetic sets whose files the page links."""
 CODE = Markup("<code>{}</code>")
