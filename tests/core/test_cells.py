@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,24 +92,6 @@ def test_cells_come_in_the_declared_order_of_levels_with_the_total_last() -> Non
         (TOTAL, "False"),
         (TOTAL, TOTAL),
     )
-
-
-def test_a_cell_that_nobody_is_in_is_a_cell_all_the_same() -> None:
-    crosstab = crosstab_of(pd.DataFrame([(0, 0, 0)] * 3, columns=list(LEVELS)))
-    cells = cross(crosstab, ["field"], False)
-    assert dict(zip(cells.labels, (cells.membership @ crosstab.count).tolist(), strict=True)) == {
-        ("med",): 3.0,
-        ("arts",): 0.0,
-        ("law",): 0.0,
-    }
-
-
-@pytest.mark.parametrize("margins", [True, False])
-def test_a_table_by_nothing_has_one_cell_with_everybody(margins: bool) -> None:
-    crosstab = crosstab_of(pd.DataFrame([(0, 0, 0), (1, 1, 1), (2, 0, 1)], columns=list(LEVELS)))
-    cells = cross(crosstab, [], margins)
-    assert (cells.by, cells.labels, cells.per_record) == ((), ((),), 1)
-    assert (cells.membership @ crosstab.count).tolist() == [3.0]
 
 
 @settings(max_examples=40, deadline=None)

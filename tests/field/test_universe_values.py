@@ -124,13 +124,6 @@ def test_truth_values_are_a_universe(levels: str | None, tmp_path: Path) -> None
     assert [counted(parse_job(text), written(frame, kind, tmp_path)) for kind in ("csv", "parquet")] == [EMPLOYED] * 2
 
 
-@pytest.mark.parametrize("kind", [bool, int])
-def test_levels_of_another_type_than_the_column_are_refused(kind: type, tmp_path: Path) -> None:
-    frame = people().assign(employed=(people()["employed"] == "yes").astype(kind))
-    with pytest.raises(DataError, match=r"employed: wrong type: (bool|int64)"):
-        counted(parse_job(JOB), written(frame, "parquet", tmp_path))
-
-
 def test_a_later_filter_holds_only_records_that_pass_the_earlier_ones(tmp_path: Path) -> None:
     """Who is not asked has no answer: a gap outside of the first filter is none. Control: the filters in turn."""
     frame = people().assign(adult=lambda rows: np.where(rows.index % 5, 1, 0))

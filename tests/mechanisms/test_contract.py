@@ -106,11 +106,16 @@ class Generous(Unlisted):
         return replace(super().promise(job), total=Strict(job.budget.adjacency, job.epsilon_per_set))
 
 
-def test_a_mechanism_without_a_member_is_told_which() -> None:
-    assert problems("unweighted", Silent(), jobs_under("unweighted")) == [
-        "unweighted: it has no scope",
-        "unweighted: it has no protect",
-    ]
+@pytest.mark.parametrize(
+    ("name", "mechanism", "lacks"),
+    [
+        ("unweighted", Silent(), ["it has no scope", "it has no protect"]),
+        ("censor_uw", Modest(), ["it promises Asymptotic, and to Job.strict the job is strict: make them one"]),
+        ("censor_uw", Generous(), ["it promises ε = 6, and the job's budget is 12"]),
+    ],
+)
+def test_a_mechanism_is_told_what_it_lacks(name: str, mechanism: object, lacks: list[str]) -> None:
+    assert problems(name, mechanism, jobs_under(name)) == [f"{name}: {line}" for line in lacks]
 
 
 def test_a_strict_mechanism_that_no_list_holds_is_told_what_it_would_let_pass() -> None:
@@ -119,18 +124,6 @@ def test_a_strict_mechanism_that_no_list_holds_is_told_what_it_would_let_pass() 
     for rule in ("missing: drop", "fallback: pool"):
         lacks = f"unweighted: it is strict, and a job with '{rule}', which depends on the records, is accepted: refuse it"
         assert lacks in said
-
-
-def test_a_promise_that_is_less_than_the_job_is_taken_for_is_told_so() -> None:
-    assert problems("censor_uw", Modest(), jobs_under("censor_uw")) == [
-        "censor_uw: it promises Asymptotic, and to Job.strict the job is strict: make them one"
-    ]
-
-
-def test_a_promise_of_another_budget_is_told_so() -> None:
-    assert problems("censor_uw", Generous(), jobs_under("censor_uw")) == [
-        "censor_uw: it promises ε = 6, and the job's budget is 12"
-    ]
 
 
 @pytest.mark.parametrize(

@@ -67,34 +67,6 @@ def test_a_column_is_kept_if_and_only_if_it_is_not_in_the_span_of_those_before_i
     assert design(crosstab, ("field", "sex", "age"), rows).columns == tuple(np.flatnonzero(np.diff(ranks)))
 
 
-@fixed
-@given(combinations)
-def test_the_kept_columns_span_all_group_means_that_the_full_coding_spans(inside):
-    crosstab = crosstab_of(inside)
-    rows = slice(0, len(crosstab))
-    full = full_coding(crosstab, ("field", "sex", "age"), rows)
-    found = design(crosstab, ("field", "sex", "age"), rows)
-    own = found.matrix[found.pattern]
-    assert np.linalg.matrix_rank(own) == own.shape[1]
-    np.testing.assert_allclose(own @ np.linalg.lstsq(own, full, rcond=None)[0], full, atol=1e-9)
-
-
-def test_without_a_record_at_the_reference_level_the_last_indicator_is_aliased():
-    crosstab = crosstab_of({(1, 0, 0), (2, 0, 0)})
-    assert design(crosstab, ("field",), slice(0, 2)).columns == (0, 1)
-
-
-def test_an_empty_level_other_than_the_reference_loses_its_own_indicator():
-    crosstab = crosstab_of({(0, 0, 0), (2, 0, 0)})
-    assert design(crosstab, ("field",), slice(0, 2)).columns == (0, 2)
-
-
-def test_a_single_group_keeps_the_intercept_alone():
-    found = design(crosstab_of({(2, 1, 1)}), ("field", "sex"), slice(0, 1))
-    assert found.columns == (0,)
-    np.testing.assert_array_equal(found.matrix, [[1.0]])
-
-
 def test_a_stratums_design_sees_its_own_frame_rows_only():
     crosstab = crosstab_of({(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 0, 1)}, strata=("field",))
     second = design(crosstab, ("sex", "age"), crosstab.rows_of(1))

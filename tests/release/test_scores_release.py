@@ -127,14 +127,6 @@ def test_synthetic_values_are_the_references_own(workspace: Path, files: Path) -
     assert made["weight"].between(before["weight"].min(), before["weight"].max()).all()
 
 
-def test_the_tensor_gives_the_bounds(workspace: Path) -> None:
-    bounds = pd.read_parquet(workspace / "confidential" / "bounds.parquet").set_index("record")
-    tensor = dpdist.open_log_lik(workspace)["log_lik"].load()
-    real = tensor["record"] >= 0
-    largest = np.abs(tensor[..., real]).max(dim=("chain", "draw"))
-    np.testing.assert_allclose(bounds.loc[largest["record"], "record_bound"], largest, rtol=1e-8, atol=1e-10)
-
-
 def test_without_weights_nothing_is_promised_and_the_reference_still_serves(files: Path, tmp_path: Path) -> None:
     """A release's median of 12 cells is .6 ± .25: the mean of three is above 1 in 2 of 1,000 sets of draws."""
     medians = []
@@ -167,9 +159,6 @@ def changed(rows: pd.DataFrame, **columns: object) -> pd.DataFrame:
 BAD = {
     "weights that are equal": (lambda r: changed(r, weight=7.0), "the same for all records"),
     "one salary": (lambda r: changed(r, salary=5e4), "the same for all records"),
-    "a negative weight": (lambda r: changed(r, weight=r["weight"].where(r.index != 7, -1.0)), "negative weights"),
-    "a weight that is no number": (lambda r: changed(r, weight=r["weight"].where(r.index != 7)), "missing weights"),
-    "a salary that is no number": (lambda r: changed(r, salary=r["salary"].where(r.index != 7)), "missing values"),
     "a salary that is infinite": (lambda r: changed(r, salary=r["salary"].where(r.index != 7, np.inf)), "not finite"),
 }
 

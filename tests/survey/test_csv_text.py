@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -114,23 +113,6 @@ def test_lines_are_found_in_another_encoding_and_with_another_separator(tmp_path
     assert lines_of(path, {1, 2}, CsvFormat("utf-16", ";")) == {1: 3, 2: 4}
 
 
-def test_the_same_file_in_utf8_with_commas_is_read(job: Job, tmp_path: Path) -> None:
-    plain = written(tmp_path, (HEADER + ROWS).encode())
-    packed = tmp_path / "survey.csv.gz"
-    packed.write_bytes(gzip.compress(plain.read_bytes()))
-    assert [take_census(job, open_source(job, path)).crosstab.count.sum() for path in (plain, packed)] == [2, 2]
-
-
-@pytest.mark.parametrize("name", ["survey.xlsx", "survey.rds"])
-def test_a_kind_of_file_that_is_not_read_is_told_what_is(name: str, job: Job, tmp_path: Path) -> None:
-    with pytest.raises(DataError) as refused:
-        open_source(job, written(tmp_path, b"\x00\x01 not parquet", name))
-    (found,) = refused.value.problems
-    assert found.fault == f"files named .{name.partition('.')[2]} are not read"
-    assert "Parquet" in found.allowed
-    assert "CSV" in found.allowed
-
-
 def test_a_path_that_is_too_long_is_a_wrong_path(job: Job, tmp_path: Path) -> None:
     with pytest.raises(DataError) as refused:
         open_source(job, tmp_path / ("x" * 300 + ".csv"))
@@ -144,11 +126,6 @@ def test_the_line_of_a_record_counts_line_breaks_in_quotes_and_empty_lines(tmp_p
     lines = path.read_text().split("\n")
     found = lines_of(path, {0, 1, 2})
     assert [lines[found[row] - 1] for row in range(3)] == ['a,"one', "b,c,2", "d,e,3"]
-
-
-def test_a_record_is_named_by_its_line_in_csv(job: Job, tmp_path: Path) -> None:
-    found = problem(job, written(tmp_path, (HEADER + ROWS.replace("3.5", "-3.5")).encode()))
-    assert (found.fault, found.places) == ("negative values", ("line 4",))
 
 
 @pytest.mark.parametrize("weight", ["1e300", "1e-300"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpdist.core.errors import DataError, JobError
+from dpdist.core.errors import DataError
 from dpdist.job import Job
 from dpdist.survey import csv_file
 from dpdist.survey import source as sources
@@ -113,19 +112,6 @@ def test_usual_marks_of_a_missing_value_in_csv_are_missing(tmp_path: Path, missi
     assert together(CsvSource(path), ["a"]) == {"a": ["x", None]}
 
 
-def test_a_quoted_value_may_hold_commas_quotes_and_line_breaks(tmp_path: Path) -> None:
-    path = tmp_path / "quoted.csv"
-    path.write_text('a,b\n"x, ""y""\nz",1\n')
-    assert together(CsvSource(path), ["a"]) == {"a": ['x, "y"\nz']}
-
-
-def test_a_byte_order_mark_is_not_part_of_the_first_name(tmp_path: Path) -> None:
-    path = tmp_path / "windows.csv"
-    path.write_bytes(b"\xef\xbb\xbfa,b\r\nx,1\r\n")
-    assert list(CsvSource(path).columns) == ["a", "b"]
-    assert together(CsvSource(path), ["a", "b"]) == {"a": ["x"], "b": ["1"]}
-
-
 def test_the_number_of_rows_is_told_where_it_is_known(tmp_path: Path) -> None:
     assert open_source(make_job(path=str(write(tmp_path, "survey.parquet")))).rows == 100
     assert open_source(make_job(path=str(write(tmp_path, "survey.csv")))).rows is None
@@ -136,16 +122,6 @@ def test_a_path_given_to_the_run_comes_before_the_job(tmp_path: Path) -> None:
     path = write(tmp_path, "survey.parquet")
     for job in (make_job(path="nowhere.parquet"), make_job(simulate=SIMULATE), make_job()):
         assert open_source(job, path).name == str(path)
-
-
-def test_no_input_at_all_is_the_jobs_fault() -> None:
-    with pytest.raises(JobError, match="no input"):
-        open_source(make_job())
-
-
-def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere\.csv"):
-        open_source(make_job(path=str(tmp_path / "nowhere.csv")))
 
 
 def test_a_file_is_identified_by_its_content_alone(tmp_path: Path) -> None:
@@ -182,18 +158,6 @@ def test_a_parquet_file_of_no_or_one_record_can_be_read(tmp_path: Path, rows: in
     path = tmp_path / "small.parquet"
     pq.write_table(pa.Table.from_pandas(ROWS.iloc[:rows]), path)
     assert sum(b.num_rows for b in ParquetSource(path).batches(["sex"])) == ParquetSource(path).rows == rows
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda whole: b"\0\1 no gzip", lambda whole: whole[:60], lambda whole: whole[:40] + whole[60:]]
-)
-def test_a_damaged_file_of_compressed_csv_is_refused_by_name(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    """It is no gzip file, cut off, or damaged within. Control: the whole file."""
-    path = write(tmp_path, "survey.csv.gz")
-    together(open_source(make_job(path=str(path))), ["sex"])
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(DataError, match=r"survey\.csv\.gz(.|\n)*not a readable CSV file"):
-        together(open_source(make_job(path=str(path))), ["sex", "salary"])
 
 
 def test_an_error_in_a_file_does_not_quote_it(tmp_path: Path) -> None:
