@@ -156,19 +156,21 @@ def areas_of(fraction: float) -> Floats:
 
 class Reallocated(NamedTuple):
     """Over releases, under other sampling fractions of the same population: an area's count over what its number of records
-    lets expect, its error in published ones, and whether intervals hold what is expected, (figure, 1 + outcome).
+    lets expect, its error in published ones, and whether intervals hold what is expected, (figure, 1 + outcome), of all
+    figures and of the area's kinds.
     """
 
     ratio: Floats
     error: Floats
     covered: Floats
+    of_kinds: Floats
 
 
 def reallocated(
     areas: Floats, records: int, epsilon: float, releases: int, spread: float = 0.0, periods: int = 1
 ) -> Reallocated:
     """`spread` is that of logarithms of weights within strata; figures are those of the last of several `periods`."""
-    ratio, errors, covered = list[float](), list[float](), list[Floats]()
+    ratio, errors, covered, of_kinds = list[float](), list[float](), list[Floats](), list[Floats]()
     for seed in range(releases):
         weights = stratum_weights(seed, 0.3 if spread else 1.6)
         later = weights * (4_000 / records) / areas[:, None]
@@ -194,7 +196,9 @@ def reallocated(
         error = abs(of_areas.published.values[AREA, 0] - of_areas.truth[AREA, 0])
         errors.append(float(error / of_areas.published.errors[AREA, 0]))
         covered += [of_areas.covered(), of_crosses.covered()]
-    return Reallocated(np.array(ratio), np.array(errors), np.concatenate(covered))
+        here = np.unique(codes[:, :2], axis=0)[:, 0] == AREA
+        of_kinds.append(of_crosses.covered()[here[of_crosses.large]])
+    return Reallocated(np.array(ratio), np.array(errors), np.concatenate(covered), np.concatenate(of_kinds))
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3])
@@ -210,6 +214,19 @@ def test_weights_of_an_area_follow_its_sampling_fraction(
     assert np.median(np.abs(found.ratio - 1.0)) < most
     assert (found.error <= 2.0 * NOMINAL).all()
     assert (found.covered.mean(axis=0) >= 0.86).all()
+
+
+@pytest.mark.parametrize("fraction", [0.25, 4.0])
+def test_records_vary_with_the_weights_of_their_area(fraction: float) -> None:
+    """A quarter of its records have four times the weights, and weighted outcomes that vary four times as much."""
+    found = reallocated(areas_of(fraction), 4_000, 8.0, 6, 0.3).of_kinds
+    assert (found.mean(axis=0) >= 0.86).all()
+
+
+def test_kinds_of_an_area_err_more_than_published_if_records_vary_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control."""
+    monkeypatch.setattr(ResidualPrior, "spreading", lambda law, _: law)
+    assert reallocated(areas_of(0.25), 4_000, 8.0, 6, 0.3).of_kinds.mean(axis=0)[1] < 0.5
 
 
 def test_an_area_keeps_its_weights_where_numbers_tell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -684,13 +684,16 @@ class TableSystem:
             return rows, observed, errors, self.clipped(all_limits[1:], all_limits[0], calibrated)
 
         rows, observed, errors, clipped = observed_under(all_limits)
-        posterior = self.posterior(rows, observed, errors, calibration, clipped=clipped)
+        posterior, moved = self.posterior(rows, observed, errors, calibration, clipped=clipped), None
+        if self.changes.of_cells.nnz:
+            moved = self._moved(posterior.deviation(observed))
+            posterior = self.posterior(rows, observed, errors, calibration, clipped=clipped, moved=moved)
         # Without a reference and for secret numbers, slopes say what is clipped; what is counted is not clipped.
         if self.secret or self.alike or self.beyond is not None:
             return Reading(posterior.with_tails(observed), observed, all_limits)
         for step in range(2 * STEPS):
             if step == STEPS:
-                posterior = self.posterior(rows, observed, errors, calibration, clipped=clipped)
+                posterior = self.posterior(rows, observed, errors, calibration, clipped=clipped, moved=moved)
             all_limits, before = (
                 self._following(all_limits, calibrated, posterior.deviation(observed)[: len(self.count)]),
                 observed,
@@ -701,13 +704,17 @@ class TableSystem:
                 break
         return Reading(posterior.with_tails(observed), observed, all_limits)
 
+    def _moved(self, deviation: Floats) -> Prediction:
+        """The law by what sums show of deviations from the reference's prediction, (cell, 1 + outcome)."""
+        means = deviation[: len(self.count)] / self.count[:, None]
+        return self.prediction.shifted(means, self.lowest, self.highest)
+
     def _following(
         self, limits: Sequence[TableLimits], calibrated: Prediction, deviation: Floats
     ) -> tuple[TableLimits, ...]:
         """Limits of all measurements, with what they clip where the law has moved by sums, (cell, 1 + outcome)."""
         self._return_memory()
-        before, count = self.prediction, self.count[:, None]
-        law = before.shifted(deviation / count, self.lowest, self.highest)
+        before, count, law = self.prediction, self.count[:, None], self._moved(deviation)
         means, weight = before.means, law.means[:, :1]
         drift_sums = count * np.column_stack([weight - means[:, :1], weight * (law.means[:, 1:] - means[:, 1:])])
         everywhere, followed = np.zeros(len(self.reference.weight), dtype=np.int32), list[TableLimits]()
@@ -958,16 +965,20 @@ class TableSystem:
         calibration: CommonFactors | None = None,
         refined: Prediction | None = None,
         clipped: Matrix | None = None,
+        moved: Prediction | None = None,
     ) -> Posterior:
         """`calibration` is that of the first sums, by which z varies where numbers of records are secret. `refined` is the
         prediction by first measurements, if arguments are those of the second. `clipped` are factors of errors that rows
-        share.
+        share. `moved` is the law that sums show: records vary as it says in cells whose public numbers have changed.
         """
         prior = self.prior
         if refined is not None:
             return learned(self._prior_about(refined), rows, observed, errors, clipped, self.laplace)
         if calibration is not None and not self.secret:
             prior = prior.rescaled(self._factors_of_residuals(calibration.factors))
+        if moved is not None:
+            changed = np.diff(self.changes.of_cells.indptr)[:, None] > 0
+            prior = prior.spreading(np.where(changed, moved.spread, prior.spread[: len(self.codes)]))
         if calibration is not None and self.beyond is not None:
             spread = self._shown(self.limits(calibration)[1])
             prior = prior.spreading(np.maximum(prior.spread[: len(self.codes)], spread))
