@@ -16,9 +16,8 @@ from dpdist.job.families import (
     Program,
     Runtime,
     Sampler,
-    family_facts,
 )
-from dpdist.job.mechanism import Contradiction, JobView, MechanismSpec, Noisy, declared
+from dpdist.job.mechanism import Contradiction, JobView, MechanismSpec, Noisy, declared, family_facts
 from dpdist.job.presentation import FLAGS, Gate, Presentation, refuse_formats
 from dpdist.job.reference import Fit, Reference, SimulatedReference
 from dpdist.job.specs import SPECS, Former, Mechanism, spec_of, those

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,6 @@ from dpdist.core.plugins import FAMILIES as GROUP
 from dpdist.core.plugins import MemberName, Members
 from dpdist.core.records import Floats
 from dpdist.job.values import ExecutorName, Frozen, SamplerName, Synthesis, Toolchain, at_most, complete
-
-if TYPE_CHECKING:
-    from dpdist.job.mechanism import JobView
 
 
 class Prior(Frozen):
@@ -320,13 +317,6 @@ MODELS: Members[Any] = Members(GROUP, PLACES, _fault)
 """Classes of models by the family's name."""
 FamilyName = Annotated[str, MemberName("family", MODELS)]
 """The family of a job: one of `Family`, or a plug-in's."""
-
-
-def family_facts(job: JobView) -> FamilyFacts:
-    """The facts of a job's family, or of the statistics that its mechanism sums."""
-    if job.mechanism.statistics is None:
-        return facts_of(job.family)
-    return FamilyFacts("", Support("numbers"), False if job.mechanism.counts_records else None, False)
 
 
 def facts_of(family: str) -> FamilyFacts:

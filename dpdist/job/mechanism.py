@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from dpdist.core.errors import Problem
 from dpdist.job.budget import ReleaseBudget
 from dpdist.job.data import Column, Survey
-from dpdist.job.families import Model, Record, Sampler, samplers_of
+from dpdist.job.families import FamilyFacts, Model, Record, Sampler, Support, facts_of, samplers_of
 from dpdist.job.reference import Reference
 from dpdist.job.tables import Rake
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Fallback, Frozen, Guarantee, StatisticName
@@ -91,6 +91,13 @@ class Contradiction(NamedTuple):
 
     def problem(self, lines: Lines) -> Problem:
         return Problem(dotted(self.where), self.fault, self.allowed, self.remedy, 1, place(self.where, lines))
+
+
+def family_facts(job: JobView) -> FamilyFacts:
+    """The facts of a job's family, or of the statistics that its mechanism sums."""
+    if job.mechanism.statistics is None:
+        return facts_of(job.family)
+    return FamilyFacts("", Support("numbers"), False if job.mechanism.counts_records else None, False)
 
 
 def declared(job: JobView) -> tuple[str, ...]:

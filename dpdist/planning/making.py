@@ -16,7 +16,8 @@ from dpdist.core.this_process import container_memory, machine_memory
 from dpdist.estimation.estimators import stratum_sizes
 from dpdist.job import Job, refuse_formats
 from dpdist.job.checks.models import likelihood
-from dpdist.job.families import family_facts, parametric
+from dpdist.job.families import parametric
+from dpdist.job.mechanism import family_facts
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.lognormal.conjugate import SINGULAR

@@ -12,7 +12,8 @@ from dpdist.core.minisign import PublicKey
 from dpdist.estimation.donors import DONORS, HISTORY
 from dpdist.job import Job, budget_text
 from dpdist.job.data import in_words as merges_in_words
-from dpdist.job.families import facts_of, family_facts
+from dpdist.job.families import facts_of
+from dpdist.job.mechanism import family_facts
 from dpdist.mechanisms.parts import words_of
 from dpdist.models.protocol import OnDistributions
 from dpdist.privacy.adjacency import TRUST_MODEL, domain, headline, listed, neighbours, not_protected, protected, unit

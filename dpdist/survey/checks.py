@@ -17,7 +17,8 @@ from dpdist.core.records import Codes, Crosstab, Floats, Ints, Level
 from dpdist.estimation.estimators import Margin, NotMet, factors, margins_of
 from dpdist.job import Column, Job
 from dpdist.job.data import NOT_REPORTED, Keep, Recode, level_text
-from dpdist.job.families import families_for, family_facts
+from dpdist.job.families import families_for
+from dpdist.job.mechanism import family_facts
 from dpdist.survey.schema import (
     AS_NUMBERS,
     MISSING_VALUES,

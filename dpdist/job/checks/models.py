@@ -9,8 +9,8 @@ from math import ceil, isfinite
 import numpy as np
 
 from dpdist.job import LEAST_BUDGET, TOO_LITTLE, Column, Fit, Job, MechanismSpec, Prior, Runtime, Sampler, those
-from dpdist.job.families import FAMILIES, families_for, family_facts, parametric, samplers_of
-from dpdist.job.mechanism import Contradiction, declared, listed
+from dpdist.job.families import FAMILIES, families_for, parametric, samplers_of
+from dpdist.job.mechanism import Contradiction, declared, family_facts, listed
 
 
 def likelihood(job: Job) -> Iterator[Contradiction]:

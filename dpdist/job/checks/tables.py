@@ -11,8 +11,7 @@ from dpdist.core.records import TOTAL
 from dpdist.job import LEAST_BUDGET, Column, Job, Statistic, Table, those
 from dpdist.job.checks.models import several_outcomes
 from dpdist.job.data import label_of
-from dpdist.job.families import family_facts
-from dpdist.job.mechanism import Contradiction, listed, near_column
+from dpdist.job.mechanism import Contradiction, family_facts, listed, near_column
 from dpdist.job.presentation import ColumnText
 from dpdist.job.tables import MOST_TABLES, Rake
 from dpdist.job.yaml_lines import Where
