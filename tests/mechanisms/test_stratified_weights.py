@@ -201,7 +201,7 @@ def reallocated(
     return Reallocated(np.array(ratio), np.array(errors), np.concatenate(covered), np.concatenate(of_kinds))
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.3])
+@pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.long), 0.3])
 @pytest.mark.parametrize(
     ("fraction", "epsilon", "most"), [(2.0, 1.0, 0.2), (0.5, 1.0, 0.2), (0.25, 1.0, 0.5), (0.25, 8.0, 0.1)]
 )
@@ -252,7 +252,7 @@ def totals_of(published: Release, period: str) -> PeriodTotals:
     return system.totals(period, calibrated, of_tables, sums, first)
 
 
-@pytest.mark.parametrize("periods", [2, 3])
+@pytest.mark.parametrize("periods", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_the_next_periods_keep_an_areas_weights(periods: int) -> None:
     """Public numbers change before the first period and stay: later ones have no change to see."""
     found = reallocated(areas_of(0.25), 4_000, 8.0, 3, 0.3, periods=periods)
@@ -314,14 +314,14 @@ def test_rows_show_of_base_cells_what_limits_leave_of_them() -> None:
     assert row_values(rows, z) == pytest.approx(np.concatenate(expected))
 
 
-@pytest.mark.parametrize("records", [1_000, 16_000])
+@pytest.mark.parametrize("records", [1_000, pytest.param(16_000, marks=pytest.mark.long)])
 def test_a_sample_of_another_size_whose_large_records_are_counted(records: int) -> None:
     """Under large budgets limits are widened, and spreads go with limits."""
     assert (reallocated(np.ones(AREAS), records, 1e4, 3, 0.3).covered.mean(axis=0) >= 0.83).all()
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3])
-@pytest.mark.parametrize("records", [1_000, 16_000])
+@pytest.mark.parametrize("records", [1_000, pytest.param(16_000, marks=pytest.mark.long)])
 def test_a_sample_of_another_size_of_the_same_population(records: int, spread: float) -> None:
     """All weights are four times as large, or a quarter: what records vary by goes with them."""
     found = reallocated(np.ones(AREAS), records, 1.0, 4, spread)
