@@ -84,14 +84,14 @@ def test_a_run_that_dies_at_any_change_is_ended_by_the_same_command(release: Rel
 
 
 def test_a_run_that_dies_while_a_verdict_decides_is_ended_by_the_same_command(tmp_path: Path, dpdist: Server) -> None:
-    """Without a replay, which is never held: at some of the last changes, among them the move to the public folder."""
+    """Without a replay, which is never held: at some of the last changes, among them the move to the public folder. The same
+    keys decide how many changes a run makes."""
     survey, peace = Survey(tmp_path, (150, 40, 60), draws=100, publish="unless_refused"), tmp_path / "peace"
     assert dpdist(*arguments(survey.job(), peace), same_keys=True).code == 0
     changes, wrong, seen = dpdist.changes, [], set()
     for death in range(changes - 45, changes, 6):
         workspace = tmp_path / str(death)
-        if dpdist(*arguments(survey.job(), workspace), die_at=death).code != -9:
-            continue
+        assert dpdist(*arguments(survey.job(), workspace), die_at=death, same_keys=True).code == -9
         seen.add((workspace / "held").exists())
         ended = dpdist(*arguments(survey.job(), workspace))
         if ended.code != 0 or inventory(workspace) != inventory(peace):
