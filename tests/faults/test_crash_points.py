@@ -84,8 +84,8 @@ def test_a_run_that_dies_at_any_change_is_ended_by_the_same_command(release: Rel
 
 
 def test_a_run_that_dies_while_a_verdict_decides_is_ended_by_the_same_command(tmp_path: Path, dpdist: Server) -> None:
-    """Without a replay, which is never held: at some of the last changes, among them the move to the public folder. The same
-    keys decide how many changes a run makes."""
+    """Without a replay, which is never held: at some of the last changes, among them the move to the public folder. Keys
+    decide how many changes a run makes: they are the same in all."""
     survey, peace = Survey(tmp_path, (150, 40, 60), draws=100, publish="unless_refused"), tmp_path / "peace"
     assert dpdist(*arguments(survey.job(), peace), same_keys=True).code == 0
     changes, wrong, seen = dpdist.changes, [], set()
