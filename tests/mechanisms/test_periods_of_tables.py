@@ -114,11 +114,8 @@ def in_order(first: Estimated, errors: Floats) -> Floats:
 
 def walking(prior: ResidualPrior, last: Estimated, first: Estimated) -> ResidualPrior:
     """The law with the smaller of both drifts since the reference in the first period, and none after it."""
-    sizes = [np.array(one.posterior.prior.drift[-1]) for one in (last, first)]
-    smaller = np.minimum(*sizes)
-    drift = type(last.posterior.prior.drift[-1])(*map(tuple, smaller.tolist()))
-    none = type(drift)((0.0, 0.0), (0.0, 0.0))
-    return replace(prior, drift=(drift, none))
+    smaller = np.minimum(*(one.posterior.prior.drift[-1] for one in (last, first)))
+    return replace(prior, drift=(smaller, np.zeros_like(smaller)))
 
 
 def test_releases_of_other_histories_share_no_error() -> None:

@@ -30,7 +30,7 @@ from dpdist.mechanisms.tables import (
 from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, solved
 from dpdist.mechanisms.tables.drift_sizes import learned
 from dpdist.mechanisms.tables.posterior import Posterior
-from dpdist.mechanisms.tables.residual_prior import ResidualPrior, prior_variances
+from dpdist.mechanisms.tables.residual_prior import OF_CELLS, ResidualPrior, prior_variances
 from dpdist.mechanisms.tables.rows import stacked
 from dpdist.mechanisms.tables.system import CommonFactors
 from dpdist.runtime.executors import executor
@@ -224,7 +224,7 @@ def test_drift_is_learned_alike_from_some_of_the_sums(monkeypatch: pytest.Monkey
         found = []
         for most in (10_000, 50):
             monkeypatch.setattr(drift_sizes, "MOST_OF_DRIFT", most)
-            found.append(learned(dense.prior, dense.rows, values, dense.noise).prior.drift[-1].cells[0])
+            found.append(learned(dense.prior, dense.rows, values, dense.noise).prior.drift[-1][OF_CELLS, 0])
         drifts.append(found)
     every, some = np.log(np.array(drifts)).T
     assert np.abs(some - every).mean() <= 0.3
@@ -236,11 +236,11 @@ def test_levels_and_cells_of_most_records_drift(monkeypatch: pytest.MonkeyPatch)
     dense = posterior_of(0, 4.0)
     expected, size, sizes = dense.prior.prediction, dense.prior.size, dense.prior.sizes
     cells = [np.arange(len(size)), np.arange(len(size)) % 3]
-    assert ResidualPrior.of(expected, sizes, [], cells).terms.shape[1] == len(size) + 3
+    assert ResidualPrior.of(expected, sizes, [], cells).terms.shape[1] == 1 + len(size) + 3
     monkeypatch.setattr(residual_prior, "MOST_TERMS", 10)
     terms = ResidualPrior.of(expected, sizes, [], cells).terms
     held = np.sort(np.concatenate([size, np.bincount(cells[1], weights=size)]))[::-1]
-    assert np.sort(terms.T @ size)[::-1][:10] == pytest.approx(held[:10])
+    assert np.sort(terms.T @ size)[::-1][:11] == pytest.approx([size.sum(), *held[:10]])
     assert terms.shape[1] < 20
 
 

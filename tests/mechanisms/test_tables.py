@@ -25,7 +25,6 @@ from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.prediction import Prediction, predict
 from dpdist.mechanisms.tables.random_effects import cell_index
-from dpdist.mechanisms.tables.residual_prior import Drift
 from dpdist.mechanisms.tables.rows import rows_of
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.system import CommonFactors, TableSystem
@@ -274,7 +273,8 @@ def small() -> tuple[Posterior, list[scipy.sparse.csr_array]]:
     calibrated, of_each = system.limits(CommonFactors(np.array([1.02, 0.97]), 0.05))
     sums = [np.zeros((len(one.size), 2)) for one in (system.first, *of_each)]
     rows, _, errors = system.observed(calibrated, of_each, sums)
-    prior = system.prior.moving(Drift((0.01, 0.03), (0.05, 0.02)))
+    drift = np.random.default_rng(1).uniform(0.01, 0.05, (system.prior.families_of_drift, 2))
+    prior = system.prior.moving(drift)
     identity = scipy.sparse.eye_array(len(system.count)).tocsr()
     none = scipy.sparse.csr_array(identity.shape)
     every = [scipy.sparse.vstack(pair).tocsr() for pair in ((identity, none), (none, identity))]

@@ -464,7 +464,7 @@ class ResidualCells(PublicModel):
             size = np.maximum(np.rint(count / weight), 1.0)
         values = {"means": np.column_stack([count / size, np.clip(mean, low, high)]), "noisy": noisy}
         values["limits"] = self._sizes_of(self._limits_in_turn(system, noisy))
-        values["drift"] = np.array(posterior.prior.drift[-1])
+        values["drift"] = posterior.prior.drift[-1]
         values["parts"] = np.array([float(part * PART_STEPS) for part in self.parts(system)])
         values |= {"size": size} if self.secret else {}
         values |= {"counts": self.counts} if self.counts is not None else {}

@@ -10,16 +10,17 @@ import scipy
 
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.tables.posterior import Posterior, errors_of, squares_of
-from dpdist.mechanisms.tables.residual_prior import Drift, ResidualPrior
+from dpdist.mechanisms.tables.residual_prior import OF_ALL, OF_CELLS, ResidualPrior
 from dpdist.mechanisms.tables.rows import Matrix, Rows
 
 DRIFTS = {0.0005: 0.3, 0.002: 0.25, 0.006: 0.2, 0.02: 0.15, 0.05: 0.08, 0.12: 0.018, 0.3: 0.0018, 0.9: 0.0002}
-"""Relative sizes of drift of levels and cells, with their probabilities before the measurement."""
-COMMON_DRIFTS = {0.001: 0.4, 0.003: 0.2, 0.01: 0.2, 0.03: 0.15, 0.1: 0.045, 0.3: 0.0048, 0.9: 0.0002}
-"""Relative sizes of drift that all cells have in common, with their probabilities."""
-USUAL_DRIFT = 0.05
-"""Size of drift above which sizes are likelier for errors, as between years of public files, than for estimates, which
-lose by a drift that is not there: in proportion."""
+"""Relative sizes of drift of tables' cells, with their probabilities before the measurement."""
+LEVEL_DRIFTS = {0.0005: 0.15, 0.002: 0.15, 0.006: 0.2, 0.02: 0.25, 0.05: 0.15, 0.12: 0.075, 0.3: 0.022, 0.9: 0.003}
+"""The same of a column's levels, somewhat smaller than between years of public files, where a quarter exceed .05 and a
+tenth .12: a reference may be nearer.
+"""
+COMMON_DRIFTS = {0.001: 0.25, 0.003: 0.15, 0.01: 0.2, 0.03: 0.2, 0.1: 0.15, 0.3: 0.045, 0.9: 0.005}
+"""The same of drift that all cells have in common, of which half exceed .04 between years of public files."""
 GROWTH, STABLE = 0.01, 0.1
 """Probability that a file of a secret number of records has grown by what its first sums show, and not drifted alone; and
 that weights have changed by as much as a public number of records, because the population has not."""
@@ -29,6 +30,8 @@ SWEEPS = 2
 """Number of times that every size of drift is learned given the others."""
 MOST_OF_DRIFT = 1_000
 """Largest number of sums from which sizes of drift are learned: those in which a drift shows most."""
+FEW_TERMS = 0.25
+"""Number of terms relative to sums up to which all sizes of their drift have one factorisation of the sums' covariance."""
 MOST_FAR = 16
 """Largest number of rows that may have far Laplace noise while drift is learned."""
 
@@ -40,50 +43,50 @@ def learned(
     noise: Floats,
     clipped: Matrix | None = None,
     laplace: bool = False,
+    near: Posterior | None = None,
 ) -> Posterior:
     """The posterior with drift of typical sizes: geometric means of their laws, each given the others.
 
-    A size of the largest likelihood would follow the noise where that hides any drift.
+    A size of the largest likelihood would follow the noise where that hides any drift. `near` is a posterior given
+    nearly the same sums, if one is known.
     """
     likelihoods = _Likelihoods.of(prior, rows, observed, noise, clipped, laplace)
-    sizes = [_typical(list(law), list(law.values())) for law in likelihoods.laws]
-    for _ in range(SWEEPS):
-        # Common drift first: it would otherwise be taken for that of all levels.
-        for j in reversed(range(len(sizes))):
-            sizes[j] = _typical(*likelihoods.weights(j, sizes))
-    laws = [likelihoods.weights(j, sizes) for j in range(len(sizes))]
-    errors = [_covering(grid, weight * np.hypot(1.0, grid / USUAL_DRIFT)) for grid, weight in laws]
-    shrinking, erring = (
-        Drift(tuple(values[: prior.coordinates]), tuple(values[prior.coordinates :])) for values in (sizes, errors)
-    )
-    return Posterior(prior.moving(shrinking), rows, noise, clipped, prior.moving(erring), laplace)
+    sizes = likelihoods.usual if near is None else near.prior.drift[-1].copy()
+    errors = np.empty_like(sizes)
+    for _ in range(SWEEPS if near is None else 1):
+        # Drift of all cells first: it would otherwise be taken for that of all levels.
+        for size in likelihoods.laws:
+            grid, weight = likelihoods.weights(size, sizes)
+            sizes[size], errors[size] = _typical(grid, weight), _covering(grid, weight)
+    return Posterior(prior.moving(sizes), rows, noise, clipped, prior.moving(errors), laplace)
 
 
-def mean_square_drift(posterior: Posterior, observed: Floats) -> Drift:
-    """Root mean square sizes of drift in a period, each given typical sizes of the others.
+def mean_square_drift(posterior: Posterior, observed: Floats) -> Floats:
+    """Root mean square sizes of drift in a period, (family, coordinate), each given typical sizes of the others.
 
     Where noise hides a drift, it may be many times as large as a typical one. A change between periods errs by it.
     """
     prior = posterior.prior
     likelihoods = _Likelihoods.of(prior, posterior.rows, observed, posterior.noise, posterior.clipped, posterior.laplace)
-    sizes = [*prior.drift[-1].cells, *prior.drift[-1].common]
-    squares = list[float]()
-    for j in range(len(sizes)):
-        grid, weight = likelihoods.weights(j, sizes)
-        squares.append(float(np.sqrt(np.average(grid**2, weights=weight))))
-    return Drift(tuple(squares[: prior.coordinates]), tuple(squares[prior.coordinates :]))
+    squares = np.empty_like(prior.drift[-1])
+    for size in likelihoods.laws:
+        grid, weight = likelihoods.weights(size, prior.drift[-1])
+        squares[size] = np.average(grid**2, weights=weight)
+    return np.sqrt(squares)
 
 
 class _Likelihoods(NamedTuple):
-    """Likelihoods of sizes of drift in a period: of cells by coordinate, then of all cells together."""
+    """Likelihoods of sizes of drift in a period, by family of terms and coordinate."""
 
-    laws: list[dict[float, float]]
+    laws: dict[tuple[int, int], dict[float, float]]
+    """Sizes with their probabilities before the measurement."""
     values: Floats
     plain: Floats
     """Covariance of observed sums without this drift."""
-    parts: list[Floats]
-    """What drift of size 1 adds to it."""
-    common: list[Floats]
+    factors: dict[tuple[int, int], Floats]
+    """What drift of size 1 adds to sums, (row, term), where terms are few."""
+    parts: dict[tuple[int, int], Floats]
+    """What it adds to their covariance."""
     far: Floats
     """Rows of Laplace noise that may be far out, in standard deviations of noise, (row, far one)."""
 
@@ -102,34 +105,46 @@ class _Likelihoods(NamedTuple):
         plain = prior.covariance(selected_rows, selected_rows) + errors_of(
             noise[selection], None if clipped is None else clipped[selection]
         )
-        periods = list(enumerate(prior.since, start=1))
-        levels = [
-            sum(since * squared(prior.drifts(selected_rows, j, period)) for period, since in periods) for j in numbers
-        ]
-        common = [
-            np.column_stack([np.sqrt(since) * prior.common_drift(selected_rows, j, k) for k, since in periods])
-            for j in numbers
-        ]
-        laws = [DRIFTS] * prior.coordinates + [COMMON_DRIFTS] * prior.coordinates
+        families = OF_ALL, *range(OF_CELLS + 1, prior.families_of_drift), OF_CELLS
+        of_families = {OF_ALL: COMMON_DRIFTS, OF_CELLS: DRIFTS}
+        laws = {(family, j): of_families.get(family, LEVEL_DRIFTS) for family in families for j in numbers[::-1]}
         if prior.sizes.secret:
-            laws[prior.coordinates] = COMMON_DRIFTS | {max(abs(1.0 - 1.0 / prior.growth), min(COMMON_DRIFTS)): GROWTH}
+            laws[OF_ALL, 0] = COMMON_DRIFTS | {max(abs(1.0 - 1.0 / prior.growth), min(COMMON_DRIFTS)): GROWTH}
         elif prior.resized:
-            laws[prior.coordinates] = COMMON_DRIFTS | {abs(prior.resized): STABLE}
-        parts = levels + [squared(part) for part in common]
+            laws[OF_ALL, 0] = COMMON_DRIFTS | {abs(prior.resized): STABLE}
+        factors, parts = dict[tuple[int, int], Floats](), dict[tuple[int, int], Floats]()
+        for family, j in laws:
+            of_periods = [
+                np.sqrt(since) * prior.drifts(selected_rows, j, period, family)
+                for period, since in enumerate(prior.since, start=1)
+            ]
+            factor = np.concatenate(of_periods, axis=1)
+            parts[family, j] = squared(factor)
+            if factor.shape[1] <= FEW_TERMS * len(values):
+                factors[family, j] = factor
         deviation = np.sqrt(np.maximum(laplace * (noise - squares_of(clipped))[selection], 0.0))
-        far = _far_rows(plain, [plain + sum(parts)] if deviation.any() else [], values, deviation)
-        return cls(laws, values, plain, parts, common, scipy.sparse.diags_array(deviation).tocsc()[:, far].toarray())
+        far = _far_rows(plain, [plain + sum(parts.values())] if deviation.any() else [], values, deviation)
+        of_far = scipy.sparse.diags_array(deviation).tocsc()[:, far].toarray()
+        return cls(laws, values, plain, factors, parts, of_far)
 
-    def weights(self, j: int, sizes: Sequence[float]) -> tuple[Floats, Floats]:
+    @property
+    def usual(self) -> Floats:
+        """Typical sizes before the measurement, (family, coordinate)."""
+        sizes = np.empty(np.max(list(self.laws), axis=0) + 1)
+        for size, law in self.laws.items():
+            sizes[size] = _typical(np.array(list(law)), np.array(list(law.values())))
+        return sizes
+
+    def weights(self, size: tuple[int, int], sizes: Floats) -> tuple[Floats, Floats]:
         """Sizes of one drift with their probabilities, up to a factor, given the sizes of the others."""
-        covariance = self.plain + sum(sizes[k] ** 2 * part for k, part in enumerate(self.parts) if k != j)
-        grid, coordinates = np.array(list(self.laws[j])), len(self.common)
-        if j < coordinates:
-            each = (_log_likelihoods(covariance + tau**2 * self.parts[j], self.values, self.far) for tau in grid)
+        covariance = self.plain + sum(sizes[other] ** 2 * part for other, part in self.parts.items() if other != size)
+        grid = np.array(list(self.laws[size]))
+        if size not in self.factors:
+            each = (_log_likelihoods(covariance + tau**2 * self.parts[size], self.values, self.far) for tau in grid)
             logs = np.concatenate(list(each))
         else:
-            logs = _log_likelihoods(covariance, self.values, self.far, self.common[j - coordinates], grid**2)
-        return grid, np.exp(logs - logs.max()) * np.array(list(self.laws[j].values()))
+            logs = _log_likelihoods(covariance, self.values, self.far, self.factors[size], grid**2)
+        return grid, np.exp(logs - logs.max()) * np.array(list(self.laws[size].values()))
 
 
 def squared(factors: Floats) -> Floats:
@@ -151,7 +166,7 @@ def _far_rows(plain: Floats, alternatives: Sequence[Floats], values: Floats, dev
     return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *rows]))
 
 
-def _typical(sizes: Sequence[float] | Floats, weight: Sequence[float] | Floats) -> float:
+def _typical(sizes: Floats, weight: Floats) -> float:
     """The geometric mean of sizes of drift. A mean of squares would follow noise that could hide a large drift."""
     return float(np.exp(np.average(np.log(sizes), weights=weight)))
 
@@ -166,17 +181,19 @@ def _covering(sizes: Floats, weight: Floats) -> float:
 def _signal(prior: ResidualPrior, rows: Rows) -> Floats:
     """Squared sums that a relative drift of 1 in every period adds to rows, (row,)."""
     periods = range(1, 1 + len(prior.since))
-    return np.asarray(sum(prior.common_drift(rows, j, k) ** 2 for j in range(prior.coordinates) for k in periods))
+    return sum(
+        (prior.drifts(rows, j, k, OF_ALL)[:, 0] ** 2 for j in range(prior.coordinates) for k in periods), np.zeros(())
+    )
 
 
 def _log_likelihoods(
-    covariance: Floats, observed: Floats, far: Floats, common: Floats | None = None, sizes: Floats | None = None
+    covariance: Floats, observed: Floats, far: Floats, factors: Floats | None = None, sizes: Floats | None = None
 ) -> Floats:
-    """Log likelihoods of a covariance, or of it with each of the `sizes` times the squares of `common` (row, vector), with
+    """Log likelihoods of a covariance, or of it with each of the `sizes` times the squares of `factors` (row, term), with
     Laplace noise in `far` rows (row, far one).
     """
     root = scipy.linalg.cholesky(covariance, lower=True, check_finite=False)
-    vectors = np.zeros((len(observed), 0)) if common is None else common
+    vectors = np.zeros((len(observed), 0)) if factors is None else factors
     sides = np.column_stack([observed, vectors, far])
     fit = scipy.linalg.solve_triangular(root, sides, lower=True, check_finite=False)
     values, vectors, far = np.split(fit, [1, 1 + vectors.shape[1]], axis=1)

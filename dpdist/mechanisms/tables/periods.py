@@ -31,7 +31,7 @@ import numpy as np
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables.posterior import Posterior
-from dpdist.mechanisms.tables.residual_prior import Drift, ResidualPrior
+from dpdist.mechanisms.tables.residual_prior import ResidualPrior
 
 
 class Estimated(NamedTuple):
@@ -40,8 +40,8 @@ class Estimated(NamedTuple):
     posterior: Posterior
     history: tuple[PeriodTotals, ...]
     totals: PeriodTotals
-    drift: Drift
-    """Root mean square sizes of drift since the period before."""
+    drift: Floats
+    """Root mean square sizes of drift since the period before, (family, coordinate)."""
 
 
 class ErrorsOfTwo(NamedTuple):
@@ -92,7 +92,7 @@ def errors_of_two(
     ends = np.cumsum([number, *(len(totals.count) for totals in periods)])
     places = {totals.period: np.arange(*ends[k : k + 2]) for k, totals in enumerate(periods)}
     last, place = later.drift, len(earlier.history)
-    common = earlier.drift if chained else _smaller(later.posterior.prior.drift[-1], earlier.posterior.prior.drift[-1])
+    common = earlier.drift if chained else np.minimum(later.posterior.prior.drift[-1], earlier.posterior.prior.drift[-1])
     drift = list(prior.moving(later.posterior.prior.drift[-1]).drift)
     drift[place], drift[-1] = common, last if chained else _less(last, common)
     prior = replace(prior, drift=tuple(drift))
@@ -133,24 +133,15 @@ def rescaled_as(prior: ResidualPrior, later: Estimated, earlier: Estimated) -> R
     return replace(prior, factor=factor)
 
 
-def _smaller(drift: Drift, other: Drift) -> Drift:
-    return Drift(*map(tuple, np.minimum(np.array(drift), np.array(other)).tolist()))
+def _less(drift: Floats, common: Floats) -> Floats:
+    return np.sqrt(np.maximum(drift**2 - common**2, 0.0))
 
 
-def _less(drift: Drift, common: Drift) -> Drift:
-    rest = np.sqrt(np.maximum(np.array(drift) ** 2 - np.array(common) ** 2, 0.0))
-    return Drift(*map(tuple, rest.tolist()))
-
-
-def _drifted(prior: ResidualPrior, drift: Drift, draws: int, rng: np.random.Generator) -> Floats:
+def _drifted(prior: ResidualPrior, drift: Floats, draws: int, rng: np.random.Generator) -> Floats:
     """Draws of drift of these sizes in the last period of a release, of the file's cells, (cell, 1 + outcome, draw)."""
-    cells, last = len(prior.size), len(prior.since)
-    first = cells if prior.earlier is None else int((prior.earlier.period == last).sum())
-    columns = []
-    for j, (tau, common) in enumerate(zip(*drift, strict=True)):
-        of_terms = prior.combinations @ (prior.terms @ (tau * rng.standard_normal((prior.terms.shape[1], draws))))
-        columns.append(prior.reached(j, last)[:, None] * (of_terms + common * rng.standard_normal(draws)))
-    return np.stack(columns, axis=1)[:first]
+    last = len(prior.since)
+    columns = [prior.drifted(j, last, sizes[prior.families], draws, rng) for j, sizes in enumerate(drift.T)]
+    return np.stack(columns, axis=1)[: prior.cells_of_file]
 
 
 def _noise(totals: PeriodTotals, posterior: Posterior, draws: int, rng: np.random.Generator) -> Floats:

@@ -175,13 +175,10 @@ class Posterior:
         variance = np.zeros(rows[0].shape[0])
         if self.erring is None:
             return variance
-        for (period, j, *typical), (*_, tau, common) in zip(self.prior.moves, self.erring.moves, strict=True):
-            more = np.maximum(np.square([tau, common]) - np.square(typical), 0.0)
-            for drift, extra in ((self.prior.drifts, more[0]), (self.prior.common_drift, more[1])):
-                of_estimates, of_sums = (
-                    drift(matrices, j, period).reshape(matrices[0].shape[0], -1) for matrices in (rows, self.rows)
-                )
-                variance += extra * ((of_estimates - gain.T @ of_sums) ** 2).sum(axis=1)
+        for (period, j, typical), (*_, sizes) in zip(self.prior.moves, self.erring.moves, strict=True):
+            more = np.maximum(sizes**2 - typical**2, 0.0)
+            of_estimates, of_sums = (self.prior.drifts(matrices, j, period) for matrices in (rows, self.rows))
+            variance += (of_estimates - gain.T @ of_sums) ** 2 @ more
         return variance
 
     def draws(self, number: int) -> int:

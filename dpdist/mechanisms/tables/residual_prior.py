@@ -23,11 +23,8 @@ MOST_TERMS = 6_000
 """Largest number of levels and tables' cells that drift on their own: those of most records."""
 
 
-class Drift(NamedTuple):
-    """Relative sizes of one period's drift by coordinate: of levels and tables' cells, and of all cells together."""
-
-    cells: tuple[float, ...]
-    common: tuple[float, ...]
+OF_ALL, OF_CELLS = 0, 1
+"""Families of drift's terms: of all cells together, and of tables' cells. Levels of columns follow."""
 
 
 class PeriodCells(NamedTuple):
@@ -47,7 +44,10 @@ class PeriodCells(NamedTuple):
 
 @dataclass(frozen=True)
 class ResidualPrior:
-    """Law of z before the measurement. `terms` (cross, term) are drift's terms.
+    """Law of z before the measurement.
+
+    `terms` (cross, term) are drift's terms, and `families` (term,) those with one size of drift: all cells together,
+    tables' cells, then the levels of every column.
 
     z_0 of a secret number of records is Σ w − n̂ m_w, with the predicted number n̂. Its variance has that of the number
     times m_w², and errors of n̂ times m_w. Cells are crosses of columns, unless there are earlier periods.
@@ -56,12 +56,13 @@ class ResidualPrior:
     prediction: Prediction
     sizes: Sizes
     terms: scipy.sparse.csr_array
+    families: Ints
     weight: float | Floats = 1.0
     """Factor of weights since the reference where numbers of records are secret, one or (cell,); `size` is times it."""
     growth: float = 1.0
     """The file's count over the reference's, as the first sums show it, where numbers of records are secret."""
-    drift: tuple[Drift, ...] = ()
-    """Drift of every period, if it is known: since the totals before it."""
+    drift: tuple[Floats, ...] = ()
+    """Relative sizes of every period's drift since the totals before it, (family, coordinate), if they are known."""
     changed: Loadings | None = None
     """What changes of public numbers of records let expect of the file's weights, in sums, (cell, change)."""
     resized: float = 0.0
@@ -76,26 +77,26 @@ class ResidualPrior:
         base, indices = np.arange(len(sizes.count), dtype=np.int32), (*levels, *cells)
         sums = [np.bincount(index, weights=sizes.count) for index in indices]
         least = np.sort(np.concatenate([np.zeros(1), *sums]))[-MOST_TERMS:][0]
-        blocks = [scipy.sparse.csr_array((len(base), 0))]
-        for index, records in zip(indices, sums, strict=True):
-            terms = np.flatnonzero(records >= least)
+        blocks, families = [scipy.sparse.csr_array(np.ones((len(base), 1)))], [np.zeros(1, dtype=np.int64)]
+        for number, (index, records) in enumerate(zip(indices, sums, strict=True), start=OF_CELLS + 1):
+            terms = np.union1d(np.flatnonzero(records >= least), records.argmax())
             place = np.full(len(records), -1, dtype=np.int32)
             place[terms] = np.arange(len(terms))
             members = base[place[index] >= 0]
             block = (np.ones(len(members)), (members, place[index[members]]))
             blocks.append(scipy.sparse.csr_array(block, shape=(len(base), len(terms))))
-        return cls(prediction, sizes, scipy.sparse.hstack(blocks).tocsr())
+            families.append(np.full(len(terms), OF_CELLS if number > OF_CELLS + len(levels) else number))
+        return cls(prediction, sizes, scipy.sparse.hstack(blocks).tocsr(), np.concatenate(families))
 
     def drifting(self, cells: float, common: float) -> ResidualPrior:
-        """This law with drift of these sizes in every coordinate."""
-        return self.moving(Drift((cells,) * self.coordinates, (common,) * self.coordinates))
+        """This law with drift of these sizes in every coordinate: of levels and cells, and of all cells together."""
+        sizes = np.full((self.families_of_drift, self.coordinates), cells)
+        sizes[OF_ALL] = common
+        return self.moving(sizes)
 
-    def moving(self, drift: Drift) -> ResidualPrior:
-        """This law with this drift in one period, and so much more since totals of several periods before."""
-        drifts = (
-            Drift(*(tuple(root * size for size in sizes) for sizes in drift)) for root in np.sqrt(self.since).tolist()
-        )
-        return replace(self, drift=tuple(drifts))
+    def moving(self, drift: Floats) -> ResidualPrior:
+        """This law with drift of these sizes in one period, and so much more since totals of several periods before."""
+        return replace(self, drift=tuple(root * drift for root in np.sqrt(self.since)))
 
     def spreading(self, spread: Floats) -> ResidualPrior:
         """This law with other standard deviations of a record's residuals in the file's cells, (cell, 1 + outcome)."""
@@ -222,14 +223,15 @@ class ResidualPrior:
             (np.ones(len(self.size)), self.records.indices, self.records.indptr), self.records.shape
         )
 
-    def drifts(self, rows: Rows, j: int, period: int) -> Floats:
-        """Rows of a coordinate's drift of size 1 in a period, (row, term)."""
-        reached = scipy.sparse.diags_array(self.reached(j, period))
-        return np.asarray((rows[j] @ reached @ self.combinations @ self.terms).toarray())
+    @property
+    def families_of_drift(self) -> int:
+        return int(self.families.max()) + 1
 
-    def common_drift(self, rows: Rows, j: int, period: int) -> Floats:
-        """Rows of a coordinate's common drift of size 1 in a period, (row,)."""
-        return np.asarray(rows[j] @ self.reached(j, period))
+    def drifts(self, rows: Rows, j: int, period: int, family: int | None = None) -> Floats:
+        """Rows of a coordinate's drift of size 1 in a period, (row, term), of all terms or of one family's."""
+        reached = scipy.sparse.diags_array(self.reached(j, period))
+        terms = self.terms if family is None else self.terms[:, np.flatnonzero(self.families == family)]
+        return np.asarray((rows[j] @ reached @ self.combinations @ terms).toarray())
 
     def covariance(self, left: Rows, right: Rows) -> Floats:
         """Covariance of rows without drift, (left, right)."""
@@ -241,12 +243,12 @@ class ResidualPrior:
         return covariance
 
     @property
-    def moves(self) -> list[tuple[int, int, float, float]]:
-        """Period, coordinate, and sizes of drift of cells and of all cells together."""
+    def moves(self) -> list[tuple[int, int, Floats]]:
+        """Period, coordinate, and sizes of drift, (term,)."""
         return [
-            (period, j, tau, common)
+            (period, j, sizes[self.families])
             for period, drift in enumerate(self.drift, start=1)
-            for j, (tau, common) in enumerate(zip(*drift, strict=True))
+            for j, sizes in enumerate(drift.T)
         ]
 
     @property
@@ -256,11 +258,8 @@ class ResidualPrior:
 
     def with_drift(self, left: Rows, right: Rows) -> Floats:
         covariance = self.covariance(left, right)
-        for period, j, tau, common in self.moves:
-            if tau:
-                covariance += tau**2 * (self.drifts(left, j, period) @ self.drifts(right, j, period).T)
-            if common:
-                covariance += common**2 * np.outer(self.common_drift(left, j, period), self.common_drift(right, j, period))
+        for period, j, sizes in self.moves:
+            covariance += (self.drifts(left, j, period) * sizes**2) @ self.drifts(right, j, period).T
         return covariance
 
     def spread_out(self, rows: Rows, values: Floats) -> Floats:
@@ -277,12 +276,16 @@ class ResidualPrior:
             if sampling:
                 value = value + sum(_scaled(self.diagonal(j, k), onto[k]) for k in range(self.coordinates))
             columns.append(value + self.alone[j] @ (self.alone[j].T @ onto[j]))
-        for period, j, tau, common in self.moves:
+        for period, j, sizes in self.moves:
             reached = self.reached(j, period)
-            of_terms = self.terms @ (self.terms.T @ (self.combinations.T @ _scaled(reached, onto[j])))
-            columns[j] = columns[j] + tau**2 * _scaled(reached, self.combinations @ of_terms)
-            columns[j] = columns[j] + common**2 * np.multiply.outer(reached, reached @ onto[j])
+            of_terms = _scaled(sizes**2, self.terms.T @ (self.combinations.T @ _scaled(reached, onto[j])))
+            columns[j] = columns[j] + _scaled(reached, self.combinations @ (self.terms @ of_terms))
         return _beside(columns)
+
+    def drifted(self, j: int, period: int, sizes: Floats, number: int, rng: np.random.Generator) -> Floats:
+        """Draws of a coordinate's drift of these sizes (term,) in a period, (cell, draw)."""
+        of_terms = sizes[:, None] * rng.standard_normal((len(sizes), number))
+        return _scaled(self.reached(j, period), self.combinations @ (self.terms @ of_terms))
 
     def sampled(self, number: int, rng: np.random.Generator) -> Floats:
         """Draws of z by the sample of records, given their numbers, (cell, 1 + outcome, draw)."""
@@ -297,13 +300,8 @@ class ResidualPrior:
         for j in range(self.coordinates):
             value = self.alone[j] @ rng.standard_normal((len(self.sizes.count), number))
             value += self.shared[j] @ rng.standard_normal((self.shared[j].shape[1], number))
-            for period, _, tau, common in (move for move in self.moves if move[1] == j):
-                reached = self.reached(j, period)
-                if tau:
-                    term = tau * rng.standard_normal((self.terms.shape[1], number))
-                    value += _scaled(reached, self.combinations @ (self.terms @ term))
-                if common:
-                    value += common * np.outer(reached, rng.standard_normal(number))
+            for period, _, sizes in (move for move in self.moves if move[1] == j):
+                value += self.drifted(j, period, sizes, number, rng)
             columns.append(value)
         return _beside(columns)
 
@@ -333,8 +331,6 @@ def lone_variances(prior: ResidualPrior, rows: Rows) -> Floats:
 def prior_variances(prior: ResidualPrior, rows: Rows) -> Floats:
     """Variances of rows before the measurement, (row,)."""
     variance: Floats = (prior.factors(rows) ** 2).sum(axis=1)
-    for period, j, tau, common in prior.moves:
-        if tau:
-            variance += tau**2 * (prior.drifts(rows, j, period) ** 2).sum(axis=1)
-        variance += (common * prior.common_drift(rows, j, period)) ** 2
+    for period, j, sizes in prior.moves:
+        variance += prior.drifts(rows, j, period) ** 2 @ sizes**2
     return variance + lone_variances(prior, rows)

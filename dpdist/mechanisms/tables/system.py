@@ -82,9 +82,9 @@ LARGE = 50_000
 """Number of base cells from which stages return the memory that they have freed: they then need much."""
 MOST_CALIBRATIONS = 3
 """Number of calibrations whose limits are kept."""
-STEPS, SETTLED, UNSETTLED = 3, 0.05, 0.001
-"""Largest number of times that what limits clip follows the law that sums show, before drift is learned again and after;
-the change in standard errors below which a sum has settled; and the part of all sums that need not settle."""
+STEPS, SETTLED, UNSETTLED = 6, 0.05, 0.001
+"""Largest number of times that what limits clip follows the law that sums show; the change in standard errors below which a
+sum has settled; and the part of all sums that need not settle."""
 NOT_EXACT = 3e-5
 """Least relative error of sums: covariances of sums without any are singular."""
 PLANNED = (0.005, 0.015)
@@ -571,7 +571,11 @@ class TableSystem:
             changed = changes_in_sums(self.changes.of_cells, self.count * self.prediction.means[:, 0])
             return replace(self._prior_about(self.prediction), changed=changed, resized=self.changes.of_all)
         codes, places = self.combinations
-        cells = [np.unique(codes[:, list(by)], axis=0, return_inverse=True)[1].reshape(-1) for by, _ in self.tables if by]
+        cells = [
+            np.unique(codes[:, list(by)], axis=0, return_inverse=True)[1].reshape(-1)
+            for by, _ in self.tables
+            if len(by) > 1
+        ]
         cross = np.concatenate([np.arange(len(self.codes)), *places])
         period = np.concatenate([np.full(len(place), k) for k, place in enumerate(places, start=1)])
         pairs = list(zip(self.later, places, strict=True))
@@ -627,7 +631,9 @@ class TableSystem:
         return changes_in_sums(scipy.sparse.hstack(steps).tocsr(), predicted)
 
     def _prior_about(self, prediction: Prediction) -> ResidualPrior:
-        return ResidualPrior.of(prediction, self.numbers, list(self.codes.T), [cell for _, cell in self.tables])
+        return ResidualPrior.of(
+            prediction, self.numbers, list(self.codes.T), [cell for by, cell in self.tables if len(by) > 1]
+        )
 
     @property
     def prior_of_periods(self) -> ResidualPrior:
@@ -691,15 +697,14 @@ class TableSystem:
         # Without a reference and for secret numbers, slopes say what is clipped; what is counted is not clipped.
         if self.secret or self.alike or self.beyond is not None:
             return Reading(posterior.with_tails(observed), observed, all_limits)
-        for step in range(2 * STEPS):
-            if step == STEPS:
-                posterior = self.posterior(rows, observed, errors, calibration, clipped=clipped, moved=moved)
+        for _ in range(STEPS):
             all_limits, before = (
                 self._following(all_limits, calibrated, posterior.deviation(observed)[: len(self.count)]),
                 observed,
             )
             rows, observed, errors, clipped = observed_under(all_limits)
-            posterior = posterior.under(errors, clipped, rows)
+            # What limits had clipped of a drift shows more of it.
+            posterior = self.posterior(rows, observed, errors, calibration, None, clipped, moved, posterior)
             if np.count_nonzero(np.abs(observed - before) > SETTLED * np.sqrt(errors)) <= UNSETTLED * len(errors):
                 break
         return Reading(posterior.with_tails(observed), observed, all_limits)
@@ -966,10 +971,12 @@ class TableSystem:
         refined: Prediction | None = None,
         clipped: Matrix | None = None,
         moved: Prediction | None = None,
+        near: Posterior | None = None,
     ) -> Posterior:
         """`calibration` is that of the first sums, by which z varies where numbers of records are secret. `refined` is the
         prediction by first measurements, if arguments are those of the second. `clipped` are factors of errors that rows
         share. `moved` is the law that sums show: records vary as it says in cells whose public numbers have changed.
+        `near` is a posterior given nearly the same sums.
         """
         prior = self.prior
         if refined is not None:
@@ -986,7 +993,7 @@ class TableSystem:
             weight = float(calibration.factors[0])
             growth = calibration.growth * weight
             prior = prior.sized(self.numbers.times(growth), weight, growth)
-        return learned(prior, rows, observed, errors, clipped, self.laplace)
+        return learned(prior, rows, observed, errors, clipped, self.laplace, near)
 
     def _factors_of_residuals(self, factors: Floats) -> Floats:
         """Factors of residuals from those of weights and outcomes, (1 + outcome,).

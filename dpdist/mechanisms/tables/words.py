@@ -178,7 +178,9 @@ class TablesWords(Words):
             where, model = f"{label}: " if len(release.sets[0]) > 1 else "", cast(Any, release.model(stratum))
             ratios = model.since_reference(release.theta(model, stratum, 0)).tolist()
             chained = model.donors is not None and bool(model.donors.history)
-            for k, (name, cells, common, ratio) in enumerate(zip(names, *described["drift"], ratios, strict=False)):
+            common_drift, *of_families = described["drift"]
+            largest = map(max, zip(*of_families, strict=True))
+            for k, (name, cells, common, ratio) in enumerate(zip(names, largest, common_drift, ratios, strict=False)):
                 # A file of another size than the reference's has not drifted.
                 since = common if chained else max(common, abs(ratio - 1.0))
                 together = 0.0 if k == 0 and release.job.sizes_in_sums else since
