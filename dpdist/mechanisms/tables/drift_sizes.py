@@ -180,10 +180,8 @@ def _covering(sizes: Floats, weight: Floats) -> float:
 
 def _signal(prior: ResidualPrior, rows: Rows) -> Floats:
     """Squared sums that a relative drift of 1 in every period adds to rows, (row,)."""
-    periods = range(1, 1 + len(prior.since))
-    return sum(
-        (prior.drifts(rows, j, k, OF_ALL)[:, 0] ** 2 for j in range(prior.coordinates) for k in periods), np.zeros(())
-    )
+    pairs = [(j, period) for j in range(prior.coordinates) for period in range(1, 1 + len(prior.since))]
+    return np.asarray(sum((rows[j] @ prior.reached(j, period)) ** 2 for j, period in pairs))
 
 
 def _log_likelihoods(

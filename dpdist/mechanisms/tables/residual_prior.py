@@ -62,7 +62,7 @@ class ResidualPrior:
     growth: float = 1.0
     """The file's count over the reference's, as the first sums show it, where numbers of records are secret."""
     drift: tuple[Floats, ...] = ()
-    """Relative sizes of every period's drift since the totals before it, (family, coordinate), if they are known."""
+    """Relative sizes of every period's drift since the totals before it, (family, coordinate), once they are known."""
     changed: Loadings | None = None
     """What changes of public numbers of records let expect of the file's weights, in sums, (cell, change)."""
     resized: float = 0.0
