@@ -113,15 +113,15 @@ class _Likelihoods(NamedTuple):
         elif prior.resized:
             laws[OF_ALL, 0] = COMMON_DRIFTS | {abs(prior.resized): STABLE}
         factors, parts = dict[tuple[int, int], Floats](), dict[tuple[int, int], Floats]()
-        for family, j in laws:
+        for j in numbers:
             of_periods = [
-                np.sqrt(since) * prior.drifts(selected_rows, j, period, family)
-                for period, since in enumerate(prior.since, start=1)
+                np.sqrt(since) * prior.drifts(selected_rows, j, period) for period, since in enumerate(prior.since, start=1)
             ]
-            factor = np.concatenate(of_periods, axis=1)
-            parts[family, j] = squared(factor)
-            if factor.shape[1] <= FEW_TERMS * len(values):
-                factors[family, j] = factor
+            for family in families:
+                factor = np.concatenate([part[:, prior.families == family] for part in of_periods], axis=1)
+                parts[family, j] = squared(factor)
+                if factor.shape[1] <= FEW_TERMS * len(values):
+                    factors[family, j] = factor
         deviation = np.sqrt(np.maximum(laplace * (noise - squares_of(clipped))[selection], 0.0))
         far = _far_rows(plain, [plain + sum(parts.values())] if deviation.any() else [], values, deviation)
         of_far = scipy.sparse.diags_array(deviation).tocsc()[:, far].toarray()

@@ -227,11 +227,10 @@ class ResidualPrior:
     def families_of_drift(self) -> int:
         return int(self.families.max()) + 1
 
-    def drifts(self, rows: Rows, j: int, period: int, family: int | None = None) -> Floats:
-        """Rows of a coordinate's drift of size 1 in a period, (row, term), of all terms or of one family's."""
+    def drifts(self, rows: Rows, j: int, period: int) -> Floats:
+        """Rows of a coordinate's drift of size 1 in a period, (row, term)."""
         reached = scipy.sparse.diags_array(self.reached(j, period))
-        terms = self.terms if family is None else self.terms[:, np.flatnonzero(self.families == family)]
-        return np.asarray((rows[j] @ reached @ self.combinations @ terms).toarray())
+        return np.asarray((rows[j] @ reached @ self.combinations @ self.terms).toarray())
 
     def covariance(self, left: Rows, right: Rows) -> Floats:
         """Covariance of rows without drift, (left, right)."""
