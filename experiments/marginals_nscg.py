@@ -130,7 +130,7 @@ def ours(
     model = builder_of(job).build(job, Crosstab({}, {}, np.array([n]), (), ()), slice(0, 1))
     assert isinstance(model, CodedTables)
     told = placed(reference, names) if reference is not None else None
-    learned = ReferenceWeights(model.codes(told), told.weight) if told is not None else None
+    learned = ReferenceWeights(model.codes_of(told), told.weight) if told is not None else None
     rounds = MECHANISMS["marginals"].protect(job, model, Unwatched(), learned)
     theta = run_rounds(rounds, model, ExactSampler(1), key, "all", [records], noise=noise_of(key)).parameters[0]
     found, weight = model.simulate(theta, records.row, key.generator("synthesis"))

@@ -29,7 +29,7 @@ from dpdist.core.this_process import single_threaded
 from dpdist.engine.protocol import Learned, Unwatched, run_rounds
 from dpdist.job import WEIGHT_RULES, Job, epsilon_of, family_facts, those
 from dpdist.mechanisms.registry import AUDITS, mechanism_of
-from dpdist.models.protocol import Draws, Improper, StratumModel, Synthesizer
+from dpdist.models.protocol import Draws, Improper, StratumModel, supports
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Strict, record_epsilon, record_rho
 from dpdist.privacy.weights import NotReached
 from dpdist.runtime.tasks import JobFit, open_fit
@@ -182,7 +182,7 @@ def of_sets(model: StratumModel, draws: Sequence[Sequence[Draws]], crosstab_row:
 
     `crosstab_row` has the crosstab row of every record. The result has no features where the model makes no records.
     """
-    if not isinstance(model, Synthesizer):
+    if not supports(model, "simulate"):
         return np.empty((len(draws), 0))
     row, rows = crosstab_row - crosstab_row.min(), list[Floats]()
     for run, thetas in enumerate(draws):

@@ -19,7 +19,6 @@ from functools import reduce
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-import pyarrow as pa
 
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
@@ -36,19 +35,6 @@ Learned = Any
 
 Each mechanism has its own type for it. It is None without a reference.
 """
-
-
-@runtime_checkable
-class LearnsOutright(Protocol):
-    """A model whose mechanism learns from a reference's records in one step, without a fit."""
-
-    def learned(self, records: Records, copied: pa.Table | None) -> Learned:
-        """What is learned from a stratum's records.
-        `copied` holds further columns of the records, for synthetic records to copy.
-
-        Raises `Improper` if the records are insufficient.
-        """
-        ...
 
 
 Carry = dict[str, Floats]

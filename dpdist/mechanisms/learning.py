@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.engine.protocol import Learned, LearnsOutright, run_rounds
+from dpdist.engine.protocol import Learned, run_rounds
 from dpdist.estimation.donors import AbsentRecords
 from dpdist.job import Job
 from dpdist.mechanisms.pseudo_posterior.on_reference import (
@@ -19,7 +19,7 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import (
     learn_centre,
     learn_weights,
 )
-from dpdist.models.protocol import Draws, Improper, LearnsFromRecords, Likelihood, OnDistributions, StratumModel
+from dpdist.models.protocol import Draws, Improper, StratumModel, supports
 from dpdist.privacy.weights import for_later_files, reference_counts
 from dpdist.sampling.markov import GeneratedQuantities, check_clamp
 from dpdist.sampling.samplers import PosteriorSampler
@@ -48,12 +48,11 @@ def learned_from(
     records to copy. `absent` are further ones in crosses that the current file lacks. Raises `Improper`, `NotReached`,
     `Unconverged` or `Spurious`.
     """
-    if absent is not None and isinstance(model, LearnsFromRecords):
+    if absent is not None and supports(model, "with_donors"):
         model = model.with_absent(absent)
-    if isinstance(model, LearnsOutright):
+    if supports(model, "learned"):
         return model.learned(records, copied)
-    assert isinstance(model, Likelihood)
-    if isinstance(model, OnDistributions):
+    if supports(model, "weights_corrected"):
         facts = model.within(model.summarise(records, key.child(f"places {stratum}"))).bias_corrected(records)
         if not job.frozen:
             return ReferenceDistributions(facts)
@@ -64,7 +63,7 @@ def learned_from(
 
 
 def _weights(
-    job: Job, model: Likelihood, sampler: PosteriorSampler, key: Key, stratum: str, records: Records, block: int
+    job: Job, model: StratumModel, sampler: PosteriorSampler, key: Key, stratum: str, records: Records, block: int
 ) -> RecordWeights:
     try:
         learned, draws = run_rounds(learn_weights(job, model), model, sampler, key, stratum, _blocks(records, block))
@@ -74,14 +73,14 @@ def _weights(
         third = "a reference's record counts a third at most, as far as a current file's fit may lie from its own"
         raise Improper(f"{failure}; {third}") from None
     _check_program(job, model, learned, draws, records)
-    if not isinstance(model, OnDistributions):
+    if not supports(model, "weights_corrected"):
         return learned
     return learned._replace(facts=model.weights_corrected(records, learned.frozen.weigh(model, records)[1]))
 
 
 def _centre(
     job: Job,
-    model: Likelihood,
+    model: StratumModel,
     sampler: PosteriorSampler,
     key: Key,
     stratum: str,
@@ -97,7 +96,7 @@ def _centre(
     return learned
 
 
-def _check_program(job: Job, model: Likelihood, learned: Centre | RecordWeights, draws: Draws, records: Records) -> None:
+def _check_program(job: Job, model: StratumModel, learned: Centre | RecordWeights, draws: Draws, records: Records) -> None:
     """Tests on some records that a user's program has the mechanism's clamped likelihood."""
     if job.mechanism.clamps and isinstance(model, GeneratedQuantities):
         check_clamp(model, learned.theta, draws, evenly(records, TRIED))

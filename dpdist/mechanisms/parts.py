@@ -18,7 +18,7 @@ import numpy as np
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.records import UNIT, Floats
 from dpdist.job import SPECS, Job
-from dpdist.models.protocol import Builder, Draws, ReleaseView
+from dpdist.models.protocol import Draws, ReleaseView, StratumModel
 from dpdist.models.public_model import PublicModel
 
 T = TypeVar("T")
@@ -156,7 +156,7 @@ def words_of(job: Job) -> Words:
     return WORDS[job.mechanism.name]
 
 
-MODELS: Parts[Callable[[Job], Builder]] = Parts("model_of", *REQUIRED["model_of"])
+MODELS: Parts[Callable[[Job], type[StratumModel]]] = Parts("model_of", *REQUIRED["model_of"])
 """By mechanism, a function of the job that returns the class of the model."""
 
 
@@ -172,7 +172,7 @@ Whole tables have standard errors of their own, so their models do not need thes
 """
 
 
-def builder_of(job: Job) -> Builder:
+def builder_of(job: Job) -> type[StratumModel]:
     """The class of a job's model: its likelihood, or the statistics that get noise.
 
     Raises `Incomplete` if a model of noisy sums lacks a method that publishing needs. Raises `JobError` if the job protects

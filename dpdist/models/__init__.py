@@ -12,10 +12,10 @@ from dpdist.models.beta import Bernoulli, Beta, BetaRegression
 from dpdist.models.copula.model import Scores
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.negative_binomial import NegativeBinomial, NegativeBinomialMixture, Poisson, PoissonRegression
-from dpdist.models.protocol import Builder
+from dpdist.models.protocol import StratumModel
 from dpdist.models.user import User
 
-LIKELIHOODS: Members[Builder] = MODELS
+LIKELIHOODS: Members[type[StratumModel]] = MODELS
 """Classes of models by the family's name. Its methods lead to plug-ins, too."""
 WITHOUT: dict[Family, frozenset[str]] = {
     **dict.fromkeys(("beta_regression", "poisson_regression", "bernoulli", "scores"), frozenset({"until"})),

@@ -12,7 +12,7 @@ import scipy
 
 from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.job import Job
-from dpdist.models.protocol import Draws, Parameter, describe_draws, recall_draws
+from dpdist.models.protocol import Draws, Parameter, StratumModel, describe_draws, recall_draws
 
 # A column that is a linear combination of earlier columns is dropped, as in R's lm.
 INTERCEPT = "(Intercept)"
@@ -119,7 +119,7 @@ def _independent(matrix: Floats) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class PublicModel:
+class PublicModel(StratumModel):
     """The public part of a stratum's model.
 
     A pattern is a distinct combination of predictor levels. Without predictors there is one pattern.

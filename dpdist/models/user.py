@@ -35,7 +35,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError, Problem, ProgramError
 from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.job import Job, Program
-from dpdist.models.protocol import Draws, Extremes, Parameter, describe_draws, recall_draws
+from dpdist.models.protocol import Draws, Extremes, Parameter, StratumModel, describe_draws, recall_draws
 
 ENTRY_POINTS = "dpdist.log_lik"
 TILE_VALUES = 2**20
@@ -49,7 +49,7 @@ OUTCOME, WEIGHT = "synthetic outcome", "synthetic weight"
 
 
 @dataclass(frozen=True)
-class User:
+class User(StratumModel):
     """A user's program for one stratum; its statistics are records with α > 0: crosstab row, y, w and α, (record, 4)."""
 
     program: Program

@@ -22,7 +22,7 @@ import numpy as np
 from dpdist.core.records import Crosstab, Ints
 from dpdist.job import Job, family_facts
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.protocol import CodedRecords, LearnsFromRecords, Likelihood
+from dpdist.models.protocol import supports
 from dpdist.storage.arrays import RaggedAxis
 
 STRATUM_SECONDS = 0.012
@@ -178,14 +178,14 @@ class Layout:
         process = PROCESS_BYTES + STAN_BYTES * (job.sampler.name == "stan") + GENERATED_BYTES * family_facts(job).program
         stores = mode == "always" or (mode == "auto" and small)
         first = model.build(job, crosstab, crosstab.rows_of(0))
-        gathered = GATHERED_BYTES if isinstance(first, Likelihood) and first.combine == "concat" else 0
+        gathered = GATHERED_BYTES if supports(first, "log_lik") and first.combine == "concat" else 0
         bin_strata = 1 if job.sampler.name == "stan" else MOST_STRATA
         further = len(job.outcomes) - 1
         largest = max(parameters) * (2 + further) // 2 + further
         record = BYTES_PER_RECORD * (3 + further) * (4 + further) // 12
-        sums = BYTES_PER_SUM * first.most_sums if isinstance(first, CodedRecords) else 0
+        sums = BYTES_PER_SUM * first.most_sums if supports(first, "tables_beside") else 0
         batch = 1 if bin_strata == 1 or job.mechanism.fallback == "proper_prior" else BATCH_STRATA
-        long = len(parameters) == 1 and isinstance(first, LearnsFromRecords) and first.cost(0).seconds > LONG
+        long = len(parameters) == 1 and supports(first, "with_donors") and first.cost(0).seconds > LONG
         return cls(crosstab, job.sampler.total, largest, stores, process, gathered, bin_strata, record, sums, batch, long)
 
     @cached_property

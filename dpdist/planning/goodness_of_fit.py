@@ -27,7 +27,7 @@ from dpdist.estimation.direct import ReplicateSums, SamplingDesign, direct, erro
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job, family_facts
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.protocol import Draws, Exact, FitsOutright, Improper, Likelihood, Recentred, StratumModel, expected_of
+from dpdist.models.protocol import Draws, Improper, StratumModel, can_refit, expected_of, supports
 from dpdist.planning.blocks import block_rows
 from dpdist.sampling.samplers import ExactSampler, GridSampler
 from dpdist.survey.census import Tick, design_of, place, replicate_sums
@@ -172,7 +172,7 @@ def _expected(job: Job, crosstab: Crosstab, records: Records) -> tuple[Floats, F
     for stratum, label in enumerate(crosstab.stratum_labels):
         rows = crosstab.rows_of(stratum)
         model = builder_of(job).build(job, crosstab, rows)
-        model = model.as_sampled() if isinstance(model, Recentred) else model
+        model = model.as_sampled() if can_refit(model) else model
         part = records.part(int(start[rows.start]), int(start[rows.stop]))
         try:
             theta = _fitted(model, part, label, job.sampler.total)
@@ -186,14 +186,13 @@ def _expected(job: Job, crosstab: Crosstab, records: Records) -> tuple[Floats, F
 
 def _fitted(model: StratumModel, records: Records, label: str, draws: int) -> Draws:
     """Parameters of the law that fits the records: draws, or the model's own fit. Raises `Improper`."""
-    if isinstance(model, FitsOutright):
+    if supports(model, "law_of"):
         return model.law_of(records)
-    sampler = ExactSampler(DRAWS) if isinstance(model, Exact) else GridSampler(DRAWS)
-    assert isinstance(model, Likelihood)
+    sampler = ExactSampler(DRAWS) if supports(model, "draw") else GridSampler(DRAWS)
     return run_rounds(_fit(model), model, sampler, PUBLIC_KEY, label, _blocks(records, draws))
 
 
-def _fit(model: Likelihood) -> Generator[Pass | Sample, Any, Draws]:
+def _fit(model: StratumModel) -> Generator[Pass | Sample, Any, Draws]:
     def statistics_of(records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
         return model.statistics(records, np.ones(len(records)))
 

@@ -20,17 +20,7 @@ from dpdist.job.data import LARGEST_EFFECT
 from dpdist.job.tables import Nesting
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import proof_of
-from dpdist.models.protocol import (
-    DRAWS,
-    LARGEST,
-    SMALLEST,
-    Cost,
-    LearnsFromRecords,
-    NoisedFigures,
-    Recentred,
-    Resampled,
-    StratumModel,
-)
+from dpdist.models.protocol import DRAWS, LARGEST, SMALLEST, Cost, StratumModel, can_refit, supports
 from dpdist.planning.blocks import PROCESS_BYTES, Layout, log_lik_bytes, seconds
 from dpdist.planning.goodness_of_fit import GoodnessOfFit
 from dpdist.privacy import adjacency, claims
@@ -158,14 +148,14 @@ def publishing_bytes(job: Job, crosstab: Crosstab, model: StratumModel) -> int:
     count with their largest size.
     """
     process = PROCESS_BYTES + (0 if job.sizes_secret else READ_BYTES * min(int(crosstab.count.sum()), MOST_READ))
-    if job.mechanism.clamps or not isinstance(model, Recentred | Resampled):
+    if job.mechanism.clamps or not (can_refit(model) or supports(model, "resampled")):
         return process
     strata, rows, outcomes = len(crosstab.stratum_labels), len(crosstab), len(job.outcomes)
-    laws = 3 if isinstance(model, Recentred) else 2
+    laws = 3 if can_refit(model) else 2
     numbers = laws * strata * sum(parameter.size for parameter in model.parameters)
     cells = max((_cells(job, by, margins) for by, margins in ((t.by, t.margins) for t in job.tables)), default=0)
     numbers += outcomes * (OF_ROW * rows + OF_CELL * cells)
-    sampled = SAMPLED_BYTES * int(_synthetic_sample(job, crosstab).sum()) if isinstance(model, Recentred) else 0
+    sampled = SAMPLED_BYTES * int(_synthetic_sample(job, crosstab).sum()) if can_refit(model) else 0
     return process + NUMBER * numbers + STRATUM_BYTES * strata + sampled
 
 
@@ -183,7 +173,7 @@ def _synthetic_sample(job: Job, crosstab: Crosstab) -> Floats:
 
 def projected_cost(job: Job, layout: Layout, model: StratumModel) -> Cost | None:
     """The projected cost of a run whose strata are fitted in closed form; None for others."""
-    if job.mechanism.clamps or job.sampler.name != "exact" or not isinstance(model, Recentred):
+    if job.mechanism.clamps or job.sampler.name != "exact" or not can_refit(model):
         return None
     crosstab, sets = layout.crosstab, job.synthetic_sets
     strata, records = len(crosstab.stratum_labels), int(crosstab.count.sum())
@@ -251,7 +241,7 @@ class Plan:
     @cached_property
     def cost(self) -> Cost | None:
         """The projected cost of a run, if it is known. Where sizes are secret, that of a file without records."""
-        if not isinstance(self.model, LearnsFromRecords):
+        if not supports(self.model, "with_donors"):
             return None if self.job.sizes_secret else projected_cost(self.job, self.layout, self.model)
         referred = 0 if self.reference is None else self.reference.records
         return self.model.cost(referred + (0 if self.job.sizes_secret else records(self)))
@@ -267,7 +257,7 @@ class Plan:
 
         A model that knows its cost publishes in as much memory as its task takes. Nothing follows from secret sizes.
         """
-        if isinstance(self.model, LearnsFromRecords) and self.cost is not None:
+        if supports(self.model, "with_donors") and self.cost is not None:
             return self.cost.bytes
         crosstab = self.crosstab
         most_rows = int(np.argmax(np.bincount(crosstab.stratum, minlength=len(crosstab.stratum_labels))))
@@ -378,7 +368,7 @@ def time(plan: Plan) -> dict[str, str]:
     if plan.cost is None:
         return {}
     alone, two = plan.cost.seconds, plan.cost.seconds - plan.cost.shared / 2
-    error = "often much less" if isinstance(plan.model, LearnsFromRecords) else "within a factor of 2"
+    error = "often much less" if supports(plan.model, "with_donors") else "within a factor of 2"
     solver = {"estimation": plan.cost.solver} if plan.cost.solver else {}
     return {"time": f"about {rounded(alone)} s on one worker, {rounded(two)} s on two ({error})"} | solver
 
@@ -470,7 +460,7 @@ class TableNoise(NamedTuple):
 def noise_of_counts(plan: Plan) -> list[TableNoise]:
     """The noise of every table's counts; empty if it does not follow from public facts, or sizes are secret."""
     job, crosstab, model = plan.job, plan.crosstab, plan.model
-    if not isinstance(model, NoisedFigures) or job.sizes_secret or not job.strict or model.noise_of_count is None:
+    if not supports(model, "noise_of_count") or job.sizes_secret or not job.strict or model.noise_of_count is None:
         return []
     deviation, most = model.noise_of_count
     base, noises = crosstab.group(job.cell_columns)[0], []

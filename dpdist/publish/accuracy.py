@@ -8,7 +8,7 @@ from itertools import combinations
 from dpdist.core.cautions import Caution
 from dpdist.job import DesignEffect, Job, family_facts
 from dpdist.mechanisms.parts import words_of
-from dpdist.models.protocol import Expectation, Recentred
+from dpdist.models.protocol import can_refit, supports
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import has_laws
 
@@ -70,9 +70,9 @@ def _of_parameters(released: ReleasedObject) -> list[str]:
     if released.job.mechanism.adds_noise:
         return [words_of(released.job).errors_of(released)]
     model = released.model(0)
-    if not isinstance(model, Expectation):
+    if not supports(model, "expect"):
         return []
-    searched = isinstance(model, Recentred) and not released.job.mechanism.clamps
+    searched = can_refit(model) and not released.job.mechanism.clamps
     if not searched:
         return [BETWEEN_SETS]
     search_again = SEARCH_AGAIN.format(TRIMMED.get(str(released.job.likelihood.family), ""))

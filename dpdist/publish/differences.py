@@ -21,7 +21,7 @@ from dpdist.core.public_files import MANIFEST, read_object
 from dpdist.core.records import Floats
 from dpdist.estimation.estimators import STATISTICS, margins_of, t_interval
 from dpdist.job import Table, those
-from dpdist.models.protocol import DRAWS, DrawnTogether, Draws, LearnsFromRecords, expected_of
+from dpdist.models.protocol import DRAWS, DrawnTogether, Draws, expected_of, supports
 from dpdist.publish.opened import Release
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.standard_errors import (
@@ -141,7 +141,7 @@ def shared_errors(before: Release, after: Release) -> SharedErrors | None:
     if any(len(each.crosstab.stratum_labels) != 1 or each.job.strata for each in pair):
         return None
     models = [each.model(0) for each in pair]
-    if not all(isinstance(model, LearnsFromRecords) for model in models):
+    if not all(supports(model, "with_donors") for model in models):
         return None
     for later, earlier in ((0, 1), (1, 0)):
         draws = _together(pair[later], pair[earlier])
@@ -157,7 +157,6 @@ def shared_errors(before: Release, after: Release) -> SharedErrors | None:
 
 def _together(later: ReleasedObject, earlier: ReleasedObject) -> DrawnTogether | None:
     model, other = later.model(0), earlier.model(0)
-    assert isinstance(model, LearnsFromRecords)
     rng = later.seed.child("errors of two periods").generator(earlier.job.period)
     thetas = later.theta(model, 0, 0), earlier.theta(other, 0, 0)
     draws = int(np.clip(ENTRIES // max(len(later.crosstab), len(earlier.crosstab)), DRAWS, MOST_DRAWS))

@@ -26,7 +26,7 @@ from dpdist.core.sharing import share_out
 from dpdist.core.this_process import return_memory, single_threaded
 from dpdist.estimation.estimators import PsuSums
 from dpdist.job import Table
-from dpdist.models.protocol import Expectation, NoisedFigures
+from dpdist.models.protocol import supports
 from dpdist.publish.further_statistics import Material
 from dpdist.publish.noisy_figures import FILE as MEASUREMENTS
 from dpdist.publish.noisy_figures import NoisedTables, NoiseParts, remember_noise, write_measurements, write_model_tables
@@ -222,7 +222,7 @@ def grounds_of(
     parameters give counts, means and totals, which are then the only estimates.
     """
     model = released.model(0)
-    if isinstance(model, NoisedFigures):
+    if supports(model, "noise_of_count"):
         with stage(listener, "standard errors", 1) as tick:
             noised = NoisedTables.of(released, model)
             tick(1)
@@ -231,7 +231,7 @@ def grounds_of(
     outcomes = released.job.outcomes
     sums: Sequence[Sequence[PsuSums]] = [()] * len(outcomes)
     by_outcome: Sequence[Sequence[Expected] | None] = [None] * len(outcomes)
-    if records or not isinstance(model, Expectation):
+    if records or not supports(model, "expect"):
         with stage(listener, "synthetic records", strata) as tick:
             sums, expected_of_rows = synthesize(released, folder, tick, by_batch)
         by_outcome = expected_of_rows or by_outcome

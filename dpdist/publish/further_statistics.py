@@ -19,7 +19,7 @@ from dpdist.core.records import Cells, Codes, Floats, Ints
 from dpdist.estimation.estimators import Interval, Stages, combine_sets, margins_of, met_units, t_interval
 from dpdist.estimation.linear import Below, StatisticFigures, Units, figures_of, variance, woodruff
 from dpdist.job import Column, Statistic
-from dpdist.models.protocol import Distributed, Draws, LearnsFromRecords, OfAnswers
+from dpdist.models.protocol import Distributed, Draws, supports
 from dpdist.publish.refit import Laws
 from dpdist.publish.released import ReleasedObject, further_effects
 from dpdist.publish.standard_errors import Spreads, about, normal_variance
@@ -42,9 +42,9 @@ class Distributions:
         models = list[Distributed]()
         for stratum in range(len(self._released.crosstab.stratum_labels)):
             model = self._released.model(stratum)
-            if isinstance(model, LearnsFromRecords):
+            if supports(model, "with_donors"):
                 models.append(model.distribution(self._released, stratum))
-            elif isinstance(model, Distributed):
+            elif supports(model, "until"):
                 models.append(model)
         return models if len(models) == len(self._released.crosstab.stratum_labels) else None
 
@@ -55,8 +55,8 @@ class Distributions:
 
     def answers(self, value: Floats, outcome: int) -> Floats:
         """Quantiles as reported values, if models know these; otherwise unchanged."""
-        model = self._models[0] if self._models else None
-        return model.answers(value, outcome) if isinstance(model, OfAnswers) else value
+        answers = getattr(self._models[0], "answers", None) if self._models else None
+        return value if answers is None else answers(value, outcome)
 
     def of_sets(self, weight: Floats) -> Below:
         """Returns a function of (row, value) pairs: the row's weight at or below the value in every set, (set, pair).

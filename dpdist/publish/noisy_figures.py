@@ -26,7 +26,7 @@ from dpdist.estimation.donors import CELL
 from dpdist.estimation.estimators import STATISTICS, Interval, PsuSums, counts_and_means, t_interval
 from dpdist.job import DesignEffect, StatisticName, Table
 from dpdist.mechanisms.parts import Figures, measured_of
-from dpdist.models.protocol import DRAWS, CodedRecords, DesignEffectOf, Draws, ModelTable, NoisedFigures, Resampled
+from dpdist.models.protocol import DRAWS, DesignEffectOf, Draws, ModelTable, StratumModel, supports
 from dpdist.publish.released import ReleasedObject, effect_of, plain_effects
 from dpdist.publish.standard_errors import (
     CellsKey,
@@ -149,7 +149,7 @@ def write_model_tables(folder: Path, released: ReleasedObject) -> None:
     crosstab, effect = released.crosstab, _within(released.design_effects, released.crosstab.strata)
     for stratum in range(len(crosstab.stratum_labels)):
         model, first = released.model(stratum), crosstab.rows_of(stratum).start
-        if not isinstance(model, CodedRecords):
+        if not supports(model, "tables_beside"):
             return
         levels = {name: str(crosstab.levels[name][crosstab.codes[name][first]]) for name in crosstab.strata}
         theta = released.theta(model, stratum, 0)
@@ -187,17 +187,17 @@ class NoisedTables:
     """
 
     released: ReleasedObject
-    model: NoisedFigures
+    model: StratumModel
     theta: Draws
     redraws: Draws | None
 
     @classmethod
-    def of(cls, released: ReleasedObject, model: NoisedFigures) -> NoisedTables:
+    def of(cls, released: ReleasedObject, model: StratumModel) -> NoisedTables:
         theta = released.theta(model, 0, 0)
         if not model.public_noise:
-            return cls(released, model, model.fitted(theta) if model.consistency else theta, None)
+            return cls(released, model, model.with_rows(theta) if model.consistency else theta, None)
         redraws = model.noised_again(theta, 0, DRAWS, released.seed.generator("precision noise"))
-        return cls(released, model, model.fitted(theta), model.fitted(redraws))
+        return cls(released, model, model.with_rows(theta), model.with_rows(redraws))
 
     def intervals(self, table: Table, cells: Cells) -> list[Interval]:
         """Intervals of counts, means and totals of a table, (cell,) each; NaN for statistics that it does not have."""
@@ -289,10 +289,10 @@ class NoiseErrors:
         where sample counts are noisy, whose noise laws do not include.
         """
         model = released.model(0)
-        if isinstance(model, NoisedFigures):
+        if supports(model, "noise_of_count"):
             return cls(released, False, NoisedTables.of(released, model))
         job = released.job
-        return cls(released, not job.mechanism.clamps and isinstance(model, Resampled) and not job.noisy_crosstab)
+        return cls(released, not job.mechanism.clamps and supports(model, "resampled") and not job.noisy_crosstab)
 
     def errors(self, table: Table, cells: Cells, outcome: str) -> dict[StatisticName, Floats]:
         """Standard errors of counts, means and totals by noise alone, (cell,) each; NaN if they are not known."""

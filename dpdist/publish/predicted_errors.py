@@ -23,7 +23,7 @@ from dpdist.core.cautions import Caution
 from dpdist.core.records import Cells, Floats, counted_and_named
 from dpdist.estimation.estimators import STATISTICS, PsuSums, counts_and_means
 from dpdist.job import Table
-from dpdist.models.protocol import DRAWS, LearnsFromRecords, expected_of
+from dpdist.models.protocol import DRAWS, expected_of, supports
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject, plain_effects
 from dpdist.publish.standard_errors import (
@@ -157,13 +157,12 @@ def _plus(sums: CellSums, other: CellSums) -> CellSums:
 def within_cells(released: ReleasedObject) -> dict[str, Within]:
     """How figures vary over samples, by outcome. Empty where no model knows it, and where public totals rake figures."""
     crosstab, outcomes = released.crosstab, released.job.outcomes
-    if released.job.rake or not isinstance(released.model(0), LearnsFromRecords):
+    if released.job.rake or not supports(released.model(0), "with_donors"):
         return {}
     within = {name: Within([], {}, (np.empty((FEW, len(crosstab))), np.empty((FEW, len(crosstab))))) for name in outcomes}
     tables = {} if has_few_rows(released) else {cells_key(released.cells(table)): table for table in released.job.tables}
     for stratum, label in enumerate(crosstab.stratum_labels):
         model, rows = released.model(stratum), crosstab.rows_of(stratum)
-        assert isinstance(model, LearnsFromRecords)
         theta, n = released.theta(model, stratum, 0), crosstab.count[rows].astype(float)
         key = released.seed.child(f"precision {label}")
         direct = model.unprotected(theta, DRAWS, key.generator("centres"))

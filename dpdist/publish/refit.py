@@ -1,14 +1,14 @@
 """Refits on simulated samples: how estimates with searched privacy weights vary over samples.
 
 Privacy weights trim tails, so a sample drawn under released parameters θ is trimmed less than the file was. Models with
-a correction (`Untrimmed`) draw it under parameters whose search and fit return θ: a step of indirect inference
+a correction (`untrimmed`) draw it under parameters whose search and fit return θ: a step of indirect inference
 (Gouriéroux, Monfort & Renault 1993). All of this is post-processing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,12 +21,11 @@ from dpdist.models.protocol import (
     SMALLEST,
     Draws,
     Improper,
-    OnDistributions,
-    Recentred,
     Redraw,
     StratumModel,
     expected_of,
     redrawing,
+    supports,
 )
 from dpdist.models.synthetic import SyntheticRecords
 from dpdist.privacy.weights import (
@@ -54,18 +53,6 @@ A record bound is the largest absolute log likelihood of a record over draws. It
 
 Expected = tuple[Floats, Floats]
 """E(w|x) and E(wy|x), (draw, row)."""
-
-
-@runtime_checkable
-class Untrimmed(Protocol):
-    """A model that can correct, to first order, the effect of privacy weights on its fit."""
-
-    def untrimmed(self, theta: Draws, weighted: Draws, unweighted: Draws) -> Draws:
-        """θ, moved by the difference of two fits to one synthetic sample.
-
-        The difference is the fit without privacy weights, `unweighted`, less the fit with them, `weighted`.
-        """
-        ...
 
 
 class RefitExpectations(NamedTuple):
@@ -133,7 +120,6 @@ class Laws(NamedTuple):
 def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
     """Laws of a weighted fit; None if a fit does not exist, because its posterior is improper or singular."""
     model, rows = released.model(stratum), released.crosstab.rows_of(stratum)
-    assert isinstance(model, Recentred)
     key = released.seed.child(f"precision {released.crosstab.stratum_labels[stratum]}")
     crosstab_row, shrink = _subsample(released, rows)
     theta = released.theta(model, stratum, 0)
@@ -141,7 +127,7 @@ def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
         search = key.child("search")
         redraw = redrawing(model, min(SEARCH_DRAWS, released.job.sampler.draws), lambda: search.generator("posterior"))
         fits = _fit_twice(released, model, theta, crosstab_row, key, redraw)
-        if isinstance(model, Untrimmed):
+        if supports(model, "untrimmed"):
             law = model.untrimmed(theta, fits.weighted, fits.unweighted)
             fits = _fit_twice(released, model, law, crosstab_row, key, redraw)
         noise = key.generator("centres").standard_normal((DRAWS, *fits.statistics.shape))
@@ -165,7 +151,7 @@ def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) ->
         by_law = {id(law): expected_of(model, law, j) for law in laws.draws}
         pairs = [by_law[id(law)] for law in laws.draws]
         spread = list(zip(*(laws.scaled([pair[k] for pair in pairs]) for k in range(2)), strict=True))
-        if isinstance(model, OnDistributions) and laws.records is not None:
+        if supports(model, "weights_corrected") and laws.records is not None:
             covariance = model.borrowed(released.theta(laws.model, stratum, 0), laws.records)
             first, second = (_with_borrowed(expected, covariance, key.generator("reference")) for expected in spread[:2])
             spread = [first, second, spread[2], spread[3], spread[3]]
@@ -182,7 +168,7 @@ def _with_borrowed(expected: Expected, covariance: Floats, rng: np.random.Genera
 
 
 def _fit_twice(
-    released: ReleasedObject, model: Recentred, law: Draws, crosstab_row: Codes, key: Key, redraw: Redraw
+    released: ReleasedObject, model: StratumModel, law: Draws, crosstab_row: Codes, key: Key, redraw: Redraw
 ) -> Fits:
     """Draws a sample under a law, searches its privacy weights as the job does, and fits it with and without them.
 
@@ -206,7 +192,7 @@ def _subsample(released: ReleasedObject, rows_of_stratum: slice) -> tuple[Codes,
     return rows, np.sqrt(sizes / count)
 
 
-def _weights(released: ReleasedObject, model: Recentred, records: SyntheticRecords, redraw: Redraw) -> Floats:
+def _weights(released: ReleasedObject, model: StratumModel, records: SyntheticRecords, redraw: Redraw) -> Floats:
     """The final privacy weights of the job's search on the synthetic sample, even if they miss the target."""
     mechanism, frozen = released.job.mechanism, released.job.frozen
     search = informed((reference_search if frozen else search_of)(mechanism, released.target))
@@ -225,7 +211,7 @@ def _weights(released: ReleasedObject, model: Recentred, records: SyntheticRecor
         reply = summary_of(bounded(carry, model.extremes(redraw(statistics), records).bound))
 
 
-def _redrawn(model: Recentred, records: SyntheticRecords, alpha: Floats, statistics: Floats, noise: Floats) -> Floats:
+def _redrawn(model: StratumModel, records: SyntheticRecords, alpha: Floats, statistics: Floats, noise: Floats) -> Floats:
     """The weighted statistics, redrawn from the normal law of samples with the same x: (DRAWS, pattern, statistic).
 
     `noise` are standard normals of this shape.

@@ -40,7 +40,7 @@ from dpdist.job import DesignEffect, Job, Statistic, Table, budget_text, family_
 from dpdist.job.specs import AGAIN, Former
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.copula.reference_summary import Facts, facts_from_table, facts_table
-from dpdist.models.protocol import Draws, LearnsFromRecords, OnDistributions, StratumModel
+from dpdist.models.protocol import Draws, StratumModel, supports
 from dpdist.privacy.guarantees import GuaranteeName, bound_target, record_epsilon
 
 KEY = "design_effects"
@@ -236,9 +236,9 @@ class ReleasedObject:
         label = self.crosstab.stratum_labels[stratum]
         proper = self.sets[0][label]["prior"] == "proper"
         model = builder_of(self.job).build(self.job, self.crosstab, self.crosstab.rows_of(stratum), proper)
-        if isinstance(model, LearnsFromRecords) and label in self.donors:
+        if supports(model, "with_donors") and label in self.donors:
             return model.with_donors(replace(self.donors[label], history=self.history.get(label, ())[:-1]))
-        return model.within(self.facts[label]) if isinstance(model, OnDistributions) else model
+        return model.within(self.facts[label]) if supports(model, "weights_corrected") else model
 
     def theta(self, model: StratumModel, stratum: int, set: int) -> Draws:
         return model.recall(self.sets[set][self.crosstab.stratum_labels[stratum]])
@@ -317,7 +317,6 @@ def with_totals(released: ReleasedObject) -> ReleasedObject:
     history = dict[str, tuple[PeriodTotals, ...]]()
     for stratum, label in enumerate(released.crosstab.stratum_labels):
         model = builder_of(released.job).build(released.job, released.crosstab, released.crosstab.rows_of(stratum))
-        assert isinstance(model, LearnsFromRecords)
         if label in released.donors:
             model = model.with_donors(released.donors[label])
         if periods := model.history(released.theta(model, stratum, 0)):
@@ -347,7 +346,6 @@ def public_frame(job: Job, crosstab: Crosstab, sets: tuple[Mapping[str, Mapping[
     if not job.sizes_in_sums:
         return crosstab
     model = builder_of(job).build(job, crosstab, slice(0, len(crosstab)))
-    assert isinstance(model, LearnsFromRecords)
     return replace(crosstab, count=model.sizes_of_rows(sets[0][POOLED]))
 
 

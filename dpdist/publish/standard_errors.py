@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -27,7 +27,7 @@ from dpdist.estimation.estimators import (
     margins_of,
     raked_counts_and_means,
 )
-from dpdist.models.protocol import DRAWS, Draws, Recentred, Resampled, expected_of
+from dpdist.models.protocol import DRAWS, can_refit, expected_of, supports
 from dpdist.privacy.noisy_counts import counted_again
 from dpdist.publish.refit import Expected, Laws, Recount, RefitExpectations, expected_under, refitted
 from dpdist.publish.released import ByBatch, ReleasedObject, batches_of, plain_effects, rows_of_batch, run_here
@@ -36,24 +36,6 @@ NOISED = 2
 """Position in `Spreads.laws` of the released parameters under simulated noise."""
 RECOUNTS = 200
 """Number of draws of noisy sample counts."""
-
-
-@runtime_checkable
-class Countable(Protocol):
-    """A model of noisy sums, whose estimates follow from the sums and sample counts."""
-
-    def recounted(self, theta: Draws, counts: Floats) -> Draws:
-        """The parameters that the released sums give with other sample counts (draw, row of the stratum)."""
-        ...
-
-
-@runtime_checkable
-class Averaged(Protocol):
-    """A model whose parameters are biased by noise, for example because counts are kept from being negative."""
-
-    def averaged(self, draws: Draws) -> Draws:
-        """The mean of parameters over simulated noise, in the form of one draw."""
-        ...
 
 
 class LawSpread(NamedTuple):
@@ -157,7 +139,8 @@ def has_laws(released: ReleasedObject) -> bool:
     """False if the model can neither be simulated nor refitted, or if the mechanism clamps: clamped fits have no
     sufficient statistics.
     """
-    return not released.job.mechanism.clamps and isinstance(released.model(0), Recentred | Resampled)
+    model = released.model(0)
+    return not released.job.mechanism.clamps and (can_refit(model) or supports(model, "resampled"))
 
 
 def _needs_rows(released: ReleasedObject) -> bool:
@@ -500,7 +483,7 @@ def normal_variance(draws: Floats) -> Floats:
 def _simulate(released: ReleasedObject, stratum: int, counts: Floats | None, noise_alone: bool = False) -> Laws | None:
     """Laws of a model whose parameters can be simulated directly; None for other models."""
     model, label = released.model(stratum), released.crosstab.stratum_labels[stratum]
-    if not isinstance(model, Resampled):
+    if not supports(model, "resampled"):
         return None
     theta, n = released.theta(model, stratum, 0), int(released.crosstab.stratum_count[stratum])
     key = released.seed.child(f"precision {label}")
@@ -508,10 +491,9 @@ def _simulate(released: ReleasedObject, stratum: int, counts: Floats | None, noi
         redrawn = theta if noise_alone else model.resampled(theta, n, DRAWS, key.generator("centres"))
     with within(0.5, 1.0):
         draws = model.noised_again(theta, n, DRAWS, key.generator("draws"))
-    middle = model.averaged(draws) if isinstance(model, Averaged) else theta
+    middle = model.averaged(draws) if supports(model, "averaged") else theta
     simulated = Laws(model, (redrawn, redrawn, draws, theta, middle))
     if counts is None:
         return simulated
-    assert isinstance(model, Countable)
     of_stratum = counts[:, released.crosstab.rows_of(stratum)]
     return simulated._replace(recounted=Recount(of_stratum, model.recounted(theta, of_stratum)))

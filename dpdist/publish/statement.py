@@ -15,7 +15,6 @@ from dpdist.job.data import in_words as merges_in_words
 from dpdist.job.families import facts_of
 from dpdist.job.mechanism import family_facts
 from dpdist.mechanisms.parts import words_of
-from dpdist.models.protocol import OnDistributions
 from dpdist.privacy.adjacency import TRUST_MODEL, domain, headline, listed, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words
 from dpdist.privacy.noisy_counts import accepted, layers_of, noise_name
@@ -44,7 +43,6 @@ def _borrowed_scores(released: ReleasedObject) -> list[dict[str, Any]]:
     entries = []
     for stratum, label in enumerate(released.crosstab.stratum_labels if family_facts(released.job).on_reference else ()):
         model = released.model(stratum)
-        assert isinstance(model, OnDistributions)
         for cell, records, weights in model.borrowed_shapes():
             shares = {name: round(share, 3) for name, share in weights.items() if share < 1.0}
             if shares:

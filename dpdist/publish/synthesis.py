@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from dpdist.core.records import Cells, Codes, Floats
 from dpdist.estimation.estimators import STATISTICS, Interval, Margin, PsuSums, factors, margins_of, record_sums
 from dpdist.job import Job, family_facts
-from dpdist.models.protocol import Draws, Expectation, LearnsFromRecords, Presampled, StratumModel, Synthesizer, expected_of
+from dpdist.models.protocol import Draws, StratumModel, expected_of, supports
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ByBatch, ReleasedObject, batches_of, is_large, rows_of_batch, run_here
 
@@ -96,7 +96,7 @@ def without_rounding(counts: Interval, totals: Floats) -> Interval:
 
 def expectations(released: ReleasedObject, outcome: int = 0) -> list[Expected] | None:
     """E(w|x) and E(wy|x) of an outcome by crosstab row, one pair for each set; None if the model defines none."""
-    if not isinstance(released.model(0), Expectation):
+    if not supports(released.model(0), "expect"):
         return None
     return raked_to_totals(released, by_row(released, range(len(released.crosstab.stratum_labels)), expecting(outcome)))
 
@@ -220,7 +220,7 @@ def _summed(released: ReleasedObject, batch: range, by_set: Sequence[Iterable[Sy
             row = block.crosstab_row - rows.start
             for of_outcome, values in zip(sums, columns(block.outcome), strict=True):
                 of_outcome[k] = of_outcome[k].plus(record_sums(row, block.weight, values, size))
-    if not isinstance(released.model(batch.start), Expectation):
+    if not supports(released.model(batch.start), "expect"):
         return BatchSums(sums, None)
     return BatchSums(sums, [by_row(released, batch, expecting(outcome)) for outcome in outcomes])
 
@@ -287,18 +287,17 @@ def whole_numbers(job: Job, outcome: Floats, rng: np.random.Generator) -> Floats
 def _of_model(released: ReleasedObject, model: StratumModel, stratum: int, k: int) -> Iterator[SyntheticBlock]:
     crosstab, rows_of_stratum = released.crosstab, released.crosstab.rows_of(stratum)
     theta = released.theta(model, stratum, k)
-    donor_records = model.donor_records(released, stratum) if isinstance(model, LearnsFromRecords) else None
+    donor_records = model.donor_records(released, stratum) if supports(model, "with_donors") else None
     for block, part in enumerate(crosstab.expanded(rows_of_stratum, BATCH)):
         start = block * BATCH
         rng = released.seed.generator("synthesis", crosstab.stratum_labels[stratum], block, k + 1)
-        if isinstance(model, Presampled):
+        if supports(model, "presampled"):
             yield SyntheticBlock(part, *(values[start : start + BATCH] for values in model.presampled(theta)))
         elif donor_records is not None:
             outcome, weight, donor = donor_records.simulate(theta, part, rng)
             copied = donor_records.donors.records.copied
             yield SyntheticBlock(part, outcome, weight, None if copied is None else copied.take(pa.array(donor)))
         else:
-            assert isinstance(model, Synthesizer)
             yield SyntheticBlock(part, *model.simulate(theta, part, rng))
 
 

@@ -23,7 +23,7 @@ from dpdist.job import Calibration, Job, Measure, Mechanism
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.promises import target_of
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.models.protocol import Draws, Improper, Presampled, StratumModel, Synthesizer, fixed_model
+from dpdist.models.protocol import Draws, Improper, StratumModel, fixed_model, supports
 from dpdist.privacy.weights import NotReached, Summary, rule_of
 from dpdist.quality.microdata import distances
 from dpdist.runtime.reference import learned_from
@@ -328,9 +328,8 @@ def loss(job: Job, strata: list[Stratum], sampler: PosteriorSampler, measure: Me
 
 def synthetic(model: StratumModel, theta: Draws, records: Records, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Outcomes and weights of synthetic records."""
-    if isinstance(model, Presampled):
+    if supports(model, "presampled"):
         return model.presampled(theta)
-    assert isinstance(model, Synthesizer)
     return model.simulate(theta, records.row, rng)
 
 

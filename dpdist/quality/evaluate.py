@@ -36,7 +36,7 @@ from dpdist.estimation.estimators import STATISTICS, Estimate, group_sums
 from dpdist.estimation.least_squares import consistent_table
 from dpdist.job import Comparator, Job, Statistic, StatisticName, Table, budget_text
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.protocol import CodedRecords
+from dpdist.models.protocol import StratumModel, supports
 from dpdist.planning.plan import Plan
 from dpdist.privacy.cell_sums import CellBounds, figures_met, noise_scale, sensitivities
 from dpdist.privacy.guarantees import NoGuarantee, record_epsilon
@@ -378,26 +378,26 @@ MOST = 200_000
 def evaluate_microdata(space: Workspace, plan: Plan, key: Key) -> None:
     """Compares published records with the file's, if the mechanism releases coded columns."""
     model = builder_of(plan.job).build(plan.job, plan.crosstab, plan.crosstab.rows_of(0))
-    if isinstance(model, CodedRecords):
+    if supports(model, "tables_beside"):
         measures = Confidential(_beside(space, plan, model, key.generator("microdata")))
         with space.result(space.confidential / FILE) as path:
             write_json(path, measures.disclose_to_custodian(), 0o600)
 
 
-def _beside(space: Workspace, plan: Plan, model: CodedRecords, rng: np.random.Generator) -> Mapping[str, float]:
+def _beside(space: Workspace, plan: Plan, model: StratumModel, rng: np.random.Generator) -> Mapping[str, float]:
     share = min(1.0, MOST / float(plan.crosstab.count.sum()))
     stored = plan.job.survey.weight not in plan.job.clipped_columns
     read_again = records_as_they_came(plan.job, plan.source, plan.census, None)
     blocks = each_block(space.records) if stored else read_again
     sampled = [block.take(rng.random(len(block)) < share) for block in blocks]
-    codes, weight = np.concatenate([model.codes(b) for b in sampled]), np.concatenate([b.weight for b in sampled])
+    codes, weight = np.concatenate([model.codes_of(b) for b in sampled]), np.concatenate([b.weight for b in sampled])
     published = pq.read_table(space.newest / "synthetic" / "set-1.parquet", columns=list(plan.job.components))
     columns = [published[name].to_numpy().astype(np.float64) for name in plan.job.outcomes]
     weights = published[plan.job.survey.weight].to_numpy() if plan.job.survey.weight else np.ones(len(published))
     return microdata_measures(_encode(model, codes, weight), _encode(model, model.coded(columns), weights, rng), rng)
 
 
-def _encode(model: CodedRecords, codes: Ints, weight: Floats, rng: np.random.Generator | None = None) -> RecordCodes:
+def _encode(model: StratumModel, codes: Ints, weight: Floats, rng: np.random.Generator | None = None) -> RecordCodes:
     coded = RecordCodes(codes, model.sizes, weight)
     return coded if rng is None or len(weight) <= MOST else coded.take(rng.permutation(len(weight))[:MOST])
 

@@ -26,7 +26,7 @@ from dpdist.estimation.donors import AbsentRecords, Donors, write_history
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms import learning
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.protocol import Improper, LearnsFromRecords, Spurious, StratumModel, donors_of, facts_of, power_of
+from dpdist.models.protocol import Improper, Spurious, StratumModel, donors_of, facts_of, power_of, supports
 from dpdist.planning.blocks import Blocks, block_rows
 from dpdist.planning.plan import Plan
 from dpdist.privacy.guarantees import Concentrated, Strict
@@ -81,7 +81,7 @@ class LearnOne:
         key, sampler = fit.reference_key, reference_sampler(fit.job, fit.sampler)
         current = int(fit.crosstab.stratum_count[stratum])
         try:
-            if isinstance(model, LearnsFromRecords):
+            if supports(model, "with_donors"):
                 model = model.with_history(fit.history(stratum))
             records = fit.reference_records(stratum)
             copied = fit.copied(records)

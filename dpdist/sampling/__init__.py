@@ -12,7 +12,7 @@ from dpdist.core.progress import Listener
 from dpdist.core.records import Floats
 from dpdist.job import Job, NoiseName
 from dpdist.models.numerics.grid import FEW_RECORDS_ERROR, GRID_ERROR
-from dpdist.models.protocol import Clamped, Draws, Exact, Gridded, StanData, StratumModel
+from dpdist.models.protocol import Clamped, Draws, StratumModel, supports
 from dpdist.models.user import CLAMPED_FACTOR, User
 from dpdist.sampling.markov import StanSampler, source_of
 from dpdist.sampling.samplers import VARIATION, ExactSampler, GridSampler, PosteriorSampler, Unconverged
@@ -62,9 +62,9 @@ class ReferenceSampler:
     def _of(self, model: StratumModel, posterior: Floats | Clamped) -> PosteriorSampler:
         if isinstance(posterior, Clamped):
             return self.for_clamped
-        if isinstance(model, Exact):
+        if supports(model, "draw"):
             return ExactSampler(self.draws)
-        return GridSampler(self.draws) if isinstance(model, Gridded) else self.for_clamped
+        return GridSampler(self.draws) if supports(model, "draw_on_grid") else self.for_clamped
 
 
 def reference_sampler(job: Job, sampler: PosteriorSampler) -> ReferenceSampler:
@@ -84,7 +84,6 @@ def check(job: Job, model: StratumModel) -> None:
     """
     if job.sampler.name != "stan":
         return
-    assert isinstance(model, StanData)
     declared = check_program(source_of(model.program), job.sampler.toolchain)
     if not isinstance(model, User):
         return
@@ -113,7 +112,6 @@ def check(job: Job, model: StratumModel) -> None:
 def prepare(job: Job, model: StratumModel, listener: Listener) -> None:
     """Compiles the model's Stan program, if it has one that is not compiled yet."""
     if job.sampler.name == "stan":
-        assert isinstance(model, StanData)
         executable(source_of(model.program), job.sampler.toolchain, listener)
 
 

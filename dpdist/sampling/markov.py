@@ -23,7 +23,7 @@ from dpdist.core.files import write_text
 from dpdist.core.records import Floats
 from dpdist.job import Diagnostics as DiagnosticLimits
 from dpdist.job import Program, Sampler, Toolchain
-from dpdist.models.protocol import Clamped, ClampedStan, Draws, Likelihood, StanData, StratumModel
+from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, OUTCOME, WEIGHT, User
 from dpdist.sampling.samplers import Unconverged
 from dpdist.sampling.stan import Chains, StanSettings, fit, generate, log_density, seed_of
@@ -179,7 +179,6 @@ class StanSampler:
         self, model: StratumModel, posterior: Floats | Clamped, chains: int, seed: int, number: int
     ) -> tuple[Chains, dict[str, float]]:
         """Runs chains, and returns them with their diagnostics. Under `policy: fail` they must meet the job's limits."""
-        assert isinstance(model, StanData)
         settings_of_job, data, why = self.settings, data_of(model, posterior), ""
         settings = StanSettings(
             chains=chains,
@@ -211,7 +210,7 @@ class StanSampler:
             return GeneratedQuantities(**vars(model), run=Runner(model.program, self.settings.toolchain, self.folder))
         return model
 
-    def program(self, model: StanData) -> Executable:
+    def program(self, model: StratumModel) -> Executable:
         return compiled(model.program, self.settings.toolchain)
 
 
@@ -311,17 +310,13 @@ def source_of(program: str | Program) -> str | Path:
 
 
 def _values(model: StratumModel, chains: Chains, which: slice) -> Mapping[str, Floats]:
-    assert isinstance(model, StanData)
     return model.from_stan({name: _flat(values)[which] for name, values in chains.draws.items()})
 
 
 def data_of(model: StratumModel, posterior: Floats | Clamped) -> Mapping[str, Any]:
     """The data for a program. For a clamped posterior these are the records, and statistics of no records."""
-    assert isinstance(model, StanData)
     if not isinstance(posterior, Clamped):
         return model.stan_data(posterior)
-    assert isinstance(model, ClampedStan)
-    assert isinstance(model, Likelihood)
     on = Clamped(posterior.rows[posterior.alpha > 0], posterior.clamp)
     nothing = model.statistics(on.records.part(0, 0), np.empty(0))
     return {**model.stan_data(nothing), **model.stan_records(on.records, on.alpha, on.offset, on.clamp)}

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.models.protocol import Boxed, Clamped, Draws, Exact, Gridded, StratumModel, redrawing
+from dpdist.models.protocol import Clamped, Draws, StratumModel, redrawing
 
 MANY, DEEPEST = 1000, 30
 """The public box starts with 2⁶ squares on a side.
@@ -46,7 +46,7 @@ class Squares(NamedTuple):
     log_height: Floats
 
 
-def draw_clamped(model: Boxed, posterior: Clamped, draws: int, rng: np.random.Generator) -> Draws:
+def draw_clamped(model: StratumModel, posterior: Clamped, draws: int, rng: np.random.Generator) -> Draws:
     """Draws independently from the clamped posterior."""
     records, count = posterior.distinct()
     squares = _kept(model, posterior)
@@ -64,7 +64,7 @@ def draw_clamped(model: Boxed, posterior: Clamped, draws: int, rng: np.random.Ge
     return model.draws_at(np.concatenate(accepted)[:draws])
 
 
-def log_density(model: Boxed, records: Clamped, count: Floats, points: Floats) -> Floats:
+def log_density(model: StratumModel, records: Clamped, count: Floats, points: Floats) -> Floats:
     """Log of the clamped posterior density at points (point, 2) in the model's coordinates, up to a constant."""
     total = model.log_prior(points)
     for start in range(0, len(points), POINTS_AT_ONCE):
@@ -77,7 +77,7 @@ def log_density(model: Boxed, records: Clamped, count: Floats, points: Floats) -
     return total
 
 
-def squares_of(model: Boxed, posterior: Clamped) -> Squares:
+def squares_of(model: StratumModel, posterior: Clamped) -> Squares:
     """The squares of the proposal, split as far as the density needs it."""
     records, count = posterior.distinct()
     first_level = 5 if len(posterior.rows) >= MANY else 6
@@ -107,13 +107,13 @@ def _quarters(split: Ints) -> Ints:
     return np.asarray(2 * split[:, None] + np.array([(0, 0), (0, 1), (1, 0), (1, 1)])).reshape(-1, 2)
 
 
-def _inside(model: Boxed, shares: Floats) -> Floats:
+def _inside(model: StratumModel, shares: Floats) -> Floats:
     """Coordinates of points (point, 2) that are given as shares of the box."""
     low, high = np.array(model.box).T
     return np.asarray(low + shares * (high - low))
 
 
-def _kept(model: Boxed, posterior: Clamped) -> Squares:
+def _kept(model: StratumModel, posterior: Clamped) -> Squares:
     """The proposal for a posterior, made once for all draws from it."""
     if posterior not in _SQUARES:
         _SQUARES[posterior] = squares_of(model, posterior)
@@ -147,7 +147,6 @@ class ExactSampler(IndependentSampler):
         self, model: StratumModel, stream: Callable[[], np.random.Generator]
     ) -> Callable[[Floats | Clamped], Draws]:
         """`sample` of the rounds of one stage, which share the random numbers of a stream."""
-        assert isinstance(model, Exact)
         redraw = redrawing(model, self.draws, stream)
 
         def draws_of(posterior: Floats | Clamped) -> Draws:
@@ -157,7 +156,6 @@ class ExactSampler(IndependentSampler):
         return draws_of
 
     def _draw(self, model: StratumModel, posterior: Floats | Clamped, draws: int, rng: np.random.Generator) -> Draws:
-        assert isinstance(model, Exact)
         assert not isinstance(posterior, Clamped)
         return model.draw(posterior, draws, rng)
 
@@ -171,9 +169,7 @@ class GridSampler(IndependentSampler):
 
     def _draw(self, model: StratumModel, posterior: Floats | Clamped, draws: int, rng: np.random.Generator) -> Draws:
         if isinstance(posterior, Clamped):
-            assert isinstance(model, Boxed)
             return draw_clamped(model, posterior, draws, rng)
-        assert isinstance(model, Gridded)
         return model.draw_on_grid(posterior, draws, rng)
 
 

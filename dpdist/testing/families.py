@@ -13,7 +13,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Crosstab, Floats
 from dpdist.job import Job
 from dpdist.job.families import MODELS, Support, facts_of
-from dpdist.models.protocol import Boxed, Distributed, Draws
+from dpdist.models.protocol import Draws, supports
 from dpdist.testing.members import check_member
 
 LIMIT = 4.9
@@ -154,7 +154,7 @@ def _figures(family: str, model: Any) -> list[str]:
     lines = list[str]()
     if abs(y.mean() - model.expect(theta)[1][0, 0]) > LIMIT * y.std() / np.sqrt(MANY):
         lines.append("the mean of simulate differs from expect")
-    if isinstance(model, Distributed):
+    if supports(model, "until"):
         value = float(np.median(y))
         share = float(model.until(theta, np.array([0]), np.array([value]))[0, 0])
         if abs((y <= value).mean() - share) > LIMIT * 0.5 / np.sqrt(MANY):
@@ -172,7 +172,7 @@ def _bounded(family: str, wide: Any, builder: Any) -> list[str]:
     lines = [f"{line} within bounds" for line in _figures(family, model)]
     if y.min() < low or y.max() > top:
         lines.append("simulate leaves the public bounds")
-    if isinstance(model, Distributed):
+    if supports(model, "until"):
         below, at_top = model.until(theta, np.zeros(2, int), np.array([np.nextafter(low, -np.inf), top]))[0]
         if (below, at_top) != (0.0, 1.0):
             lines.append("until has records outside of the public bounds")
@@ -184,7 +184,7 @@ def _box(family: str, model: Any) -> list[str]:
 
     Figures are means and mean squares of log parameters, given no record and given three.
     """
-    if not isinstance(model, Boxed):
+    if not supports(model, "draws_at"):
         return []
     density: Any = model
     middles, lines = [low + (high - low) * (np.arange(400) + 0.5) / 400 for low, high in model.box], list[str]()

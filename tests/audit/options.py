@@ -20,12 +20,12 @@ import yaml
 from dpdist.audit.likelihood_ratios import BeyondRange, FileRequests, NeighbourQueries
 from dpdist.confidential.records import Records
 from dpdist.core.records import Crosstab, Floats
-from dpdist.engine.protocol import LearnsOutright
 from dpdist.job import SPECS, Job, MechanismSpec
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.modips.query import OutsideDomain
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
+from dpdist.models.protocol import supports
 from dpdist.privacy import noise
 from dpdist.privacy.guarantees import Concentrated, Strict
 from dpdist.sampling import sampler_of
@@ -308,7 +308,7 @@ def _model(job: Job) -> tuple[Any, Any]:
     reference = _drawn(job, 7, 60)
     if (public := job.survey.design_weights) is not None:  # as a run gives a reference the declared weights
         reference = replace(reference, weight=public.of(crosstab)[reference.row])
-    learned = model.learned(reference, None) if job.has_reference and isinstance(model, LearnsOutright) else None
+    learned = model.learned(reference, None) if job.has_reference and supports(model, "learned") else None
     return model, learned
 
 

@@ -41,14 +41,14 @@ def released(own: Records, reference: Records | None, epsilon: str = "3", quiet:
     said = parse_job(job_text("marginals", NAMED, ("degree",), epsilon=epsilon) + REFERENCE)
     model = builder_of(said).build(said, Crosstab({}, {}, np.array([len(own)]), (), ()), slice(0, 1))
     assert isinstance(model, Marginals)
-    learned = None if reference is None else ReferenceWeights(model.codes(reference), reference.weight)
+    learned = None if reference is None else ReferenceWeights(model.codes_of(reference), reference.weight)
     rounds = MECHANISMS["marginals"].protect(said, model, Notes(), learned)
     noise = (lambda request: np.zeros(request.size)) if quiet else noise_of(KEY.child(str(own.weight[0])))
     return model, run_rounds(rounds, model, ExactSampler(1), KEY, "all", [taken_in(said, own)], noise=noise).parameters[0]
 
 
 def counts(model: Marginals, own: Records, key: tuple[int, ...]) -> Floats:
-    cell = model.cell(model.codes(own), key)
+    cell = model.cell(model.codes_of(own), key)
     return np.bincount(cell, weights=own.weight, minlength=int(np.prod(model.shape(key)))).astype(float)
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from importlib import invalidate_caches
+from importlib import import_module, invalidate_caches
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -509,8 +509,21 @@ def test_a_promise_below_its_loss_and_rounds_of_its_own_are_refused(installed: p
         mechanism_of(job)
 
 
-def test_a_family_of_a_plugin_is_released_from_and_named(installed: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def without_bases(kind: type) -> type:
+    """A class with everything that another has, derived from no other."""
+    members = {name: member for base in reversed(kind.__mro__[:-1]) for name, member in vars(base).items()}
+    return type(kind.__name__, (), {name: members[name] for name in members.keys() - {"__dict__", "__weakref__"}})
+
+
+@pytest.mark.parametrize("derived", [True, False])
+def test_a_family_of_a_plugin_is_released_from_and_named(
+    derived: bool, installed: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Control: a family of dpdist is not called third-party."""
+    if not derived:
+        module = import_module("dpdist_counts.geometric")
+        module.Geometric = without_bases(module.Geometric)
+        assert module.Geometric.__bases__ == (object,)
     survey(1).to_parquet(tmp_path / CURRENT)
     job = parsed(geometric_job(input={"path": str(tmp_path / CURRENT)}))
     assert "family: geometric, third-party: dpdist-counts 1.2.0" in str(dpdist.plan(job))

@@ -164,7 +164,7 @@ def test_without_noise_the_parents_that_depend_are_chosen_and_tables_are_the_fil
     own = survey(2)
     model, theta = released(job(said=", degree: 1"), own, quiet=True)
     assert model.keys_of(theta) == ((0,), (0, 1), (1, 2)), "children depend on sex only through the degree"
-    fitted, codes = model.fitted(theta), model.codes(own)
+    fitted, codes = model.fitted(theta), model.codes_of(own)
     for key, table in fitted.tables.items():
         wanted = np.zeros(model.shape(key))
         np.add.at(wanted, tuple(codes[:, column] for column in key), own.weight)

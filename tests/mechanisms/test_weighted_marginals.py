@@ -131,7 +131,7 @@ def weighted_table(codes: Ints, weight: Floats, columns: tuple[int, int], shape:
 def test_without_noise_the_tables_are_the_files() -> None:
     own = survey(1)
     model, theta = released(job(), own, quiet=True)
-    tree, codes = model.fitted(theta), model.codes(own)
+    tree, codes = model.fitted(theta), model.codes_of(own)
     for key in ((0, 1), (1, 2)):
         wanted = weighted_table(codes, own.weight, key, model.shape(key))  # type: ignore[arg-type]
         np.testing.assert_allclose(tree.tables[key], wanted, rtol=2e-5, atol=1e-4 * wanted.sum() * 1e-3)
@@ -229,7 +229,7 @@ def test_columns_that_no_pair_joins_are_independent_in_the_records() -> None:
     table = weighted_table(codes, weight, (1, 2), (3, 4)) / weight.sum()
     apart = np.abs(table - np.outer(table.sum(axis=1), table.sum(axis=0))).sum()
     own = survey(7)
-    held = weighted_table(model.codes(own), own.weight, (1, 2), (3, 4)) / own.weight.sum()
+    held = weighted_table(model.codes_of(own), own.weight, (1, 2), (3, 4)) / own.weight.sum()
     assert apart < 0.04 < np.abs(held - np.outer(held.sum(axis=1), held.sum(axis=0))).sum()
 
 

@@ -160,7 +160,7 @@ class NoisyTables(PublicModel):
         empty: Floats = np.full_like(figures["count"], np.nan)
         return figures | {"mean": self.bounds.mean(figures["count"], figures["total"]) if "total" in figures else empty}
 
-    def fitted(self, theta: Draws) -> Draws:
+    def with_rows(self, theta: Draws) -> Draws:
         """Adds the counts and totals of crosstab rows, (draw, row), that are nearest to the noisy figures.
 
         `rows`, `figures` and `expect` then need no further fit. `unmet` is the distance from the solution.
@@ -185,12 +185,12 @@ class NoisyTables(PublicModel):
 
     def rows(self, theta: Draws, name: StatisticName) -> Floats:
         """Counts or totals of every crosstab row that are nearest to the noisy ones of all tables, (draw, row)."""
-        fitted = theta if UNMET in theta.values else self.fitted(theta)
+        fitted = theta if UNMET in theta.values else self.with_rows(theta)
         return fitted[_ROWS.format(name)]
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         """E(w|x) and E(wy|x) of every crosstab row from `rows`, (draw, row) each; 0 for an outcome that no table needs."""
-        count, fitted = np.maximum(self.count, 1.0), theta if UNMET in theta.values else self.fitted(theta)
+        count, fitted = np.maximum(self.count, 1.0), theta if UNMET in theta.values else self.with_rows(theta)
         weight = self.rows(fitted, "count") / count
         has_totals = "total" in self.tables[0].statistics
         return weight, self.rows(fitted, "total") / count if has_totals else np.zeros_like(weight)
@@ -229,7 +229,7 @@ class TableWords(Words):
         steps = [*super().post_processing(release), *([] if release.job.local else [RATIOS])]
         model = release.model(0)
         assert isinstance(model, NoisyTables)
-        if model.consistency and (unmet := model.fitted(release.theta(model, 0, 0))[UNMET][0]) > NEAR_ENOUGH:
+        if model.consistency and (unmet := model.with_rows(release.theta(model, 0, 0))[UNMET][0]) > NEAR_ENOUGH:
             steps.append(STOPPED.format(unmet))
         return steps
 

@@ -218,7 +218,7 @@ class CodedTables(LinearModel, ABC):
         """The same model, with these tables to be summed in a pass."""
         return replace(self, measured=keys)
 
-    def codes(self, records: ReferenceRecords) -> Ints:
+    def codes_of(self, records: ReferenceRecords) -> Ints:
         """The position of the level of every record and column, (record, column)."""
         return self.coded(tuple(records.outcomes.T))
 

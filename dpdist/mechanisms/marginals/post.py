@@ -192,7 +192,7 @@ class Marginals(CodedTables):
 
     def learned(self, records: ReferenceRecords, copied: pa.Table | None) -> ReferenceWeights:
         """The reference's weights and positions of levels, for what lies beyond the weights' bound."""
-        return ReferenceWeights(self.codes(records), records.weight)
+        return ReferenceWeights(self.codes_of(records), records.weight)
 
     @property
     def chooses(self) -> bool:

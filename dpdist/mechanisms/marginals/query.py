@@ -101,7 +101,7 @@ class TableSums(Summing):
 
     def sums(self, records: Records) -> Floats:
         v = np.rint(UNIT * records.weight / self.model.weights[1])
-        codes = self.model.codes(records)
+        codes = self.model.codes_of(records)
         tables = [
             np.bincount(self.model.cell(codes, key), weights=v, minlength=prod(self.model.shape(key)))
             for key in self.model.measured
@@ -138,7 +138,7 @@ class TableAndValueSums(TableSums):
         tables, model = super().sums(records), self.model
         if not model.summing:
             return tables
-        codes, v = model.codes(records), records.weight / model.weights[1]
+        codes, v = model.codes_of(records), records.weight / model.weights[1]
         of_values = [
             np.bincount(
                 codes[:, by] if by is not None else np.zeros(len(v), np.int64),

@@ -18,7 +18,7 @@ from dpdist.core.confidential import Confidential
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Rounds, Sample, StratumRecorder
 from dpdist.mechanisms.pseudo_posterior.tilted import Byproducts, StepFit, Weighing, release, weigh
-from dpdist.models.protocol import Clamped, Draws, Likelihood
+from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.privacy.weights import Ones, product
 
 
@@ -29,7 +29,7 @@ class Gather(NamedTuple):
     not finite.
     """
 
-    model: Likelihood
+    model: StratumModel
     step: Weighing
     reference: Draws | None = None
 
@@ -50,7 +50,7 @@ class Censor(NamedTuple):
     range over draws.
     """
 
-    model: Likelihood
+    model: StratumModel
     draws: Draws
     clamp: float
 
@@ -65,7 +65,7 @@ class Censor(NamedTuple):
 
 
 def protect(
-    model: Likelihood,
+    model: StratumModel,
     clamp: float,
     sets: int,
     recorder: StratumRecorder,

@@ -25,7 +25,7 @@ from dpdist.mechanisms.pseudo_posterior.clamped import Gather
 from dpdist.mechanisms.pseudo_posterior.spec import Centred
 from dpdist.mechanisms.pseudo_posterior.tilted import FixedPrivacyWeights, Weigh, fits
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.protocol import Clamped, Draws, Likelihood, Spurious
+from dpdist.models.protocol import Clamped, Draws, Spurious, StratumModel
 from dpdist.models.user import User
 from dpdist.privacy.weights import Constant, Ones, Reweight, reference_counts, reference_search
 
@@ -102,7 +102,7 @@ class ReferenceDistributions(NamedTuple):
 class ReferenceLoss(NamedTuple):
     """Kernel, which runs on each block of records: Σ f(θ_ref) − f(θ_s) over the records, (draw,), to be added up."""
 
-    model: Likelihood
+    model: StratumModel
     theta: Draws
     draws: Draws
 
@@ -112,7 +112,7 @@ class ReferenceLoss(NamedTuple):
 
 
 def learn_centre(
-    job: Job, model: Likelihood, records: int, reference: int
+    job: Job, model: StratumModel, records: int, reference: int
 ) -> Generator[Pass | Sample, Any, tuple[Centre, Draws]]:
     """Computes θ_ref and the power a from `reference` records, for a current stratum of `records`.
 
@@ -126,7 +126,7 @@ def learn_centre(
     return Centre(theta, power(clamp, dimensions(theta), records, reference, drift, kappa_of(drift))), draws
 
 
-def check_centre(job: Job, model: Likelihood, learned: Centre) -> Generator[Pass | Sample, Any, None]:
+def check_centre(job: Job, model: StratumModel, learned: Centre) -> Generator[Pass | Sample, Any, None]:
     """Draws from the mechanism's own posterior on the reference; raises `Spurious` if draws are not near θ_ref."""
     clamp = target_of(job)
     rows = yield Pass(Gather(model, Constant(learned.power), learned.theta), "concat")
@@ -136,7 +136,7 @@ def check_centre(job: Job, model: Likelihood, learned: Centre) -> Generator[Pass
         raise Spurious
 
 
-def learn_weights(job: Job, model: Likelihood) -> Generator[Pass | Sample, Any, tuple[RecordWeights, Draws]]:
+def learn_weights(job: Job, model: StratumModel) -> Generator[Pass | Sample, Any, tuple[RecordWeights, Draws]]:
     """The reference's final privacy weights under the job's rule, and draws of the reference's fit with α = 1.
 
     Weights that were tuned are adjusted for later files (`FixedPrivacyWeights`, `reference_search`). Raises `NotReached`.
@@ -153,7 +153,7 @@ def learn_weights(job: Job, model: Likelihood) -> Generator[Pass | Sample, Any, 
     return RecordWeights(centre_of(model, first), FixedPrivacyWeights(first, tuple(steps))), first
 
 
-def centre_of(model: Likelihood, draws: Draws) -> Draws:
+def centre_of(model: StratumModel, draws: Draws) -> Draws:
     """One parameter for all draws: their mean, which is valid in a convex parameter space, such as those of dpdist's
     models.
 

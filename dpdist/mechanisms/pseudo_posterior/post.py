@@ -5,7 +5,7 @@ from __future__ import annotations
 from dpdist.job import Job
 from dpdist.mechanisms.parts import Words
 from dpdist.models import LIKELIHOODS
-from dpdist.models.protocol import Builder
+from dpdist.models.protocol import StratumModel
 from dpdist.privacy.weights import HALF_EXCEED, above_epsilon
 
 UNMEASURED = above_epsilon("{}", "its exact loss was not measured")
@@ -42,6 +42,6 @@ WORDS = Words()
 """None: the texts of the likelihood and of its draws are used."""
 
 
-def model_of(job: Job) -> Builder:
+def model_of(job: Job) -> type[StratumModel]:
     """The likelihood that the job names."""
     return LIKELIHOODS.named(job.likelihood.family)

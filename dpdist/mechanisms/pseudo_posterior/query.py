@@ -27,7 +27,7 @@ from dpdist.mechanisms.pseudo_posterior.post import (
     UNMEASURED,
     WEIGHTS_MOVE,
 )
-from dpdist.models.protocol import Likelihood, StratumModel
+from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Promise
 from dpdist.privacy.weights import Constant, Reweight, Search, UnchangedWeights, fixed, search
 
@@ -67,7 +67,6 @@ class WeightedMechanism:
         recorder: StratumRecorder,
         learned: RecordWeights | ReferenceDistributions | None = None,
     ) -> Rounds:
-        assert isinstance(model, Likelihood)
         target = self.promise(job).target
         bound = float("inf") if target is None else target
         frozen = learned.frozen if isinstance(learned, RecordWeights) else None
@@ -100,7 +99,6 @@ class CensorUWMechanism:
         return promise_of(job, strict(job), CLAMPED, exactness(job))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
-        assert isinstance(model, Likelihood)
         return clamped.protect(model, target_of(job), job.synthetic_sets, recorder)
 
 
@@ -117,7 +115,6 @@ class CentredMechanism:
         return promise_of(job, strict(job), CLAMPED, CENTRED, *referred(job), exactness(job))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Centre | None = None) -> Rounds:
-        assert isinstance(model, Likelihood)
         assert learned is not None
         constant, sets = Constant(learned.power), job.synthetic_sets
         return clamped.protect(model, target_of(job), sets, recorder, constant, reference=learned.theta)
@@ -143,7 +140,6 @@ class CensorWMechanism:
     def protect(
         self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: RecordWeights | None = None
     ) -> Rounds:
-        assert isinstance(model, Likelihood)
         weights, sets = job.mechanism.weights, job.synthetic_sets
         if learned is not None:
             return (yield from clamped.protect(model, target_of(job), sets, recorder, learned.frozen))

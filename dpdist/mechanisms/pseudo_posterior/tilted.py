@@ -28,7 +28,7 @@ from dpdist.engine.protocol import (
     Sample,
     StratumRecorder,
 )
-from dpdist.models.protocol import Clamped, Draws, Likelihood
+from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.privacy.weights import (
     AllOutcomes,
     Counted,
@@ -56,7 +56,7 @@ class FixedPrivacyWeights(NamedTuple):
     unweighted: Draws
     steps: tuple[tuple[Step, Draws], ...]
 
-    def weigh(self, model: Likelihood, records: Records) -> tuple[Floats, Floats]:
+    def weigh(self, model: StratumModel, records: Records) -> tuple[Floats, Floats]:
         """The unweighted record bounds F and the privacy weights α, (record,) each."""
         unweighted = model.extremes(self.unweighted, records).bound
         alpha = np.ones(len(records))
@@ -72,7 +72,7 @@ Weighings = Generator[Weighing, Summary, None]
 """A search for weights: it yields steps, and is sent the summary of the fit under each."""
 
 
-def weigh(model: Likelihood, step: Weighing, records: Records, carry: Carry) -> Floats:
+def weigh(model: StratumModel, step: Weighing, records: Records, carry: Carry) -> Floats:
     """Computes new α from the block's per-record state of earlier rounds, and stores α in this state.
 
     Weights fixed on a reference start a new state.
@@ -94,7 +94,7 @@ class Outcomes(NamedTuple):
 class Weigh(NamedTuple):
     """Kernel: computes new α from the block's state, and returns statistics of the records with these weights."""
 
-    model: Likelihood
+    model: StratumModel
     step: Weighing
     counted: Counted = as_weighted
 
@@ -108,7 +108,7 @@ class Bound(NamedTuple):
     Returns (Δ, max F, −min F, largest range of α f), to be combined by the maximum.
     """
 
-    model: Likelihood
+    model: StratumModel
     draws: Draws
 
     def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
@@ -123,7 +123,7 @@ class Byproducts(NamedTuple):
     NaN.
     """
 
-    model: Likelihood
+    model: StratumModel
     draws: Draws
     step: Weighing | None = None
 
@@ -157,7 +157,7 @@ class StepFit(NamedTuple):
 
 
 def fits(
-    model: Likelihood, steps: Weighings, counted: Counted = as_weighted
+    model: StratumModel, steps: Weighings, counted: Counted = as_weighted
 ) -> Generator[Pass | Sample, Any, tuple[list[StepFit], int]]:
     """Runs a weight search, with one fit for each step; returns the first fit, the last three fits and the number of fits.
 
@@ -188,7 +188,7 @@ def fixed_on_reference(frozen: FixedPrivacyWeights) -> Weighings:
     yield frozen
 
 
-def protect(model: Likelihood, steps: Weighings, target: float, sets: int, recorder: StratumRecorder) -> Rounds:
+def protect(model: StratumModel, steps: Weighings, target: float, sets: int, recorder: StratumRecorder) -> Rounds:
     """Protects one stratum by the pseudo posterior, with weights from a search; raises `Improper` or `NotReached`."""
     searched, number = yield from fits(model, steps)
     first, final = searched[0], searched[-1]

@@ -346,7 +346,7 @@ class SanitizedLognormal(PublicModel):
         root = np.linalg.inv(whitening.matrix)
         return Draws({"means": whitening.centre[None], "covariance": (root @ root.T)[None]})
 
-    def within(self, whitening: ReferenceMoments) -> SanitizedLognormal:
+    def with_moments(self, whitening: ReferenceMoments) -> SanitizedLognormal:
         return replace(self, whitened=whitening)
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:

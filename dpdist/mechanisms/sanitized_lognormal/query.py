@@ -92,7 +92,7 @@ class SanitizedStatisticsMechanism(NoisySums[Settings, SanitizedLognormal]):
         learned: ReferenceMoments | None,
     ) -> Rounds:
         assert learned is not None
-        model = model.within(learned)
+        model = model.with_moments(learned)
         exact = yield Pass(WhitenedSums(model), "sum")
         # One location for each cell, and one scatter for all.
         sums = np.concatenate([exact[:, :2].reshape(-1), exact[:, 2:].sum(axis=0)])

@@ -7,7 +7,7 @@ the noisy sums. Estimates of base cells are released, so that tables need none o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from math import prod
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import OTHER_LIMITS
-from dpdist.core.keys import digest
+from dpdist.core.keys import WRITTEN, digest
 from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints, cells_of_record, codes_of, no_draws
 from dpdist.estimation.donors import AbsentRecords, Donors, PeriodTotals, law_of, remembered
 from dpdist.job import Job, Statistic
@@ -35,7 +35,7 @@ from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, part_beyond, worth_of
 from dpdist.mechanisms.tables.spec import EFFECTS, LARGEST, MEAN_SQUARE, PredictionName, Tables
-from dpdist.mechanisms.tables.synthetic import Drawn, OfDonors
+from dpdist.mechanisms.tables.synthetic import DonorCells, Drawn, OfDonors
 from dpdist.mechanisms.tables.system import NUMBER, CommonFactors, Reading, TableSystem
 from dpdist.mechanisms.tables.words import AtBound
 from dpdist.mechanisms.tables.workload import Workload, WorkloadTable
@@ -84,7 +84,7 @@ class Learned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ResidualCells(PublicModel):
+class ResidualCells(DonorCells, PublicModel):
     """Base cells of the file, with the tables over them."""
 
     labels: tuple[str, ...]
@@ -99,7 +99,7 @@ class ResidualCells(PublicModel):
     count: Floats
     """Sample records of every cell, public; 1 in every cell if they are secret."""
     tables: tuple[WorkloadTable, ...]
-    statistics: tuple[tuple[str, tuple[Statistic, ...]], ...]
+    statistics_by_table: tuple[tuple[str, tuple[Statistic, ...]], ...] = field(metadata={WRITTEN: "statistics"})
     """Statistics of every table, by its name."""
     joint: NoisyQuery
     """The query for all measurements together."""
@@ -381,7 +381,7 @@ class ResidualCells(PublicModel):
     @property
     def _worth(self) -> tuple[tuple[float, ...], ...]:
         """What squared errors of counts and of outcomes' means count for, by table."""
-        pairs = zip(self.tables, self.statistics, strict=True)
+        pairs = zip(self.tables, self.statistics_by_table, strict=True)
         return tuple(worth_of(table.priority, statistics, self.outcomes, self.largest) for table, (_, statistics) in pairs)
 
     def _published(self) -> Iterator[PublishedTable]:
@@ -432,7 +432,7 @@ class ResidualCells(PublicModel):
     def predicted_errors(self, learned: Learned) -> Sequence[ErrorsOfCells]:
         """Errors of counts, means and totals by table, under the planned drift; other statistics are not predicted."""
         errors_of_tables = list[ErrorsOfCells]()
-        for errors, (name, statistics) in zip(learned.system.errors, self.statistics, strict=True):
+        for errors, (name, statistics) in zip(learned.system.errors, self.statistics_by_table, strict=True):
             for statistic in statistics:
                 if statistic.name not in PREDICTED:
                     continue

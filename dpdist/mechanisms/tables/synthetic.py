@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import scipy
@@ -87,40 +87,42 @@ CELLS_OF_PART = 2_048
 """Base cells whose donors are moved to estimates by one worker at a time."""
 
 
-class DonorCells(StratumModel, Protocol):
+class DonorCells(StratumModel):
     """Base cells of a stratum, (cell,), with public sizes and the outcomes' public bounds.
 
     Their released parameter `means` has mean weight and mean outcomes, (cell, 1 + outcome).
     """
 
-    @property
-    def outcomes(self) -> tuple[str, ...]: ...
+    if TYPE_CHECKING:
 
-    @property
-    def labels(self) -> tuple[str, ...]: ...
+        @property
+        def outcomes(self) -> tuple[str, ...]: ...
 
-    @property
-    def bounds(self) -> tuple[tuple[float, float], ...]: ...
+        @property
+        def labels(self) -> tuple[str, ...]: ...
 
-    @property
-    def codes(self) -> Codes: ...
+        @property
+        def bounds(self) -> tuple[tuple[float, float], ...]: ...
 
-    @property
-    def count(self) -> Floats: ...
+        @property
+        def codes(self) -> Codes: ...
 
-    @property
-    def weighted(self) -> bool: ...
+        @property
+        def count(self) -> Floats: ...
 
-    @property
-    def one_weight(self) -> bool: ...
+        @property
+        def weighted(self) -> bool: ...
 
-    @property
-    def first(self) -> list[int]: ...
+        @property
+        def one_weight(self) -> bool: ...
 
-    @property
-    def design(self) -> Design: ...
+        @property
+        def first(self) -> list[int]: ...
 
-    def pattern(self, crosstab_row: Codes) -> Codes: ...
+        @property
+        def design(self) -> Design: ...
+
+        def pattern(self, crosstab_row: Codes) -> Codes: ...
 
 
 class Drawn(NamedTuple):

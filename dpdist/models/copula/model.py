@@ -29,7 +29,7 @@ from dpdist.models.copula.reference_summary import SHAPES, Facts, Law, tell
 from dpdist.models.copula.shapes import FEWEST_UNMIXED, UNIT, PredictorCells, grouped, weight_outcome_ties
 from dpdist.models.numerics import tiles
 from dpdist.models.numerics.tiles import by_pattern, tile_records
-from dpdist.models.protocol import Draws, Extremes, Parameter, describe_draws, recall_draws
+from dpdist.models.protocol import Draws, Extremes, Parameter, StratumModel, describe_draws, recall_draws
 from dpdist.models.public_model import strata_as_predictors
 
 # Scores are cut into narrow bins. Within a bin, the weight w and the outcome y are replaced by their means under the
@@ -212,7 +212,7 @@ ROUNDING = 32.0 * float(np.finfo(float).eps)
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class Scores(StratumModel):
     """The score model of one stratum; its statistics are (cell, LEADING + INTERVALS·TERMS).
 
     Most methods need the reference's `facts`.

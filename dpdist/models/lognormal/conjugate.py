@@ -16,7 +16,7 @@ from dpdist.core.records import Codes, Floats, Ints
 from dpdist.job import Job
 from dpdist.models.numerics.chi import ChiLevels
 from dpdist.models.numerics.tiles import TILE_VALUES, by_pattern
-from dpdist.models.protocol import Draws, Improper
+from dpdist.models.protocol import Draws, Improper, StratumModel
 from dpdist.models.public_model import Design
 
 
@@ -85,7 +85,7 @@ class Standard(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Conjugate:
+class Conjugate(StratumModel):
     """The posterior for one stratum; its statistics are sums of α(1, z, zz') by pattern.
 
     A pattern is a combination of predictor levels, and z are a record's components. The shape is (pattern, 1 + D +

@@ -17,7 +17,7 @@ from dpdist.core.records import POOLED, Floats
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Job, Table
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.protocol import Improper, LearnsFromRecords, PredictsErrors
+from dpdist.models.protocol import Improper, StratumModel, supports
 from dpdist.planning.plan import Plan
 from dpdist.quality.predicted.prediction import PUBLIC, by_formulas, identity, number, public_sizes, with_epsilon
 from dpdist.quality.predicted.replicates import Population, load_or_make, taught
@@ -90,14 +90,13 @@ def _rows(plan: Plan, reference: ReferenceFile, listener: Listener) -> pd.DataFr
     job, crosstab = with_epsilon(plan.job, plan.job.budget.epsilon), public_sizes(plan.job, plan.crosstab, reference)
     changes, rows = list(_changed(job)), list[tuple[str, str, str, float, float, str]]()
     model = builder_of(job).build(job, crosstab, crosstab.rows_of(0))
-    assert isinstance(model, PredictsErrors)
-    by_setting = model.by_setting() if isinstance(model, LearnsFromRecords) else {}
+    by_setting = model.by_setting() if supports(model, "with_donors") else {}
     settings = [(change, job, other) for change, other in by_setting.items()]
     with TemporaryDirectory() as folder, single_threaded():
         population = Population.of(job, reference, crosstab)
         records = population.as_it_is()
 
-        def errors(tried: Job, model: PredictsErrors) -> By:
+        def errors(tried: Job, model: StratumModel) -> By:
             sampler = sampler_of(tried, Path(folder))
             current = int(crosstab.count.sum())
             learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC, population.absent)
@@ -111,7 +110,6 @@ def _rows(plan: Plan, reference: ReferenceFile, listener: Listener) -> pd.DataFr
                 (change, tried, builder_of(tried).build(tried, crosstab, crosstab.rows_of(0))) for change, tried in changes
             )
             for change, tried, other in chain(settings, builds):
-                assert isinstance(other, PredictsErrors)
                 same = {table.name for table in tried.tables if table in job.tables}
                 try:
                     remaining, none = (

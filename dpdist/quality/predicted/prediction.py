@@ -1,7 +1,7 @@
 """Predicted errors of a job's release at several ε, from public records alone.
 
 If a public file is known, the mechanism runs on replicates of it (`population`), or predicts its errors itself
-(`models.protocol.PredictsErrors`). Otherwise nothing is predicted, and `why` has the reason. Unknown figures are
+(`predicted_errors`). Otherwise nothing is predicted, and `why` has the reason. Unknown figures are
 not replaced by others.
 
 An error is |published − direct estimate| over the direct estimate's standard error, as in the verdict of a run.
@@ -16,7 +16,7 @@ from functools import cache, cached_property, partial
 from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -32,7 +32,7 @@ from dpdist.estimation.donors import AbsentRecords, PeriodTotals
 from dpdist.job import Job, Statistic
 from dpdist.job.reference import FileReference
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.protocol import ErrorsOfCells, Improper, LearnsFromRecords, PredictsErrors, Spurious, StratumModel
+from dpdist.models.protocol import ErrorsOfCells, Improper, Spurious, StratumModel, supports
 from dpdist.planning.plan import Plan
 from dpdist.privacy.weights import NotReached
 from dpdist.publish.predicted_errors import FAR, FAR_NAMED
@@ -357,11 +357,11 @@ def with_epsilon(job: Job, epsilon: Fraction) -> Job:
     return job.model_copy(update={"budget": budget, "reference": reference, "compare": (), "microdata": microdata})
 
 
-def by_formulas(model: StratumModel, job: Job) -> TypeGuard[PredictsErrors]:
+def by_formulas(model: StratumModel, job: Job) -> bool:
     """True if errors follow from formulas of one model, and not from releases of replicates."""
     # Formulas know no design: its strata may fix counts.
     designed = job.strata or job.rake or job.survey.design_strata
-    return isinstance(model, PredictsErrors) and job.has_reference and not designed
+    return supports(model, "predicted_errors") and job.has_reference and not designed
 
 
 def _rows(
@@ -404,11 +404,10 @@ def _of_formulas(
         learned, rows = None, None
         for tried in sorted(budgets, key=lambda item: item is not first):
             model = builder_of(tried).build(tried, crosstab, crosstab.rows_of(0))
-            assert isinstance(model, PredictsErrors)
-            if learned is not None and isinstance(model, LearnsFromRecords):
+            if learned is not None and supports(model, "with_donors"):
                 of_tables = model.predicted_errors(model.relearned(learned))
             else:
-                if isinstance(model, LearnsFromRecords):
+                if supports(model, "with_donors"):
                     model = model.with_history(history)
                 sampler, current = sampler_of(tried, Path(folder)), int(crosstab.count.sum())
                 learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC, absent)

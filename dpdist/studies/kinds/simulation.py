@@ -42,7 +42,7 @@ from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.pseudo_posterior import tilted
 from dpdist.mechanisms.pseudo_posterior.query import WeightedEMechanism, WeightedMechanism
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.models.protocol import Draws, Improper, Likelihood, Spurious, StratumModel, Synthesizer
+from dpdist.models.protocol import Draws, Improper, Spurious, StratumModel
 from dpdist.privacy.weights import NotReached, search
 from dpdist.quality.microdata import distances, location
 from dpdist.runtime.reference import learned_from
@@ -431,7 +431,6 @@ def run_arm(
             released = run_rounds(rounds, model, sampler, key, POOLED, [data], [noted], noise_of(key))
         except (NotReached, Improper, Spurious):
             return None
-    assert isinstance(model, Synthesizer)
     synthetic = [
         model.simulate(theta, data.row, key.generator("synthesis", set=number))[0]
         for number, theta in enumerate(released.parameters, start=1)
@@ -451,7 +450,6 @@ def rounds_of(
 ) -> Rounds:
     """The mechanism's rounds, or those of a weighted posterior under the bound that another arm reached."""
     if bound is not None:
-        assert isinstance(model, Likelihood)
         return tilted.protect(model, search(job.mechanism.weights, bound), bound, job.synthetic_sets, noted)
     return mechanism_of(arm).protect(job, model, noted, learned)
 
