@@ -424,7 +424,7 @@ def model_of(public: Public, files: Files, epsilon: float, gaussian: bool = Fals
         codes=codes,
         count=np.bincount(base).astype(float),
         tables=tables,
-        statistics=tuple((table.name, (Statistic(name="count"), *means)) for table in tables),
+        statistics_by_table=tuple((table.name, (Statistic(name="count"), *means)) for table in tables),
         joint=query,
         distance=MOVED.same_x,
         one_weight=True,
