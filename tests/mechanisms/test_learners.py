@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.tables import learners
+from dpdist.mechanisms.tables import drift_sizes, learners
 from dpdist.mechanisms.tables.learners import MAIN_EFFECTS, TREES, Fitted, Learner
 from dpdist.mechanisms.tables.main_effects import ReferenceCells, ReferenceSample
 from dpdist.mechanisms.tables.prediction import deviances, learners_of, predict
@@ -158,12 +158,15 @@ def covered(learner: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Floats, Floa
 def test_intervals_of_trees_cover_and_counts_err_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """90 % intervals cover from .84 to .97 of 368 counts and of means, where .84 has a false-alarm rate below .001 if cells
     are independent; and counts err by at most .95 times as much as those of effects. Control: if what fits to other folds
-    follow were no error, counts would have less than .84.
+    follow were no error, and drift did not make room for it, counts would have less than .84.
     """
     (held, errors), (_, of_effects) = covered("trees", monkeypatch), covered("effects", monkeypatch)
     assert (held >= 0.84).all(), held
     assert (held <= 0.97).all(), held
     assert errors[0] <= 0.95 * of_effects[0]
+    for law in ("DRIFTS", "LEVEL_DRIFTS", "COMMON_DRIFTS"):
+        monkeypatch.setattr(drift_sizes, law, {0.0005: 1.0})
+    assert (covered("trees", monkeypatch)[0] >= 0.84).all()
     monkeypatch.setattr(RandomEffects, "erring", lambda self, *rest: self)
     assert covered("trees", monkeypatch)[0][0] < 0.84
 
