@@ -52,7 +52,7 @@ from dpdist.models.protocol import (
     describe_draws,
     recall_draws,
 )
-from dpdist.models.public_model import PublicModel, cell_counts, patterns
+from dpdist.models.public_model import cell_counts, patterns
 from dpdist.privacy.guarantees import NoisyQuery, neighbour_of
 
 FEWEST_VALUES, MOST_VALUES = 200, 10_000
@@ -84,20 +84,9 @@ class Learned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ResidualCells(DonorCells, PublicModel):
+class ResidualCells(DonorCells):
     """Base cells of the file, with the tables over them."""
 
-    labels: tuple[str, ...]
-    outcomes: tuple[str, ...]
-    bounds: tuple[tuple[float, float], ...]
-    """Public bounds of every outcome."""
-    columns: tuple[str, ...]
-    levels: tuple[tuple[str, ...], ...]
-    """Names of the levels of every column."""
-    codes: Codes
-    """Levels of the tables' columns in every cell, (cell, column)."""
-    count: Floats
-    """Sample records of every cell, public; 1 in every cell if they are secret."""
     tables: tuple[WorkloadTable, ...]
     statistics_by_table: tuple[tuple[str, tuple[Statistic, ...]], ...] = field(metadata={WRITTEN: "statistics"})
     """Statistics of every table, by its name."""
@@ -260,11 +249,6 @@ class ResidualCells(DonorCells, PublicModel):
     def identified(self) -> int:
         """A reference needs more than one record. Cells without one are predicted from others."""
         return 1
-
-    @property
-    def first(self) -> list[int]:
-        """The first crosstab row of every cell."""
-        return [int(row) for row in np.unique(self.design.pattern, return_index=True)[1]]
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

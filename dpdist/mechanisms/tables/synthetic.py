@@ -20,8 +20,8 @@ from dpdist.core.sharing import share_out
 from dpdist.estimation.donors import Donors, DonorsByCell
 from dpdist.mechanisms.tables.calibration import Domain, agree
 from dpdist.models.copula.model import kind_of
-from dpdist.models.protocol import Draws, ReleaseView, StratumModel
-from dpdist.models.public_model import Design
+from dpdist.models.protocol import Draws, ReleaseView
+from dpdist.models.public_model import PublicModel
 
 # Moving a reference's shape to released means would move its round values too. But people round to the same
 # values each year.
@@ -87,28 +87,26 @@ CELLS_OF_PART = 2_048
 """Base cells whose donors are moved to estimates by one worker at a time."""
 
 
-class DonorCells(StratumModel):
+@dataclass(frozen=True)
+class DonorCells(PublicModel):
     """Base cells of a stratum, (cell,), with public sizes and the outcomes' public bounds.
 
     Their released parameter `means` has mean weight and mean outcomes, (cell, 1 + outcome).
     """
 
-    if TYPE_CHECKING:
+    labels: tuple[str, ...]
+    outcomes: tuple[str, ...]
+    bounds: tuple[tuple[float, float], ...]
+    """Public bounds of every outcome."""
+    columns: tuple[str, ...]
+    levels: tuple[tuple[str, ...], ...]
+    """Names of the levels of every column."""
+    codes: Codes
+    """Levels of the tables' columns in every cell, (cell, column)."""
+    count: Floats
+    """Sample records of every cell, public; 1 in every cell if they are secret."""
 
-        @property
-        def outcomes(self) -> tuple[str, ...]: ...
-
-        @property
-        def labels(self) -> tuple[str, ...]: ...
-
-        @property
-        def bounds(self) -> tuple[tuple[float, float], ...]: ...
-
-        @property
-        def codes(self) -> Codes: ...
-
-        @property
-        def count(self) -> Floats: ...
+    if TYPE_CHECKING:  # fields of `ResidualCells`, whose order is part of stored checksums
 
         @property
         def weighted(self) -> bool: ...
@@ -116,13 +114,10 @@ class DonorCells(StratumModel):
         @property
         def one_weight(self) -> bool: ...
 
-        @property
-        def first(self) -> list[int]: ...
-
-        @property
-        def design(self) -> Design: ...
-
-        def pattern(self, crosstab_row: Codes) -> Codes: ...
+    @property
+    def first(self) -> list[int]:
+        """The first crosstab row of every cell."""
+        return [int(row) for row in np.unique(self.design.pattern, return_index=True)[1]]
 
 
 class Drawn(NamedTuple):
