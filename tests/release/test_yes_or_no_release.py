@@ -53,12 +53,16 @@ def survey(seed: int = 11, n: int = 9000) -> pd.DataFrame:
 
 
 def released(
-    folder: Path, noise_of: Named, weight: str = "[500, 25000]", reference: str = '{histogram: {epsilon: "0.3"}}'
+    folder: Path,
+    noise_of: Named,
+    weight: str = "[500, 25000]",
+    reference: str = '{histogram: {epsilon: "0.3"}}',
+    draw: str = "",
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     survey().to_parquet(folder / "now.parquet")
     said = {"groups": GROUPS, "ages": AGES, "weight": weight, "reference": reference, "folder": folder}
-    with noise_of("insured"):
+    with noise_of(f"insured{draw}"):
         dpdist.run(dpdist.parse_job(JOB.format(**said)), folder / "ws")
     return folder / "ws"
 
@@ -69,14 +73,23 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, noise_of: Named) -> Path
 
 
 def test_means_lie_near_the_direct_ones_and_their_intervals_hold_them(workspace: Path) -> None:
-    """Cells far above their group's mean too. Median errors of eight draws of noise were .2 to .9, and .6 in the mean."""
+    """Cells far above their group's mean too."""
     rows = pd.read_parquet(workspace / "confidential" / "evaluation" / "one.parquet")
     means = rows[rows["statistic"] == "mean"]
     assert len(means) == 20
-    assert means["synthetic_error_in_se"].median() < 0.7
     assert means["synthetic_error_in_se"].max() < 3.0
     held = (means["synthetic_lower"] <= means["direct"]) & (means["direct"] <= means["synthetic_upper"])
     assert held.mean() >= 0.85
+
+
+def test_the_mean_of_median_errors_is_below_direct_ones(tmp_path: Path, noise_of: Named) -> None:
+    """Of eight draws of noise: their medians are .2 to .9 direct standard errors."""
+    errors = list[float]()
+    for draw in range(8):
+        space = released(tmp_path / str(draw), noise_of, draw=f" {draw}")
+        rows = pd.read_parquet(space / "confidential" / "evaluation" / "one.parquet")
+        errors.append(rows.loc[rows["statistic"] == "mean", "synthetic_error_in_se"].median())
+    assert np.mean(errors) < 0.6
 
 
 def test_synthetic_records_are_yes_or_no_with_the_released_means(workspace: Path) -> None:

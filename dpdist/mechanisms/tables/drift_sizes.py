@@ -43,17 +43,17 @@ def learned(
     noise: Floats,
     clipped: Matrix | None = None,
     laplace: bool = False,
-    near: Posterior | None = None,
+    previous: Posterior | None = None,
 ) -> Posterior:
     """The posterior with drift of typical sizes: geometric means of their laws, each given the others.
 
-    A size of the largest likelihood would follow the noise where that hides any drift. `near` is a posterior given
-    nearly the same sums, if one is known.
+    A size of the largest likelihood would follow the noise where that hides any drift. `previous` is a posterior
+    given nearly the same sums, if one is known.
     """
     likelihoods = _Likelihoods.of(prior, rows, observed, noise, clipped, laplace)
-    sizes = likelihoods.usual if near is None else near.prior.drift[-1].copy()
+    sizes = likelihoods.typical_sizes if previous is None else previous.prior.drift[-1].copy()
     errors = np.empty_like(sizes)
-    for _ in range(SWEEPS if near is None else 1):
+    for _ in range(SWEEPS if previous is None else 1):
         # Drift of all cells first: it would otherwise be taken for that of all levels.
         for size in likelihoods.laws:
             grid, weight = likelihoods.weights(size, sizes)
@@ -128,7 +128,7 @@ class _Likelihoods(NamedTuple):
         return cls(laws, values, plain, factors, parts, of_far)
 
     @property
-    def usual(self) -> Floats:
+    def typical_sizes(self) -> Floats:
         """Typical sizes before the measurement, (family, coordinate)."""
         sizes = np.empty(np.max(list(self.laws), axis=0) + 1)
         for size, law in self.laws.items():

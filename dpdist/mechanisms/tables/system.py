@@ -704,7 +704,9 @@ class TableSystem:
             )
             rows, observed, errors, clipped = observed_under(all_limits)
             # What limits had clipped of a drift shows more of it.
-            posterior = self.posterior(rows, observed, errors, calibration, None, clipped, moved, posterior)
+            posterior = self.posterior(
+                rows, observed, errors, calibration, clipped=clipped, moved=moved, previous=posterior
+            )
             if np.count_nonzero(np.abs(observed - before) > SETTLED * np.sqrt(errors)) <= UNSETTLED * len(errors):
                 break
         return Reading(posterior.with_tails(observed), observed, all_limits)
@@ -971,12 +973,12 @@ class TableSystem:
         refined: Prediction | None = None,
         clipped: Matrix | None = None,
         moved: Prediction | None = None,
-        near: Posterior | None = None,
+        previous: Posterior | None = None,
     ) -> Posterior:
         """`calibration` is that of the first sums, by which z varies where numbers of records are secret. `refined` is the
         prediction by first measurements, if arguments are those of the second. `clipped` are factors of errors that rows
         share. `moved` is the law that sums show: records vary as it says in cells whose public numbers have changed.
-        `near` is a posterior given nearly the same sums.
+        `previous` is a posterior given nearly the same sums.
         """
         prior = self.prior
         if refined is not None:
@@ -993,7 +995,7 @@ class TableSystem:
             weight = float(calibration.factors[0])
             growth = calibration.growth * weight
             prior = prior.sized(self.numbers.times(growth), weight, growth)
-        return learned(prior, rows, observed, errors, clipped, self.laplace, near)
+        return learned(prior, rows, observed, errors, clipped, self.laplace, previous)
 
     def _factors_of_residuals(self, factors: Floats) -> Floats:
         """Factors of residuals from those of weights and outcomes, (1 + outcome,).
