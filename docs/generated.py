@@ -125,7 +125,7 @@ def job_file() -> Iterator[str]:
     yield from _section("The keys of a job", part, earlier)
     shared = MechanismSpec.model_json_schema()["properties"]
     del shared["name"]
-    text = "Keys of every mechanism. `validate` names a mechanism that refuses one."
+    text = "Keys that mechanisms share. If a job's mechanism does not accept one of them, `validate` says so."
     yield from _section("Mechanisms", {"description": text, "properties": shared}, earlier)
     for name in sorted(schema["$defs"]):
         part = schema["$defs"][name]
@@ -293,7 +293,7 @@ WAYS = (
     Way("centred", keys=PROPER, reference=REFERENCE),
     Way("censor_uw", keys=BETA, **UNWEIGHTED),
     Way("censor_w", "with a reference", BETA, REFERENCE, **UNWEIGHTED),
-    Way("censor_w", "without one", BETA, **UNWEIGHTED),
+    Way("censor_w", "without a reference", BETA, **UNWEIGHTED),
     Way("weighted", keys=LOGNORMAL),
     Way("weighted_e", keys=LOGNORMAL),
     Way("unweighted", keys=LOGNORMAL),
@@ -341,7 +341,7 @@ def families() -> Iterator[str]:
     """Families of likelihoods, what they take and how they are sampled."""
     yield "| family | outcome | weight | predictors | samplers |"
     yield "|---|---|---|---|---|"
-    weight = {True: "modelled, must be named", False: "none", None: "modelled, if named"}
+    weight = {True: "modelled; the job must name it", False: "not used", None: "modelled, if the job names it"}
     for name, facts in FAMILIES.items():
         predictors = "yes" if facts.predictors else "no"
         cells = (f"`{name}`", facts.support.text, weight[facts.weight], predictors, ", ".join(SAMPLERS[name]))

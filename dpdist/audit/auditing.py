@@ -42,7 +42,7 @@ LOWER_BOUNDS = {
     "stratum": "one of the smallest strata",
     "record": "number of the record that was left out or changed",
     "runs": "number of draws from each of the two neighbouring files",
-    "claimed": "the ε that one record may lose",
+    "claimed": "the ε that is claimed for one record",
     "delta": "the claimed δ",
     "most_that_can_be_shown": "the largest ε that this number of draws can prove",
     "at_least": "the ε that is proven, from everything that is released",

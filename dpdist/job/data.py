@@ -113,7 +113,7 @@ NOT_REPORTED = "Not reported"
 
 
 class Column(Frozen):
-    """A column's public domain, and the treatment of values that a model cannot take."""
+    """A column's public domain, and the treatment of values that a model cannot use."""
 
     levels: Levels | None = Field(
         default=None,
@@ -204,7 +204,7 @@ class Keep(Frozen):
     """A public filter: a record belongs to the universe if its column has one of these values.
 
     Values of a declared column must be levels, and its rule for missing values applies. In other columns a missing value is
-    outside the universe. A value that is spelled almost as a kept one is refused.
+    outside the universe. A value is refused if its spelling is almost that of a listed value.
     """
 
     column: str = Field(description="a column of the file")
@@ -474,7 +474,7 @@ class Survey(Frozen):
     """The survey's design. Without a weight column, every record has weight 1.
 
     `fpc` names columns with population sizes. The first gives the number of PSUs (or records, without PSUs) in the
-    population of the design stratum. A second one gives the PSU's size, if records were sampled within PSUs.
+    population of the design stratum. A second column gives the PSU's size, if records were sampled within PSUs.
     """
 
     weight: str | None = Field(default=None, description="column of the sampling weight; unset: all weights are 1")
@@ -483,7 +483,7 @@ class Survey(Frozen):
         default=(),
         exclude_if=lambda columns: not columns,
         description="columns within whose combinations all records have the same weight, as is publicly known; the "
-        "synthetic records of `tables` then do, too",
+        "weights of synthetic records of `tables` are then constant, too",
     )
     design_weights: DesignWeights | None = Field(
         default=None,

@@ -23,7 +23,7 @@ from dpdist.job.values import ExecutorName, Frozen, SamplerName, Synthesis, Tool
 class Prior(Frozen):
     """Prior of coefficients B and covariance Σ: `improper` |Σ|^(−(d+1)/2) for d components, or a weak `proper` one.
 
-    The proper prior is conjugate. It is worth as much as `records` records.
+    The proper prior is conjugate, and has the weight of `records` records.
     """
 
     name: Literal["improper", "proper"] = Field(default="improper", description="flat (improper), or weak and proper")

@@ -317,7 +317,7 @@ class Table(Frozen):
 
 
 class Microdata(Frozen):
-    """Further columns of the synthetic records beside reference tables: copied from the reference, unchanged."""
+    """Further columns that synthetic records of `tables` copy unchanged from the reference."""
 
     columns: tuple[ColumnName, ...] = Field(
         default=(), description="columns to copy from the reference; they are not measured on the current file"
@@ -370,7 +370,7 @@ class TableColumns(NamedTuple):
 class TableEntry(Frozen):
     """A published table, or several that differ only by their columns.
 
-    Names of several are the entry's name and their columns, joined by hyphens, as in pay-state-sex.
+    The name of each of several tables is the entry's name and the table's columns, joined by hyphens, as in pay-state-sex.
     """
 
     name: TableName = Field(description="name of the table, or prefix of the names of several")

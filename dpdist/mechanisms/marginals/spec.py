@@ -43,7 +43,7 @@ class SumOf(Frozen):
 
 
 class CodedMarginals(Noisy):
-    """Noisy weighted counts of tables of coded columns, and one set of records of all columns that agrees with them."""
+    """Noisy weighted counts of coded columns, and one set of records with all columns that agrees with these counts."""
 
     statistics: ClassVar[str | None] = "marginals"
     several_outcomes: ClassVar[bool] = True
