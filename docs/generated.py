@@ -54,12 +54,15 @@ SHOWN |= {
     "HistogramReference",
     "HistogramsAlone",
     "LedgerSettings",
+    "Microdata",
     "Presentation",
     "Sampler",
     "Protect",
     "PublicFrame",
     "Quality",
     "Rake",
+    "ReleaseReference",
+    "SumOf",
     "Window",
 }
 """Sections that few jobs state, and those that a how-to page shows whole: the schema has their keys."""

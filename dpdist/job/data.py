@@ -141,7 +141,7 @@ class Column(Frozen):
     codes: dict[str, float] | None = Field(
         default=None,
         min_length=2,
-        description='numbers for which texts in the file stand, as in {"No": 0, "Yes": 1}; other texts are refused',
+        description='the number for each text in the file, as in {"No": 0, "Yes": 1}; other texts are refused',
     )
 
     @model_validator(mode="after")
@@ -482,8 +482,8 @@ class Survey(Frozen):
     weights_constant_in: tuple[ColumnName, ...] = Field(
         default=(),
         exclude_if=lambda columns: not columns,
-        description="columns within whose combinations all records have the same weight, as is publicly known; the "
-        "weights of synthetic records of `tables` are then constant, too",
+        description="columns within whose combinations weights are publicly known to be constant; in synthetic records "
+        "of `tables` they are then constant, too",
     )
     design_weights: DesignWeights | None = Field(
         default=None,
@@ -509,8 +509,8 @@ class Survey(Frozen):
     )
     design_effect: DesignEffects | None = Field(
         default=None,
-        description="public factor by which clusters increase sampling variances: a number; a list of effects, of which "
-        "the first that fits a figure applies; or `reference`, to estimate the factor from the reference",
+        description="public factor by which clusters increase sampling variances: a number, a list of effects, or "
+        "`reference` (estimated from the reference)",
     )
     population: int | None = Field(default=None, gt=0, description="public population size, for proportional weights")
 

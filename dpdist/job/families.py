@@ -68,13 +68,13 @@ class Model(Frozen):
         default=(), description="categorical columns on which the distribution depends, within a stratum"
     )
     synthesis: Synthesis = Field(
-        default="fbs", description="synthetic records of lognormal: as in the sample (fbs), or as in the population (fbp)"
+        default="fbs", description="for lognormal: synthetic records as in the sample (fbs), or as in the population (fbp)"
     )
     population_weights: Literal["inverse_inclusion", "proportional"] = Field(
-        default="inverse_inclusion", description="weights of fbp: 1 over the inclusion probability, or N/n"
+        default="inverse_inclusion", description="weights under fbp: the inverse of the inclusion probability, or N/n"
     )
     synthetic_weights: Literal["drawn", "expected"] = Field(
-        default="drawn", description="weights of fbs: drawn, or their expectation E(w|y*, x), which has less noise"
+        default="drawn", description="weights under fbs: drawn, or their expectation E(w|y*, x), which varies less"
     )
     prior: Prior = Field(default=Prior(), description="prior of the lognormal family")
     program: Annotated[Program, WithJsonSchema({"type": "string"})] | None = Field(

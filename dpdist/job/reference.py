@@ -37,7 +37,7 @@ class HistogramReference(Frozen):
 class ReferenceForm(Frozen):
     """Keys and facts of all forms of a reference. Limits and shapes are taken from the reference."""
 
-    period: Period | None = Field(default=None, description="period of the file, which is not the job's own")
+    period: Period | None = Field(default=None, description="period of the file; it must differ from the job's")
     provenance: str | None = Field(default=None, max_length=500, description="source, and why it is public")
 
     @property

@@ -370,7 +370,7 @@ class TableColumns(NamedTuple):
 class TableEntry(Frozen):
     """A published table, or several that differ only by their columns.
 
-    The name of each of several tables is the entry's name and the table's columns, joined by hyphens, as in pay-state-sex.
+    If there are several, each is named by the entry's name and its columns, joined by hyphens, as in pay-state-sex.
     """
 
     name: TableName = Field(description="name of the table, or prefix of the names of several")

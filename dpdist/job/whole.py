@@ -222,9 +222,8 @@ class JobKeys(Frozen):
     )
     publish: Literal["always", "unless_refused"] = Field(
         default="unless_refused",
-        description="whether a verdict may hold the release: under unless_refused, a confidential verdict of `do not "
-        "publish` holds it until `dpdist approve` publishes it, and ε does not cover this choice. Where no "
-        "verdict decides (with `accept`, or without standard errors) the default is always",
+        description="whether a confidential verdict of `do not publish` holds the release until `dpdist approve` "
+        "publishes it; ε does not cover this choice. Default with `accept`, or without standard errors: always",
     )
     presentation: Presentation = Field(default=Presentation(), description="titles, labels, units and printing rules")
     runtime: Runtime = Field(default=Runtime(), description="where and how the work is done, without effect on the result")

@@ -53,9 +53,9 @@ class CodedMarginals(Noisy):
     )
     select: Select | None = Field(
         default=None,
-        description="which tables are measured: those listed under marginals (`given`); each column and a `tree` of "
-        "pairs, chosen under noise as in MST, or chosen and measured in `adaptive` rounds as in AIM; or each "
-        "column with its parents (`privbayes`); unset: given if there are marginals, else tree",
+        description="which tables are measured: those under `marginals` (given); each column and a tree of pairs, chosen "
+        "in one step as in MST (tree) or in rounds as in AIM (adaptive); or each column with its parents "
+        "(privbayes); unset: given if there are `marginals`, else tree",
     )
     marginals: tuple[tuple[str, ...], ...] | None = Field(
         default=None,
