@@ -204,7 +204,9 @@ def _run(
         listener(Event("again", "release", note=AGAIN.format(date=space.date), unit={"date": space.date}, always=True))
     if files := space.other_files():
         listener(
-            Event("note", "workspace", note=f"the folder holds other files too, {files[0]} first: they are left alone")
+            Event(
+                "note", "workspace", note=f"the folder also contains other files, such as {files[0]}, which are not changed"
+            )
         )
     with (
         owned(space, identity, replay, seed) as key,

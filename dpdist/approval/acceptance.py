@@ -142,12 +142,12 @@ def _beyond(result: GateResult) -> str:
 
 IN_WORDS = (
     "Before publication, these gates were measured with noise, at the cost of a part of ε, and all were met. ε covers the "
-    "gates' answer. It covers neither runs in other workspaces nor a later decision to withhold the release. `measured` "
-    "is the noisy value. For the largest and the median error, it is a share of the published figure. For coverage, it is "
-    "the distance, in half widths of the published interval, within which the required share of direct figures lies. A "
-    "cell whose published figure is missing or 0 counts as an error beyond every limit; `without_figure` is the number of "
-    "these cells, out of all `figures`. Gates were measured only on the tables listed under `tables`, and on no table "
-    "that was added later."
+    "gates' answer, but neither runs in other workspaces nor a later decision to withhold the release. `measured` is the "
+    "noisy value. For gates on the largest or the median error, it is a share of the published figure. For gates on "
+    "coverage, it is the distance, in half widths of the published interval, within which the required share of direct "
+    "estimates lies. A cell whose published figure is missing or 0 counts as an error beyond every limit; "
+    "`without_figure` is the number of these cells, out of all `figures`. Gates were measured only on the tables listed "
+    "under `tables`, and on no table that was added later."
 )
 
 
@@ -272,11 +272,11 @@ def refuse_unreachable(job: Job, crosstab: Crosstab) -> None:
     problems = []
     for i, gate in enumerate(job.accept.gates):
         if gate.measure != "coverage" and (least := _least_sd(job, gate, crosstab)) > gate.limit:
-            fault = (
-                f"noise with a standard deviation of at least {least:.2g}, which the limit {gate.limit:g} does not allow"
-            )
+            fault = f"the noise has a standard deviation of at least {least:.2g}, which exceeds the limit {gate.limit:g}"
             remedy = "list tables of larger cells, use fewer gates or narrower bounds, or give gates more of the budget"
-            problems.append(Problem(f"accept.gates[{i}]", fault, "a limit a few times the noise", remedy))
+            problems.append(
+                Problem(f"accept.gates[{i}]", fault, "a limit of several times the standard deviation of the noise", remedy)
+            )
     if problems:
         raise JobError(job.dataset, problems)
 

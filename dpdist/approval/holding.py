@@ -85,7 +85,7 @@ def _held_release(workspace: str | Path, reason: str, key: str | None = None) ->
             raise WorkspaceError(space.place, fault, f"give the reason in one line of at most {LONGEST} characters", 2)
         if not space.store.download(space.held_release / MANIFEST) and (key is None or _published(space) != key):
             remedy = "name the workspace of a held run that nobody has approved yet"
-            raise WorkspaceError(space.place, "it has no held release that waits for approval", remedy, 2)
+            raise WorkspaceError(space.place, "it contains no held release that waits for approval", remedy, 2)
         if space.replayed:
             fault = "it repeats another run's draws and is not for publication"
             raise WorkspaceError(space.place, fault, "approve the original run", 2)
@@ -230,7 +230,7 @@ def _refuse_unlisted(space: Workspace, key: str) -> None:
     listed = job.approvers
     if key == UNSIGNED:
         if job.approval is not None:
-            fault = "its job says `approval: required`, which needs a key"
+            fault = "its job states `approval: required`, so the approval needs a key"
             raise WorkspaceError(space.place, fault, "approve it with --key FILE, or refuse it with --refuse", 2)
         return
     if listed and key not in listed:

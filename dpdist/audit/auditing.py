@@ -47,7 +47,7 @@ LOWER_BOUNDS = {
     "most_that_can_be_shown": "the largest ε that this number of draws can prove",
     "at_least": "the ε that is proven, from everything that is released",
     "from_sets": "the ε that is proven from synthetic records alone",
-    "from_sums": "the ε that is proven from noisy sums and choices; null if there are none",
+    "from_sums": "the ε that is proven from noisy sums and noisy choices; null if there are none",
     "exceeds": "whether a proven ε is above the claim",
     "left_out": "true if the mechanism cannot release the stratum, with the record or without it",
 }
@@ -281,12 +281,10 @@ def _refuse_weights_beyond_bounds(space: Workspace, job: Job) -> None:
     low, high = bounds
     if any(((block.weight < low) | (block.weight > high)).any() for block in each_block(space.records)):
         where = space.records.relative_to(space.root)
-        fault = (
-            f"{where} has weights beyond the bounds of {name}, as stored by earlier versions, which did not clip weights "
-            "first"
-        )
+        fault = f"{where} has weights beyond the bounds of {name}, as earlier versions stored them, without clipping"
         remedy = (
-            f"`dpdist verify {space.place}` says whether its claim holds; audit a release that was made with this version"
+            f"`dpdist verify {space.place}` shows whether the claim of its release holds; audit a release that was "
+            "made with this version"
         )
         raise WorkspaceError(space.place, fault, remedy, exit_code=2)
 

@@ -81,7 +81,7 @@ def certs(
     def act() -> None:
         for certificate in make_certificates(folder, days, new_authority):
             out.print(str(certificate), markup=False)
-        out.print(f"Keep {folder / AUTHORITY} where no machine of the cluster reads it.", markup=False)
+        out.print(f"Keep {folder / AUTHORITY} where no machine of the cluster can read it.", markup=False)
 
     run_command(act)
 
@@ -90,7 +90,7 @@ def certs(
 def scheduler(
     tls: RoleFolder,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port that it listens on.")] = PORT,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = PORT,
     http: Http = HTTP,
     as_json: JsonLogs = False,
 ) -> None:

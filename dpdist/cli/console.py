@@ -70,7 +70,7 @@ def best_effort(act: Callable[[], None], failed: str, remedy: str) -> None:
     try:
         as_interrupt(act)
     except Exception as error:
-        err.print(f"{failed} ({_place(error)}). The release stands. {remedy}", markup=False)
+        err.print(f"{failed} ({_place(error)}). The release is complete. {remedy}", markup=False)
 
 
 def _reporting_errors(act: Callable[[], None], show_values: bool, afterwards: str) -> None:
@@ -98,7 +98,10 @@ def _reporting_errors(act: Callable[[], None], show_values: bool, afterwards: st
             err.print(traceback.format_exc(), markup=False)
             raise CommandFailed(INTERNAL) from None
         message = f"internal error: {_place(error)}"
-        remedy = "report it; its message may quote records: see confidential/log, or --show-values on your own screen"
+        remedy = (
+            "report it without its message, which may quote records (confidential/log has it, and --show-values shows it "
+            "on your own screen)"
+        )
         err.print(f"{message}\n    remedy:  {remedy}", markup=False)
         raise CommandFailed(INTERNAL) from None
 

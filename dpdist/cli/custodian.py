@@ -31,8 +31,9 @@ LEGEND = (
 )
 AT_GIVEN_SIZES = (
     "Without design strata, the number of sample records in a cell varies from sample to sample. The SE of a count "
-    f"includes this variation. Released counts do not have it, because they use this sample's numbers. Column '{GIVEN}' "
-    "therefore gives the median and the largest error of counts in SEs for which these numbers are fixed."
+    "includes this variation, but released counts do not, because they use this sample's numbers of records. Column "
+    f"'{GIVEN}' therefore gives the median and the largest error of counts in SEs that treat the numbers of records as "
+    "fixed."
 )
 
 
@@ -139,8 +140,8 @@ def page_to_open(workspace: str | Path) -> Path:
 def audit_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """Formats the results of an audit for the custodian."""
     legend = (
-        "exceeded: number of records whose exact loss, with everything else computed anew, is above the bound; "
-        "largest_share: the largest loss as a share of the bound"
+        "exceeded: number of records whose exact loss, with fits and weights computed again without the record, is above "
+        "the bound; largest_share: the largest loss as a share of the bound"
     )
     return Group(table_text("Leave-one-out audit (confidential)", table.disclose_to_custodian()), Text(legend, style="dim"))
 
@@ -153,7 +154,8 @@ def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     )
     bounds = table.disclose_to_custodian()
     left_out = (
-        f"left out: {int(bounds['left_out'].sum())} of {len(bounds)} strata, which the mechanism does not release anew"
+        f"left out: {int(bounds['left_out'].sum())} of {len(bounds)} strata, because the mechanism cannot release "
+        "them again"
     )
     return Group(table_text("Lower bounds (confidential)", bounds), Text(f"{meaning}\n{left_out}", style="dim"))
 
@@ -162,7 +164,7 @@ def black_box_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """Formats what an audit by releases of two files shows, for the custodian."""
     meaning = (
         "at_least: the ε that the releases prove, with a confidence of 95 %; if it is above the claimed ε, the claim is "
-        "wrong; p_value: the largest probability of so clear a difference if the claim holds"
+        "wrong; p_value: the largest probability of a difference this clear if the claim holds"
     )
     return Group(table_text("Two files (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))
 
@@ -171,6 +173,7 @@ def attacks_text(table: Confidential[pd.DataFrame]) -> RenderableType:
     """Formats the results of attacks on synthetic records for the custodian."""
     meaning = (
         "if synthetic records do not reveal who was in the file, share_nearer_to_members is one half and excess is 0; "
-        "at_least: a lower bound on the ε of an exchange, which correct guesses of pairs prove with 95 % confidence"
+        "at_least: a lower bound on the ε of an exchange, with 95 % confidence, from the number of pairs that were "
+        "guessed correctly"
     )
     return Group(table_text("Attacks (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))

@@ -22,13 +22,14 @@ PUBLIC_WEIGHTS = (
 )
 WITHOUT_OUTCOME = "  # `missing: drop` omits records without the outcome from every table"
 KEPT_OUTCOME = (
-    "# A strict release drops no record for a missing {0}, because the number of remaining records would reveal it. "
-    "Write 0, add an outcome 'answered' of 1 and 0, and publish {{ratio: [{0}, answered]}}; or impute, or name a universe; "
-    "or, where that number is public, leave them out of the file and say so under assumed_public"
+    "# A strict release drops no record for a missing {0}, because the number of remaining records depends on the "
+    "answers. Write 0 for it, add an outcome 'answered' of 1 and 0, and publish {{ratio: [{0}, answered]}}; or impute, or "
+    "name a universe; or, if the number of records with an answer is public, leave the other records out of the file and "
+    "state this under assumed_public"
 )
 SHARE = "; the mean is the share of {}: swap 0 and 1 to get the share of {}"
-ONE_VALUE = "the public file has one value, so bounds are unknown"
-FEW = f"# fewer than {FEW_RECORDS} public records: name the level with which each is merged when files are read"
+ONE_VALUE = "the public file has a single value, so bounds are unknown"
+FEW = f"# levels with fewer than {FEW_RECORDS} public records: name the level into which each is merged when files are read"
 UNIT = re.compile(
     r"^(.*_)?(household|hh|family|person|respondent|patient|student|firm)(_?(id|no|nr|num|number|key))?$"
     r"|(^|_)(id|hhid|pid|uid|idnum|caseid|seqn)$",
@@ -148,7 +149,7 @@ class Draft:
             yield "  # Not used so far:"
         for name in rest:
             if UNIT.search(name):
-                yield f"  # {flow(name)}, an identifier by its name"
+                yield f"  # {flow(name)}, an identifier, to judge by its name"
                 continue
             yield f"  # {self._line(name, '…', '').strip().removeprefix('# TODO fill: ')}"
 
@@ -189,13 +190,11 @@ class Draft:
             if name in (*self.outcomes, self.weight) and not texts:
                 whence += "; widen them if values have grown since"
             elif ends:
-                whence += (
-                    "; other whole numbers count as the nearest level: if these numbers are codes, delete outside: clip"
-                )
+                whence += "; other whole numbers count as the nearest level: if the levels are codes, delete outside: clip"
             elif template != "…" and isinstance(_short(domain.levels or ()), dict):
-                whence += "; widen the range if it may hold more: a value outside is refused"
+                whence += "; widen the range if the file may have other values, because values outside it are refused"
             elif template != "…" and 0 < len(gaps := _gaps(domain.levels or ())) <= MOST_GAPS:
-                whence += f"; no record there has {' or '.join(map(str, gaps))}: add what a codebook lists"
+                whence += f"; no public record has {' or '.join(map(str, gaps))}: add the levels that a codebook lists"
         whence += SHARE.format(flow(texts[1]), flow(texts[0])) if texts else ""
         return f"  {flow(name)}: {{{what}{more}}}  {whence}"
 
@@ -276,7 +275,7 @@ class Draft:
             across = {"every_pair_of": list(self.by)}
         table = {"name": "table", **across, "statistics": ["count", *({"mean": name} for name in self.outcomes)]}
         if self.proposed:
-            yield "# by: --table named no columns; these are the first categories that are not redundant"
+            yield "# by: the first categories that are not redundant, because --table named no columns"
         yield f"tables:  # several in one entry: by: [[…], […]], or every_pair_of: […]\n  - {flow(table)}"
         text = {name: self._text(name) for name in (*self.by, *self.outcomes)}
         if any(text.values()):

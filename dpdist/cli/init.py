@@ -39,7 +39,9 @@ def init(
     to: Annotated[Path, typer.Option("--out", "-o", help="New job file.")] = Path("job.yaml"),
     public: Annotated[Path | None, typer.Option("--public", help="Public file that gives levels and bounds.")] = None,
     codebook_file: Annotated[Path | None, typer.Option("--codebook", help=CODEBOOK)] = None,
-    reference: Annotated[str | None, typer.Option("--reference", help="Earlier public file or none; as --public.")] = None,
+    reference: Annotated[
+        str | None, typer.Option("--reference", help="Earlier public file, or none; like --public.")
+    ] = None,
     outcome: Annotated[list[str] | None, typer.Option("--outcome", help="Sensitive numeric column; repeatable.")] = None,
     weight: Annotated[str | None, typer.Option("--weight", help="Sampling weight, or none.")] = None,
     table: Annotated[list[str] | None, typer.Option("--table", help="Columns of one table: a,b; repeatable.")] = None,
@@ -55,7 +57,7 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; accept all proposals.")] = False,
     confidential: Annotated[
         bool,
-        typer.Option("--i-know-this-reads-confidential-data", help="Also use FILE's values, once confirmed."),
+        typer.Option("--i-know-this-reads-confidential-data", help="Propose FILE's values, too, to be confirmed."),
     ] = False,
 ) -> None:
     """Write a commented job for a file. Open decisions are marked TODO."""
@@ -155,7 +157,7 @@ def _of_reference(path: Path | None, asks: bool) -> dict[str, str]:
         return {}
     period, provenance = dataset_and_period(path, None)[1], ""
     if asks:
-        period = str(typer.prompt(f"The period that {path.name} is of", default=period))
+        period = str(typer.prompt(f"The period of {path.name}", default=period))
         provenance = str(typer.prompt("Where it comes from, and why it is public", default="", show_default=False))
     return {name: text for name, text in (("period", period), ("provenance", provenance)) if text}
 

@@ -114,7 +114,7 @@ def for_custodian(plan: Plan) -> dict[str, str]:
     if narrow:
         columns = " and ".join(f"columns.{name}.bounds" for name in narrow)
         remedy = f"check units and codes of missing values, such as 999999, then widen {columns}"
-        lines["bounds too narrow"] = f"no ε restores what they cut off: {remedy} ({CUSTODIAN})"
+        lines["bounds too narrow"] = f"a larger ε does not restore what bounds cut off: {remedy} ({CUSTODIAN})"
     if isinstance(plan.reference, ReferenceFile) and plan.reference.factors and not plan.job.sizes_secret:
         names = " and ".join(plan.reference.factors)
         lines["reference's unit"] = f"medians of {names} differ from the file's by a factor of 10 or more ({CUSTODIAN})"

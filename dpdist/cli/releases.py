@@ -116,7 +116,9 @@ def plan(
             raise JobError(job, [problem])
         if error is not None and opened:
             remedy = "leave one of them out"
-            raise JobError(job, [Problem("--open", "--for-error gives one figure, not a page", "one of both", remedy)])
+            raise JobError(
+                job, [Problem("--open", "--for-error prints a single figure, and writes no page", "one of both", remedy)]
+            )
         with listening(quiet=False, as_json=as_json, answers=True) as listener:
             checked = validate_job(read_job(job, settings, input), input, listener)
             if error is not None:

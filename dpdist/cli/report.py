@@ -36,7 +36,7 @@ NOT_IDENTIFIED = "not identified"
 LISTED = {
     "not_identified": "no estimate",
     "shrunk": "mostly the figure for all records",
-    "beyond_sampling": "errors above the sample's own",
+    "beyond_sampling": "errors above the sampling error",
 }
 """Entries of the statement that name cells, with a text on these cells for the end of a run."""
 
@@ -98,7 +98,7 @@ def _unidentified(statement: Mapping[str, Any]) -> dict[str, str]:
     for entry, label in LISTED.items():
         cells = {cell for names in statement.get(entry, {}).values() if not isinstance(names, str) for cell in names}
         number = "1 cell" if len(cells) == 1 else f"{len(cells):,} cells"
-        unidentified |= {label: f"of {number}: `{entry}` in statement.json names them"} if cells else {}
+        unidentified |= {label: f"of {number}: `{entry}` in statement.json lists them"} if cells else {}
     return unidentified
 
 

@@ -221,11 +221,11 @@ def rehearse(
             errors = f"score {trial.score:.2f} ({draws}), median error {trial.error:.2f} direct SE, "
             covered = f"coverage of the truth {trial.coverage:.2f} (of the worst statistic), {trial.seconds:.0f} s a draw"
             out.print(f"{trial.candidate.label} ({trial.candidate.guarantee}): {errors}{covered}", markup=False)
-        out.print("A score of at most 1 is good enough (rule: on the page).", markup=False)
+        out.print("A score of at most 1 is good enough; the page states the rule.", markup=False)
         out.print(f"{rehearsal.verdict}: {rehearsal.best.candidate.label}", markup=False)
         if (second := rehearsal.confirmed) is not None:
             errors = f"score {second.score:.2f}, median error {second.error:.2f} direct SE, coverage {second.coverage:.2f}"
-            out.print(f"On the other third: {errors}", markup=False)
+            out.print(f"On another third of the file: {errors}", markup=False)
         for line in advice(rehearsal):
             out.print(f"What to change: {line}", markup=False)
         for line in rehearsal.best.candidate.changed:

@@ -93,7 +93,7 @@ def _print(differing: Differences) -> None:
             what = "id" if fact.what == fact.part else fact.what
             out.print(f"{fact.part}: {what}: {fact.before} -> {fact.after}", markup=False)
     head = f"figures: {len(differing.moved)} changed by more than {differing.beyond:g} standard errors"
-    out.print(f"{head}, of {differing.compared} that both have", markup=False)
+    out.print(f"{head}, out of {differing.compared} that both releases have", markup=False)
     if differing.moved:
         rows = pd.DataFrame([vars(figure) for figure in differing.moved]).astype(
             {"before": float, "after": float, "distance": float}

@@ -56,7 +56,10 @@ KINDS: Mapping[str, CautionKind] = {
     ),
     "reference_without_period": CautionKind(
         "plan",
-        "The reference states no period. If it is the file of {period} itself, the release publishes confidential records.",
+        (
+            "The job states no period for its reference. If the reference is the file of {period} itself, the release "
+            "publishes confidential records."
+        ),
         "Add period and provenance to reference.",
         explanation="The job does not state the reference's period. If the reference is the current file, the release "
         "publishes records of the people whom it should protect. State the reference's period and where it "
@@ -64,12 +67,15 @@ KINDS: Mapping[str, CautionKind] = {
     ),
     "no_reference": CautionKind(
         "plan",
-        "The job names no reference, so noisy histograms of the current file take {cost} of its ε = {epsilon}. "
-        "Errors of counts and means are then one and a half to four times as large as with an earlier public file.",
-        "Name a public file of this or a similar survey under reference, or state the histograms if there is none.",
+        "The job names no reference, so noisy histograms of the current file cost {cost} of its ε = {epsilon}. Errors of "
+        "counts and means are then one and a half to four times as large as with an earlier public file.",
+        (
+            "Name a public file of this or a similar survey under reference, or, if there is none, state "
+            "reference.histogram.epsilon."
+        ),
         explanation="Without a reference, dpdist spends part of ε on noisy histograms of the current file, from which it "
-        "chooses its limits. Errors are larger, and quantiles are refused. A null in a job removes the "
-        "reference of the job that it extends. Name a public file of this or a similar survey under "
+        "chooses clipping limits. Errors are larger, and quantiles are refused. The value null removes the "
+        "reference of a job that this one extends. Name a public file of this or a similar survey under "
         "reference. If there is none, state reference.histogram.epsilon, and this caution does not appear "
         "again.",
     ),
@@ -77,48 +83,47 @@ KINDS: Mapping[str, CautionKind] = {
         "plan",
         "The job is for period {period}, and its reference is from {earlier}: {doubt}.",
         "Check both periods.",
-        explanation="A reference is usually the file of an earlier period. This one is later than the job, or one of the "
-        "two periods may be misspelled. The period is printed on the release, and the ledger charges the "
-        "release to it. Check both. A later file may be the reference if it is public: the guarantee is the "
-        "same, and estimated changes then run back in time.",
+        explanation="A reference is usually the file of an earlier period. Here the reference is of a later period than "
+        "the job, or one of the two periods may be misspelled. The period is printed on the release, and the "
+        "ledger charges the release to it. Check both periods. A later file may be the reference if it is "
+        "public: the guarantee is the same, and estimated changes then run back in time.",
     ),
     "old_reference": CautionKind(
         "plan",
         "The reference is from {earlier}, {years} years from {period}: the distributions of weights and outcomes may have "
-        "changed since, which dpdist rehearse cannot see.",
+        "changed since then, and dpdist rehearse cannot show such a change.",
         "Use a newer reference, or noisy histograms of the current file, which cost part of ε.",
         explanation="The reference is so old that weights and outcomes may be distributed differently today. Errors can "
-        "then be larger than a rehearsal shows, because it uses the reference alone. Use a newer reference, "
-        "or spend part of ε on histograms of the current file.",
+        "then be larger than a rehearsal shows, because a rehearsal uses the reference alone. Use a newer "
+        "reference, or spend part of ε on histograms of the current file.",
     ),
     "reference_published": CautionKind(
         "plan",
         "Weights and outcomes of the reference's records are published with the release, in {file}.",
-        "Publish it only if the reference is public.",
+        "Publish the release only if the reference is public.",
         explanation="The release contains weights and outcomes of the reference's records, because tables are computed "
-        "from them. This is right for a public-use file. If the reference is not public, do not publish: name "
-        "another one.",
+        "from them. This does no harm if the reference is a public-use file. If it is not public, do not "
+        "publish the release, and name another reference.",
     ),
     "few_reference_records": CautionKind(
         "plan",
-        "The reference has {records} records. Clipping limits follow from its tails, which cannot be seen in fewer than "
-        "{least} records.",
-        "Use a larger file.",
+        "The reference has {records} records. Clipping limits follow from the tails of its distributions, for which at "
+        "least {least} records are needed.",
+        "Use a larger reference.",
         explanation="The limits at which values are clipped follow from the reference's largest values, and a small file "
-        "contains too few of them. Large values of the current file may then be clipped. Use a larger "
-        "reference.",
+        "contains too few large values. Those of the current file may then be clipped. Use a larger reference.",
     ),
     "reference_unit": CautionKind(
         "plan",
         "No value of '{column}' in the reference reaches 1 % of its public bounds, {bounds}.",
-        "Check that both are in the same unit, such as euros or thousands of euros.",
-        explanation="All values of the reference are far below the bounds that the job states. Often one of the two is in "
-        "thousands or per month. Compare both with the file's documentation; if they are right, narrow the "
-        "bounds, which lowers the noise.",
+        "Check that reference and bounds are in the same unit, such as euros or thousands of euros.",
+        explanation="All values of the reference are far below the largest that the job's bounds allow. Often values or "
+        "bounds are in thousands, or per month. Compare both with the file's documentation; if both are "
+        "right, narrow the bounds, which lowers the noise.",
     ),
     "priority_without_effect": CautionKind(
         "plan",
-        "'{mechanism}' measures all tables alike, so priority and error of {tables} have no effect.",
+        "'{mechanism}' gives all tables the same accuracy, so priority and error of {tables} have no effect.",
         "Remove these keys, or use the mechanism tables.",
         explanation="This mechanism gives every table the same accuracy. Remove priority and error from the tables, or "
         "use the mechanism `tables`, which divides the budget according to them.",
@@ -127,7 +132,7 @@ KINDS: Mapping[str, CautionKind] = {
         "plan",
         "rake, {margin}: public totals are smaller than the number of sample records ({cells}), so the mean weight would "
         "be below 1.",
-        "Check the unit of the totals, and their population.",
+        "Check the unit of the totals, and the population that they describe.",
         explanation="Weights are raked to public totals that are smaller than the numbers of records in the sample, as if "
         "one record stood for less than one person. The totals are probably in thousands, or those of another "
         "population.",
@@ -163,17 +168,17 @@ KINDS: Mapping[str, CautionKind] = {
     ),
     "distribution_misfits": CautionKind(
         "release",
-        "The {law} distribution does not fit the reference: {figures}. Published figures will be biased accordingly, and "
-        "no standard error includes this bias.",
+        "The {law} distribution does not fit the reference: {figures}. Published figures will therefore be biased, and "
+        "standard errors do not include this bias.",
         "Use the mechanism tables, or a family that fits.",
         explanation="The model assumes a distribution for the outcome that the reference contradicts. Published figures "
-        "will be biased in the same way, however large ε is, and no interval shows it. Use a family that "
+        "will therefore be biased, however large ε is, and no interval shows the bias. Use a family that "
         "fits, or the mechanism `tables`, which assumes no distribution.",
     ),
     "reused_psu_codes": CautionKind(
         "plan",
-        "'{psu}' has fewer than {least} codes, and no design stratum is named. Codes that start again in every stratum "
-        "would count as the same PSU.",
+        "'{psu}' has fewer than {least} codes, and the job names no design strata. If codes start again in every stratum, "
+        "different PSUs count as one.",
         "Name survey.design_strata.",
         explanation="The column of PSUs has very few codes. Usually they are numbered anew in every stratum, so that "
         "different PSUs count as one, and standard errors are wrong. Name the column of strata under "
@@ -181,8 +186,8 @@ KINDS: Mapping[str, CautionKind] = {
     ),
     "small_strata": CautionKind(
         "plan",
-        "{strata}: {records} records probably cannot reach Δ* = {target}, and the run would be refused. About {least} are "
-        "needed.",
+        "{strata}: with {records} records, the bound probably cannot be lowered to Δ* = {target}, and the run would be "
+        "refused. About {least} records are needed.",
         "Pool strata, drop predictors, use model.prior: {{name: proper}}, or raise the budget.",
         explanation="A stratum has so few records that the promised limit of the privacy loss cannot be met, and the run "
         "would end without a release. Pool strata, use fewer predictors or a proper prior, or raise the "
@@ -191,19 +196,19 @@ KINDS: Mapping[str, CautionKind] = {
     "small_counts": CautionKind(
         "plan",
         (
-            "{counts}: whoever knows that such a person is in the sample can learn that person's levels of the table "
-            "columns. {consequence}"
+            "{counts}. Whoever knows that a person in one of these cells is in the sample can learn the person's levels "
+            "of the table columns. {consequence}"
         ),
         "{remedies}",
         explanation="The release publishes numbers of sample records, and some are below the job's minimum. Whoever knows "
         "that a certain person is in the sample can then find that person's cell, and so learn these columns. "
-        "Many agencies forbid it. Use coarser levels or fewer columns; protect the counts with "
+        "Many agencies forbid such counts. Use coarser levels or fewer columns; protect the counts with "
         "budget.adjacency: add_remove; or state under public_frame why they may be published.",
     ),
     "empty_levels": CautionKind(
         "plan",
-        "'{column}' has {empty} of {levels} levels without a record: {names}.",
-        "Check their spelling. Their cells are published as empty, or contain noise alone.",
+        "No record has {empty} of the {levels} levels of '{column}': {names}.",
+        "Check the spelling of these levels. If it is right, their cells are published as empty, or contain noise alone.",
         explanation="The job lists levels that no record has. One may be misspelled, so that its records are missing from "
         "the tables. If levels are really empty, their cells are published as empty, or contain noise alone.",
     ),
@@ -216,14 +221,15 @@ KINDS: Mapping[str, CautionKind] = {
     ),
     "exact_losses": CautionKind(
         "plan",
-        "Privacy weights follow from this file, so a record can lose more than ε.",
+        "Privacy weights are computed from this file, so a record can lose more than ε.",
         "After the run, {command} measures the exact losses.",
-        explanation="Privacy weights are computed from the file, so ε is a target that single records may exceed. Audit "
-        "the workspace after the run: it gives the exact losses, which are confidential.",
+        explanation="Privacy weights are computed from the file, so ε is a target that the losses of single records may "
+        "exceed. Audit the workspace after the run: the audit computes the exact losses, which are "
+        "confidential.",
     ),
     "hidden_counts": CautionKind(
         "plan",
-        "{table}: noise hides {hidden} of {cells} published counts, even if all of their weights are at the bound: "
+        "{table}: noise hides {hidden} of {cells} published counts, even if all weights in these cells are at the bound: "
         "{names}. Means of these cells are meaningless.",
         "Raise epsilon, or merge levels with few records.",
         explanation="The noise is larger than the largest value that some counts can have, so these figures, and the "
@@ -240,15 +246,18 @@ KINDS: Mapping[str, CautionKind] = {
     ),
     "public_totals_proposed": CautionKind(
         "plan",
-        "{table}, count: the design fixes the counts of {fixed} of {cells} cells, so their direct estimates have no error.",
+        (
+            "{table}, count: the design fixes the counts of {fixed} of {cells} cells, so their direct estimates have no "
+            "sampling error."
+        ),
         "If these totals are public, state {rake} before the run: the counts are then published without error.",
-        explanation="The survey's design fixes some counts: every sample would give the same. If such totals are public, "
-        "state them under rake. Counts are then exact and cost nothing.",
+        explanation="The survey's design fixes some counts: every sample gives the same figure. If these totals are "
+        "public, state them under rake. The counts are then exact and cost nothing.",
     ),
     "far_off": CautionKind(
         "release",
         "{table}, {statistic}: figures may be more than {factor} direct standard errors off in {cells}.",
-        "`beyond_direct` in statement.json lists all of them: do not rely on these figures.",
+        "Do not rely on these figures; `beyond_direct` in statement.json lists all of them.",
         explanation="The release itself shows that some figures may be several direct standard errors from the file's own "
         "estimates. `beyond_direct` in statement.json lists them. Do not rely on them, and expect the same of "
         "differences and ratios that use them.",
@@ -257,20 +266,21 @@ KINDS: Mapping[str, CautionKind] = {
         "release",
         "{table}: {withheld} of {figures} figures are withheld, because their standard errors are larger than {limit}.",
         "Use coarser cells; a larger ε helps only where noise is the larger part of the error.",
-        explanation="The job withholds a figure if its standard error is larger than the figure, because such a figure "
-        "would be uninformative. Its confidence limits are published. With coarser cells, fewer are withheld; "
-        "a larger ε helps only where noise, and not the small sample, causes the error.",
+        explanation="The job withholds a figure if its standard error is larger than the figure, because such a figure is "
+        "uninformative. Confidence limits are published even so. With coarser cells, fewer figures are "
+        "withheld; a larger ε helps only where noise, and not the small sample, causes the error.",
     ),
     "all_withheld": CautionKind(
         "release",
         "{table}: no figure of {statistic} is published, because every standard error is larger than {limit}.",
         "Check the units of file, bounds and reference; otherwise use coarser cells.",
-        explanation="A statistic has no published figure at all. The usual cause is a unit: file, bounds and reference "
-        "must all be in euros, or all in thousands. If units agree, cells are too small for this statistic.",
+        explanation="A statistic has no published figure at all. The usual cause is a difference of units: file, bounds "
+        "and reference must all be in euros, or all in thousands of euros. If the units agree, the cells are "
+        "too small for this statistic.",
     ),
     "drift": CautionKind(
         "release",
-        "Cells have moved away from the reference ({cells}; `drift` in statement.json names them), and no standard error "
+        "Cells have drifted from the reference ({cells}; `drift` in statement.json names them), and no standard error "
         "includes a change in the shape of a distribution.",
         "Use a newer reference next time, or noisy histograms.",
         explanation="The release shows that this period differs from the reference by more than noise and sampling "
@@ -282,29 +292,29 @@ KINDS: Mapping[str, CautionKind] = {
         "The model assumes a {law} distribution within cells. If the file's distribution differs, tables and synthetic "
         "records can be off by many standard errors. Standard errors do not include this bias.",
         explanation="The mechanism fits the distribution that the job's family names to every cell. If values are "
-        "distributed differently, figures are biased, whatever ε is, and no interval shows it. Compare the release with "
-        "direct estimates (`dpdist report --confidential`) before you publish, or use the mechanism `tables`, which "
-        "assumes no distribution.",
+        "distributed differently, figures are biased, whatever ε is, and no interval shows the bias. Compare "
+        "the release with direct estimates (`dpdist report --confidential`) before you publish, or use the "
+        "mechanism `tables`, which assumes no distribution.",
     ),
     "loss_above_epsilon": CautionKind(
         "release",
         "With {rule} privacy weights, a record can lose more than ε: {evidence}.",
         explanation="Privacy weights are computed from the confidential file, so ε is a target and not a bound for every "
-        "record. The text says how far records exceeded it in tests. Measure the exact losses of this release with "
-        "`dpdist audit`, or use a mechanism with a strict guarantee.",
+        "record. The caution states by how much losses of records exceeded ε in tests. Measure the exact "
+        "losses of this release with `dpdist audit`, or use a mechanism with a strict guarantee.",
     ),
     "large_units_truncated": CautionKind(
         "release",
-        "If a {column} has more than {most} records, only the first {most} in the file are used. Standard errors do not "
-        "include the bias that leaving out the others can cause.",
-        explanation="The job limits the number of records of a privacy unit, and drops the others of larger units. "
-        "Counts and totals are therefore too low. If many units are larger, raise "
+        "If a {column} has more than {most} records, only the first {most} in the file are used. The other records are "
+        "left out, and standard errors do not include the bias that this can cause.",
+        explanation="The job limits the number of records of a privacy unit, and drops further records of larger units. "
+        "If there are such units, counts and totals are too low. If many units are larger, raise "
         "privacy_unit.most to a number that is public.",
     ),
     "changed_since_reference": CautionKind(
         "release",
         "{what}, over all records, are {change} the reference's prediction; levels and cells differ by a further {cells}. "
-        "Standard errors include this drift, but values beyond the limits are still estimated from the reference.",
+        "Standard errors include this drift, but values beyond the clipping limits are still estimated from the reference.",
         "{remedy}",
         explanation="Noisy sums show that weights or outcomes differ from what the reference predicts. Estimates and "
         "standard errors take this into account, except for values beyond the clipping limits, which are still estimated "

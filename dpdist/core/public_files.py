@@ -188,7 +188,9 @@ def all_damage(folder: Path) -> list[DamagedFile]:
 def _of_the_manifest(folder: Path, manifest: dict[str, Any]) -> Iterator[DamagedFile]:
     if "format" not in manifest:
         allowed = f"format {RELEASE}: publish again with the workspace's own `dpdist run`"
-        yield DamagedFile(MANIFEST, "no format: made by an earlier dpdist, whose manifests have no name to check", allowed)
+        yield DamagedFile(
+            MANIFEST, "no format: made by an earlier dpdist, whose manifests have no release id to check", allowed
+        )
     elif (wrong := misfit(manifest["format"] or 0, RELEASE)) is not None:
         yield DamagedFile(MANIFEST, wrong.fault, wrong.allowed, wrong.remedy)
     elif manifest.get("release") != release_id(manifest) or canonical(manifest) != (folder / MANIFEST).read_bytes():

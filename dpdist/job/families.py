@@ -126,7 +126,7 @@ class Sampler(Frozen):
 class Diagnostics(Frozen):
     """Limits on diagnostics of Markov chains, and the consequence of exceeding one, decided before the run."""
 
-    policy: Literal["fail", "warn"] = Field(default="warn", description="refuse the fit, or release it and say so")
+    policy: Literal["fail", "warn"] = Field(default="warn", description="refuse the fit, or release it and state the fault")
     rhat: float = Field(default=1.05, gt=1, description="largest rank-normalised R-hat")
     ess: float = Field(default=100.0, ge=0, description="smallest bulk or tail effective sample size")
     ebfmi: float = Field(default=0.2, ge=0, description="smallest E-BFMI of a chain")

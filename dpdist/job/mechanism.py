@@ -353,7 +353,7 @@ class MechanismSpec(Frozen):
             fault = f"'{self.name}' is strict, and the number of records left after '{rule}' is not public"
             remedy_text = (
                 "keep these records: zeros may stay; for a missing value write 0, add an outcome 'answered' of 1 and 0, "
-                "and publish the ratio; or impute, or name a universe that no outcome decides"
+                "and publish the ratio; or impute, or name a universe that does not depend on an outcome"
             )
             public = (
                 "if that number is public anyway, leave these records out of the file and state this under assumed_public"

@@ -107,7 +107,7 @@ def _unknown(loc: Where, path: Where, origin: tuple[str, ...], schema: type[Base
     remedy = f"did you mean '{near}'?" if (near := _nearest(loc, schema)) else "delete the key"
     elsewhere = {name for member in members.values() for name in member.model_fields}
     if not near and (far := get_close_matches(key, sorted(elsewhere), n=1, cutoff=0.8)):
-        remedy = f"delete the key; '{far[0]}' is of {_having(far[0], members)}"
+        remedy = f"delete the key; '{far[0]}' is a key of {_having(far[0], members)}"
     return Problem(dotted(path), "unknown key", keys, remedy, 1, origin)
 
 

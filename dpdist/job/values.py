@@ -95,7 +95,7 @@ Sentence = Annotated[str, Field(max_length=400), AfterValidator(_printable)]
 
 LEAST_BUDGET = Fraction(1, 10**6)
 TOO_LITTLE = (
-    "with less, the noise would exceed 2^53, where float64 rounds whole numbers, and the rounding would reveal something "
+    "below 1e-6 the noise would exceed 2^53, where float64 rounds whole numbers, and the rounding would reveal something "
     "about the sums"
 )
 

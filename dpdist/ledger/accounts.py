@@ -248,8 +248,13 @@ def excesses(limits: Limits, before: Sequence[Charge], charge: Charge) -> Iterat
         limited[f"in {number} consecutive periods"] = (limits.window.budget, largest)
     for where, (limit, reached) in limited.items():
         if limit is not None and reached > limit:
-            fault = f"this run's {symbol} = {budget_text(charge.budget)} would make {budget_text(reached)} {where}"
-            yield fault, f"{symbol} = {budget_text(limit)} {where}, {budget_text(reached - charge.budget)} of it charged"
+            fault = (
+                f"this run's {symbol} = {budget_text(charge.budget)} would bring the sum to {budget_text(reached)} {where}"
+            )
+            yield (
+                fault,
+                f"{symbol} = {budget_text(limit)} {where}, of which {budget_text(reached - charge.budget)} is charged",
+            )
     yield from _excess_of_delta(limits, before, charge)
 
 
@@ -266,9 +271,12 @@ def _excess_of_delta(limits: Limits, before: Sequence[Charge], charge: Charge) -
     deltas = [charged.delta for charged in all_charges if charged.delta is not None]
     if len(deltas) < len(all_charges):
         whose = "this run's" if charge.delta is None else "an earlier release's"
-        yield f"{whose} {charge.cls} δ is not a known number", allowed
+        yield f"{whose} {charge.cls} δ is unknown", allowed
     elif (reached := sum(deltas, Fraction(0))) > limits.delta:
-        yield f"this run's {charge.cls} δ = {budget_text(deltas[-1])} would make {budget_text(reached)}", allowed
+        yield (
+            f"this run's {charge.cls} δ = {budget_text(deltas[-1])} would bring the sum to {budget_text(reached)}",
+            allowed,
+        )
 
 
 def refuse_excess(entries: Sequence[Entry], job_limits: Limits, charge: Charge) -> None:
@@ -300,7 +308,7 @@ def refuse_excess(entries: Sequence[Entry], job_limits: Limits, charge: Charge) 
     account = [charged for charged in history if charged.account == charge.account]
     for limit in limits:
         for fault, allowed in excesses(limit, account, charge):
-            remedy = "lower the job's budget, or have the limit raised, where it is stated, by those who may decide this"
+            remedy = "lower the job's budget, or ask those responsible for the limit to raise it where it is stated"
             raise BudgetRefused(charge.dataset, fault, allowed, remedy)
 
 

@@ -220,7 +220,7 @@ class Database:
         try:
             yield
         except DBAPIError as error:
-            fault = f"it does not answer, or refuses ({type(error.orig).__name__})"
+            fault = f"it does not answer, or refuses the connection ({type(error.orig).__name__})"
             remedy = (
                 "check that the file or server exists, that you may write to it and that no other process holds it; "
                 "then repeat the command"

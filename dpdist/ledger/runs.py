@@ -150,8 +150,8 @@ def others_text(before: list[Charge], charge: Charge) -> str:
     )
     total_then = budget_text(total(same_account) + charge.budget)
     return (
-        f"the ledger has {runs} of {charge.dataset} {charge.period} already ({same}, another workspace): this one is "
-        f"charged too, {SYMBOL[charge.cls]} = {amount}, which makes {total_then} for the period"
+        f"the ledger has {runs} of {charge.dataset} {charge.period} already ({same}, another workspace): this run is "
+        f"charged in addition, {SYMBOL[charge.cls]} = {amount}, which makes {total_then} for the period"
     )
 
 
@@ -216,7 +216,9 @@ class Meter:
         if self.account is None:
             if receipt is not None:
                 remedy = f"name it again: ledger: {{url: …}} in the job, or {VARIABLE}"
-                raise LedgerError(receipt.ledger, "the run was charged in this ledger, but now names none", remedy, 2)
+                raise LedgerError(
+                    receipt.ledger, "the run was charged in this ledger, but the job now names none", remedy, 2
+                )
             listener(Event("note", "ledger", note=NOT_COUNTED))
         elif receipt is not None:
             self.account.ledger.refuse_other(receipt)
@@ -295,9 +297,9 @@ def _noted(listener: Listener) -> Iterator[None]:
         yield
     except LedgerError as error:
         if not error.no_answer:
-            fault = f"{error.fault}; the release stands, but that ledger does not show its charge"
+            fault = f"{error.fault}; the release is complete, but that ledger does not show its charge"
             raise LedgerError(error.ledger, fault, RESTORE, error.exit_code) from None
-        note = "the release stands, but its id was not entered, so no correction can name it"
+        note = "the release is complete, but its id was not entered, so no correction can name it"
         listener(Event("note", "ledger", note=f"{note}; `dpdist publish` enters it later: {error}", always=True))
 
 

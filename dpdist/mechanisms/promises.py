@@ -274,8 +274,9 @@ CHAINED = (
     "composition; the chain is listed under `reference`)."
 )
 UNITS = (
-    "The stated {symbol} applies to one {column}; at most {most} of its records are used. Each record gets {share} of it. "
-    "The sensitivities below are for one record; {most} records change a sum by at most {most} times as much."
+    "The stated {symbol} applies to one {column}; at most {most} of its records are used. Each record gets {share} of "
+    "this {symbol}. The sensitivities below are for one record; {most} records change a sum by at most {most} times as "
+    "much."
 )
 THIRD_PARTY = {
     "mechanism": (

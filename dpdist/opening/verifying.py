@@ -51,7 +51,7 @@ RELATIVE, ABSOLUTE = 1e-6, 1e-13
 PROMISE = "released/promise.json"
 OF_THE_RUN = {"sampler", "reference", "readers", "metered", "date", "protected_by", "acceptance"}
 """Keys of a promise that a run adds to what follows from its job."""
-OTHER = "not what released/ gives"
+OTHER = "differs from what follows from released/"
 REST = {
     "released/job.json": "that this job was run, and no other",
     PROMISE: (

@@ -397,12 +397,15 @@ def design(plan: Plan) -> Iterator[str]:
     of_reference = "that the earlier release states" if plan.job.carries else "of the reference"
     source = of_reference if plan.design is not None else "that the job states"
     if effects:
-        yield f"published errors: records within design strata, times design effects {source}"
+        yield (
+            "published errors: as if records were sampled within design strata; variances are multiplied by design "
+            f"effects {source}"
+        )
         yield "design effects: " + "; ".join(effect.in_words for effect in effects)
     elif survey.clustered:
         yield "published errors: too small, because they ignore the clusters within design strata (see cautions)"
     else:
-        yield "published errors: the same"
+        yield "published errors: under the same design"
     if plan.design is not None:
         yield from plan.design.in_words()
 
@@ -412,7 +415,7 @@ def first_stage(job: Job) -> dict[str, str]:
     if job.reference is None or job.reference.histograms is None:
         return {}
     cost, remaining = (budget_text(epsilon) for epsilon in (job.reference.histograms.epsilon, job.epsilon.tables))
-    how = "each cell gets the limits with the smallest predicted error; public bounds are one choice"
+    how = "each cell gets the clipping limits with the smallest predicted error, which can be the public bounds"
     return {"reference": f"none; noisy histograms take {cost} of epsilon and leave {remaining}: {how}"}
 
 
@@ -423,7 +426,8 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
         text += f", of which {opened.left_out:,} "
         if plan.job.mechanism.donates:
             text += (
-                "have combinations of columns that the file lacks: they inform the prediction, but give no synthetic record"
+                "have combinations of columns that the file lacks: they are used for the prediction, but give no "
+                "synthetic record"
             )
         else:
             text += "are left out, because the file has no record with the same columns"

@@ -30,10 +30,10 @@ EXACT_DRAWS = "The guarantee requires exact draws, and the draws of this release
 ASYMPTOTIC = (
     "The target is that {change} changes the probability of any published result by a factor of at most {factor} (e^ε "
     "with ε = {epsilon}). This is not a differential-privacy guarantee: it is proven neither for every file nor for this "
-    "one. Privacy weights were chosen until a bound estimated from this file and posterior draws met the target. A "
-    "record's true loss can exceed it."
+    "one. Privacy weights were chosen until a bound estimated from this file and posterior draws met the target. The true "
+    "loss of a record can exceed the target."
 )
-SAME_X = "If other values replace these values, the bound holds with ε = {epsilon}."
+SAME_X = "If protected values are replaced by other values instead, the bound holds with ε = {epsilon}."
 REMOVED_AND_ADDED = "Exchanging {whom} for any other counts as one removal and one addition, and costs ε = {epsilon}."
 MOVES = "The guarantee does not cover a change of table columns, which the published counts would show."
 
@@ -206,9 +206,9 @@ ADVISORIES = (
         _figures_of_packages,
         "the privacy claim holds, but figures can be wrong. Where a table_package has many sparse cells, means can lie "
         "far from both the direct estimates and the reference, at every ε. Where a chain of releases began without a "
-        "reference, its figures carry that bias forward. Intervals do not show either error. To see it, compare figures of "
-        "all records and of large cells with the reference; the publisher compares them with the direct ones, by report "
-        "--confidential of dpdist 0.2, and can release the file again with tables, at a new cost",
+        "reference, its figures carry that bias forward. Intervals do not show either error. To find such errors, compare "
+        "figures of all records and of large cells with the reference; the publisher compares them with the direct ones, "
+        "by report --confidential of dpdist 0.2, and can release the file again with tables, at a new cost",
     ),
 )
 """All advisories, the oldest first."""

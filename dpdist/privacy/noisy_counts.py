@@ -226,9 +226,9 @@ def cautions(job: Job, counts: SmallCounts | None) -> list[Caution]:
     """The caution of `validate` and `plan` about small counts, if there are any."""
     if not (text := small_counts(job, counts)):
         return []
-    consequence, remedies = "A run refuses them.", _remedies(job)
+    consequence, remedies = "A run of this job is refused.", _remedies(job)
     if job.public_frame is not None:
-        consequence, remedies = f"The job accepts them: {job.public_frame.accepted}", ""
+        consequence, remedies = f"The job accepts these counts: {job.public_frame.accepted}", ""
     elif _published_unasked(job):
         consequence, remedies = f"They are {CROSSED}.", FORBIDDEN.format(job.least_count)
     advice = f"{remedies[:1].upper()}{remedies[1:]}." if remedies else ""

@@ -31,7 +31,9 @@ PATIENCE, LOWERED = 8, 0.97
 Between fits by Markov chains, a record's bound varies by more than MARGIN.
 """
 MAX_STEPS = 40
-HALF_EXCEED = "exact leave-one-out losses, with weights computed anew, exceeded ε on about half of the samples tried"
+HALF_EXCEED = (
+    "exact leave-one-out losses, with weights computed again, exceeded ε in about half of the samples that were tried"
+)
 OF_AN_OUTLIER = (
     "an outlier can change the weights of all records; in a test with 1,000 records at ε = 3.6, leaving out an outlier "
     "changed the log density of draws by up to {}"
@@ -136,7 +138,10 @@ class ClusterRule(WeightRule):
     uses_outcomes: ClassVar[bool] = True
     exceeds: ClassVar[str] = above_epsilon(
         "cluster",
-        "of 48 records that were left out of a simulated survey, with weights computed anew, two lost up to 1.2 times ε",
+        (
+            "when each of 48 records was left out of a simulated survey and weights were computed again, two records lost "
+            "up to 1.2 times ε"
+        ),
     )
 
     def step(self, c: float, weights: Weights, first: Summary) -> Step:

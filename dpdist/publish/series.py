@@ -162,7 +162,8 @@ class Series:
                 table = period.table(name)
                 if table is not None and period not in periods:
                     notes.append(
-                        f"table '{name}' of {period.name} is {_described(table)}, and {_described(latest)} since: left out"
+                        f"table '{name}' of {period.name} is {_described(table)}, but {_described(latest)} in later "
+                        "periods, so it is left out"
                     )
             for (label, about), statistic in self.statistics(name).items():
                 lacking = [each.name for each in periods if not _has(each, name, statistic)]

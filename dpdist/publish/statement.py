@@ -277,7 +277,7 @@ def _public(released: ReleasedObject) -> list[str]:
     if (public := job.survey.design_weights) is not None:
         facts.append(
             f"the weights by {', '.join(public.by)}, which the job lists; files with other weights {CONTRADICTED} with "
-            "these"
+            "the listed weights"
         )
     elif alike := job.survey.weights_constant_in:
         facts.append(
@@ -294,7 +294,9 @@ def _public(released: ReleasedObject) -> list[str]:
 def _drawn(job: Job) -> str:
     by = f"by {', '.join(job.survey.design_strata)}" if job.survey.design_strata else "in total"
     least = job.least_count
-    rounding = f"; where fewer than {least} are left out, but not none, {least} count as left out" if least > 1 else ""
+    rounding = (
+        f"; if at least one record is left out, but fewer than {least}, {least} count as left out" if least > 1 else ""
+    )
     return (
         f"the number of sampled records {by}, including those outside the universe or dropped by the job's rules "
         f"(released/frame.parquet){rounding}"

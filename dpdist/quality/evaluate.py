@@ -50,7 +50,7 @@ from dpdist.survey.census import design_of, records_as_they_came, replicate_sums
 from dpdist.survey.simulate import FIELDS, SEXES, Truth
 
 # Nothing is released. `guarantee_of` states what comparators would promise if they were released.
-UNPROTECTED = "an unprotected comparison that promises nothing"
+UNPROTECTED = "an unprotected comparison without a guarantee"
 
 
 def guarantee_of(job: Job, how: Comparator) -> str:

@@ -505,7 +505,9 @@ def write_report_again(space: Workspace, listener: Listener) -> None:
         except Exception as error:
             log.exception("report.html")
             remedy = f"`dpdist report {space.place} --open` writes it again"
-            message = f"confidential/report.html was not written ({type(error).__name__}). The release stands. {remedy}"
+            message = (
+                f"confidential/report.html was not written ({type(error).__name__}). The release is complete. {remedy}"
+            )
             listener(Event("note", "publish", note=message))
 
 

@@ -85,7 +85,7 @@ def head_of(verdicts: Judgements) -> str:
     small_too = [small] if ratios else []
     if sentences:
         stops = bool(unpublished) or any(verdict.stops for _, verdict in judged)
-        return f"{'do not publish' if stops else 'not as good as it says'}: {'; '.join(sentences + small_too + off)}"
+        return f"{'do not publish' if stops else 'accuracy overstated'}: {'; '.join(sentences + small_too + off)}"
     low_coverage = [f"90 % intervals cover too few estimates ({_first(low)})"] if low else []
     low_coverage += [f"the interval of all records misses the direct figure ({_first(missed)})"] if missed else []
     if ratios:
@@ -206,7 +206,7 @@ def in_words(name: str, verdict: Verdict | Unpublished | None) -> str:
             f"{abs(verdict.lean):.1f} SE."
         )
     if verdict.far is not None:
-        sentences.append(f"{verdict.far} is off by more than chance.")
+        sentences.append(f"{verdict.far} differs from its direct estimate by more than chance.")
     if verdict.few_margins:
         covered, margins = verdict.margins
         sentences.append(
@@ -215,7 +215,7 @@ def in_words(name: str, verdict: Verdict | Unpublished | None) -> str:
     if verdict.unclear:
         sentences += list(_of_few(verdict))
     if verdict.fails:
-        sentences.append("Do not publish." if verdict.stops else "State wider intervals, or the bias.")
+        sentences.append("Do not publish." if verdict.stops else "Publish wider intervals, or state the bias.")
     return " ".join(sentences)
 
 
@@ -425,11 +425,11 @@ def missing(rows: pd.DataFrame) -> list[str]:
         "one record": rows["records"] == 1,
         ("no direct standard error, for example because a design stratum has a single PSU"): rows["direct_se"].isna()
         & ~of_quantiles,
-        ("no direct standard error, because the interval of the share below the quantile leaves 0 to 1"): rows[
+        "no direct standard error, because the interval of the share below the quantile crosses 0 or 1": rows[
             "direct_se"
         ].isna(),
         "a direct standard error of 0, because the design fixes the figure": (rows["direct_se"] == 0) & ~of_quantiles,
-        "a direct standard error of 0, because the quantile's limits are the same answer": rows["direct_se"] == 0,
+        "a direct standard error of 0, because both limits of the quantile are the same value": rows["direct_se"] == 0,
     }
     reason = np.select([condition & none for condition in reasons.values()], list(reasons), "")
     return [f"{number} of {len(rows)} cells without such an error: {why}" for why, number in _counts(reason)]

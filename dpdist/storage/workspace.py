@@ -229,7 +229,7 @@ MADE_AGAIN = "run the same `dpdist run` command again: it makes the file again a
 RESTORE = "restore it from a copy; a new folder spends the budget again"
 """Remedy for a file that no run can make again."""
 REMOVED = (
-    "bring the whole folder back, and the same command resumes; otherwise the same command begins a new release, which is "
+    "restore the whole folder, and the same command resumes; otherwise the same command begins a new release, which is "
     "charged again"
 )
 """Remedy for a folder that is gone."""
@@ -282,7 +282,7 @@ class Workspace(WorkspacePaths):
         except Exception:
             if not self.store.shared or self.identity.exists():
                 raise
-            fault = "it was removed, or moved, while the command was at work on it"
+            fault = "it was removed, or moved, while the command was using it"
             raise WorkspaceError(self.place, fault, REMOVED) from None
 
     @classmethod

@@ -227,7 +227,7 @@ RUN_FIGURES = {
     "guesses": "number of these releases for which the attacker made a guess",
     "right": "number of correct guesses",
     "at_least": "the ε that is proven, with a confidence of 95 %",
-    "p_value": "largest probability of so clear a difference if the claim holds",
+    "p_value": "largest probability of a difference this clear if the claim holds",
     "exceeds": "whether the proven ε is above the claim",
 }
 """Columns of the result of `loss_between`."""

@@ -263,7 +263,7 @@ def run_trials(
             try:
                 return runs.repeated(candidate, other_splits, 1, range(DRAWS))
             except DpdistError as error:
-                refused.append(RefusedCandidate(f"{candidate.label}, on the other third", in_one_line(error)))
+                refused.append(RefusedCandidate(f"{candidate.label}, on another third of the file", in_one_line(error)))
                 return None
             finally:
                 tick(1)
@@ -329,7 +329,7 @@ def write_recommended(rehearsal: Rehearsal, out: Path) -> str:
     ]
     if rehearsal.confirmed is not None:
         coverage = f"intervals cover {rehearsal.confirmed.coverage:.2f} of the truth"
-        head += [f"On the other third: {rehearsal.confirmed.error:.2f}; {coverage}."]
+        head += [f"On another third of the file: {rehearsal.confirmed.error:.2f}; {coverage}."]
     head += [f"Caution: in the public file {rehearsal.caution}"] if rehearsal.caution else []
     head += [f"Not judged: {rehearsal.unjudged}."] if rehearsal.unjudged else []
     head += ["Changed from the job:" if best.candidate.changed else "Nothing is changed in the job."]

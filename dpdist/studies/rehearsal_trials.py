@@ -229,16 +229,17 @@ OUT_OF_REACH = 2.0
 NEAR = 0.1
 """A score counts as equal to the best if it is worse by at most this share."""
 RULE = (
-    "Every statistic of a table has four figures over draws of the noise. Three are in direct standard errors: the "
-    "median error, the largest error, and the mean error with its sign (bias). The largest error is a median over draws, "
-    "and the others are means. The fourth is the share of true figures that 90 % intervals miss, less what direct "
-    f"intervals miss beyond {1 - NOMINAL:.2g}. The truth is another third of the file, with its own error. Each is "
-    f"divided by its limit: {GOOD_ERROR:g}, {GOOD_LARGEST:g}, {GOOD_BIAS:g} and {1 - GOOD_COVERAGE:.2g}. The score of a "
-    "mechanism is the largest of these. It is good enough if the score is at most 1, on both thirds. If its score on the "
-    "second third is above 1, the next mechanism is tried. Of those that are good enough, strict ones come first, and "
-    f"among these the one with the smallest score. Scores tie if they differ by less than {100 * NEAR:.0f} %, or by less "
-    "than two standard errors over draws. Of those that tie with the best, one with a public reference comes first, then "
-    "the job with the fewest changes. An unpublished figure counts as infinitely far off, and as missed by its interval."
+    "Every statistic of a table has four figures over draws of the noise. Three are in direct standard errors: the median "
+    "error, the largest error, and the mean error with its sign (bias). The largest error is a median over draws, and the "
+    "others are means. The fourth is the share of true figures that 90 % intervals miss, less what direct intervals miss "
+    f"beyond {1 - NOMINAL:.2g}. The truth is another third of the file, with its own error. Each is divided by its limit: "
+    f"{GOOD_ERROR:g}, {GOOD_LARGEST:g}, {GOOD_BIAS:g} and {1 - GOOD_COVERAGE:.2g}. The score of a mechanism is the "
+    "largest of these. It is good enough if the score is at most 1, on both thirds. If its score on the second third is "
+    "above 1, the next mechanism is tried. Of the mechanisms that are good enough, strict ones come first, and among them "
+    f"the one with the smallest score. Scores count as equal if they differ by less than {100 * NEAR:.0f} %, or by less "
+    "than two standard errors over draws. Among mechanisms whose scores equal the best, one with a public reference comes "
+    "first, then the job with the fewest changes. An unpublished figure counts as infinitely far off, and as missed by "
+    "its interval."
 )
 COLUMNS = ("mechanism", "guarantee", "table", "statistic", "cell", "error_in_direct_se", "covered", "draw")
 
@@ -470,8 +471,8 @@ COARSEN = (
     "columns. The whole file has three times as many records as a third"
 )
 LARGER = (
-    "These cells have enough records: raise the budget, state narrower public bounds, or put the skewed ones into strata "
-    "of their own"
+    "These cells have enough records: raise the budget, state narrower public bounds, or put skewed cells into strata of "
+    "their own"
 )
 NOISY = "Most cells are too noisy: raise the budget (`dpdist plan --for-error 0.5` computes it), or publish fewer figures"
 SHIFTED = "Figures are biased, by clipping or by distributions from other cells. Raise the budget, or merge small cells"

@@ -141,7 +141,9 @@ class Study(Frozen):
     references: dict[str, str] = Field(default_factory=dict, description="papers that the texts cite, by their letter")
     cases: tuple[Any, ...] = Field(min_length=1)
     notes: tuple[Note, ...] = ()
-    limits: tuple[Limit, ...] = Field(default=(), description="what the page holds the results against")
+    limits: tuple[Limit, ...] = Field(
+        default=(), description="limits and orders of measures with which the page compares the results"
+    )
     beside: tuple[ComparisonTable, ...] = ()
     figures: tuple[StudyFigure, ...] = ()
     runtime: Runtime = Runtime()

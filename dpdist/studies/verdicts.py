@@ -162,14 +162,14 @@ def _text(limit: Limit, results: list[LimitedResult]) -> str:
         return "Nothing in it was measured."
     over = OVER[limit.over]
     of = {verdict: [outcome for outcome in results if outcome.verdict is verdict] for verdict in ClaimVerdict}
-    text = f"Limit: {limit.text}, {over}. Kept in {len(of[ClaimVerdict.YES])} of {len(results)} results."
+    text = f"Limit: {limit.text}, {over}. Met in {len(of[ClaimVerdict.YES])} of {len(results)} results."
     if number := len(of[ClaimVerdict.TOO_FEW]):
         text += f" Too few replicates to tell in {number}."
     if not (broken := of[ClaimVerdict.NO]):
         return text
     worst = sorted(broken, key=lambda outcome: limit.beyond(outcome.figure.mean), reverse=True)[:MOST_NAMED]
     figures = "; ".join(f"{outcome.name} {_figure(outcome.figure)}" for outcome in worst)
-    return f"{text} Not kept in{', among others' if len(broken) > len(worst) else ''}: {figures}."
+    return f"{text} Not met in{', among others' if len(broken) > len(worst) else ''}: {figures}."
 
 
 def _figure(figure: ReplicateInterval) -> str:

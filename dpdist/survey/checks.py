@@ -460,9 +460,12 @@ def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
         b.drop(missing, f"{name}: missing, dropped")
     dropped = f"state columns.{name}.missing: drop, or a universe"
     if job.strict:  # The number of records after a rule would then depend on the outcome.
-        public = "where their number is public, leave them out of the file and state that under assumed_public"
+        public = (
+            "if the number of records without a value is public, leave these records out of the file and state this under "
+            "assumed_public"
+        )
         ratio = f"write 0, add an outcome 'answered' of 1 and 0, and publish {{ratio: [{name}, answered]}}"
-        dropped = f"{ratio}; or impute them, or name a universe that no outcome decides; {public}"
+        dropped = f"{ratio}; or impute them, or name a universe that does not depend on an outcome; {public}"
     b.wrong(missing, name, MISSING_VALUES, "a number for every record", dropped)
     b.wrong(np.isinf(values), name, "values that are not finite", "finite numbers", "correct the file")
     if column.zeros == "drop":

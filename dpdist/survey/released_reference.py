@@ -293,7 +293,7 @@ def _read(folder: Path, files: frozenset[str]) -> EarlierRelease:
     totals, records_alone = f"released/{HISTORY}" in files, f"released/{DONORS}" in files
     if not totals and not records_alone and f"released/{REFERENCE_FILE}" not in files:
         allowed = "a release of mechanism tables, or of reference_tables or table_package in dpdist 0.2"
-        raise DamagedFile(f"released/{REFERENCE_FILE}", "this release carries no reference", allowed)
+        raise DamagedFile(f"released/{REFERENCE_FILE}", "this release contains no reference", allowed)
     promise, statement = read_object(folder, PROMISE), read_object(folder, STATEMENT)
     refuse_format(STATEMENT, statement.get("format"), STATEMENT_FORMAT)
     _check_agreement(promise, read_object(folder, JOB), statement)

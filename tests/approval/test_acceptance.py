@@ -127,7 +127,7 @@ def test_a_release_that_meets_its_gates_says_so_and_costs_its_whole_budget(tmp_p
     said = made.statement
     assert (said["epsilon"], said["epsilon_per_set"], said["substitution_epsilon"]) == ("3", "2", "5")
     assert "ε = 1 of the total goes to the gates" in said["composition"]
-    inside = "ε covers the gates' answer. It covers neither runs in other workspaces nor a later decision to withhold"
+    inside = "ε covers the gates' answer, but neither runs in other workspaces nor a later decision to withhold"
     assert inside in said["acceptance"]["in_words"]
     assert total(charges(Ledger(f"{tmp_path}/ledger.sqlite").entries(), "small")) == 3
     largest, median, coverage = said["acceptance"]["gates"]
@@ -170,7 +170,7 @@ def test_a_gate_that_its_own_noise_fails_is_refused_before_anything_is_spent(tmp
     least = np.sqrt(2.0) * 3.0 * GATE_SENSITIVITY / UNIT / frame.groupby(["field", "sex"]).size().min()
     file = tmp_path / "records.parquet"
     frame.to_parquet(file)
-    with pytest.raises(JobError, match=r"accept\.gates\[0\](.|\n)*noise with a standard deviation of at least"):
+    with pytest.raises(JobError, match=r"accept\.gates\[0\](.|\n)*the noise has a standard deviation of at least"):
         dpdist.run(job(0.99 * least, f"ledger: {{url: 'sqlite:///{tmp_path}/ledger.sqlite'}}\n"), tmp_path / "ws", file)
     assert not (tmp_path / "ledger.sqlite").exists()
     assert dpdist.validate(job(1.01 * least), file), "control"

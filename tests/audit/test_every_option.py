@@ -34,7 +34,7 @@ REFUSED = {
     "leaves every privacy weight at 1": "privacy weights",
     "renormalised to a domain": "sums drawn again at the scale that does not pay for it",
     "its own sums measure secret numbers": "tables, under noisy sample counts",
-    "a weight has no rules": "weights that are clipped, without bounds that noise follows",
+    "these rules do not apply to a weight": "weights that are clipped, without bounds that noise follows",
 }
 """Why a job is refused, by what its message says."""
 OWN_LIMITS = ("perturbed_histogram", "tables", "sanitized_statistics")

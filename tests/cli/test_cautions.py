@@ -57,7 +57,7 @@ def told(text: str, path: Path) -> list[str]:
 def test_a_stratum_that_cannot_reach_the_target_is_foretold_and_refused_by_the_run(tmp_path: Path) -> None:
     path = survey(tmp_path, 11)
     (caution,) = told(JOB, path)
-    assert caution.startswith("stratum 'arts': 11 records probably cannot reach Δ* = 1.8")
+    assert caution.startswith("stratum 'arts': with 11 records, the bound probably cannot be lowered to Δ* = 1.8")
     with pytest.raises(FitError, match="stratum arts"):
         dpdist.run(parse_job(JOB), tmp_path / "ws", path)
 
@@ -87,13 +87,15 @@ def test_published_counts_of_one_and_two_records_are_counted(tmp_path: Path) -> 
         "predictors: [sex]", "predictors: [sex], prior: {name: proper}"
     )
     (said,) = [caution for caution in told(text, few) if "sample counts" in caution]
-    assert said.startswith("2 of 4 published sample counts are below 3, 1 of them with a single record:")
+    assert said.startswith("2 of 4 published sample counts are below 3, 1 of them with a single record. ")
     assert not [caution for caution in told(text, enough) if "sample counts" in caution]
 
 
 def test_a_tiny_budget_is_foretold(tmp_path: Path) -> None:
     (caution,) = told(JOB.replace('"3.6"', '"0.0001"'), survey(tmp_path, 48))
-    assert caution.startswith("2 strata ('arts' first): 48 records probably cannot reach Δ* = 5e-05")
+    assert caution.startswith(
+        "2 strata ('arts' first): with 48 records, the bound probably cannot be lowered to Δ* = 5e-05"
+    )
 
 
 def test_levels_without_a_record_and_a_weak_guarantee_are_remarked(tmp_path: Path) -> None:
@@ -101,8 +103,8 @@ def test_levels_without_a_record_and_a_weak_guarantee_are_remarked(tmp_path: Pat
     assert told(text, survey(tmp_path, 48)) == [
         "ε = 1000 is a weak guarantee: whoever knows all other records can be nearly certain about the last one. "
         "Use a smaller epsilon.",
-        "'sex' has 1 of 3 levels without a record: x. Check their spelling. Their cells are published as empty, "
-        "or contain noise alone.",
+        "No record has 1 of the 3 levels of 'sex': x. Check the spelling of these levels. If it is right, their cells are "
+        "published as empty, or contain noise alone.",
     ]
 
 
@@ -111,7 +113,7 @@ def test_validate_and_plan_print_it(verb: str, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB, encoding="utf-8")
     done = CliRunner().invoke(app, [verb, str(tmp_path / "job.yaml"), "--input", str(survey(tmp_path, 11))])
     assert done.exit_code == 0
-    assert "11 records probably cannot reach" in " ".join(done.output.split())
+    assert "with 11 records, the bound probably cannot be lowered" in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize("said", ["linear", "none"])
@@ -141,7 +143,7 @@ def test_psu_codes_that_begin_again_in_every_stratum_are_foretold(tmp_path: Path
     text = JOB.replace("survey: {weight: weight}", "survey: {weight: weight, psu: psu}")
     *left_out, caution = told(text, path)
     assert [each.startswith("Published standard errors ignore clustering") for each in left_out] == [True]
-    assert caution.startswith("'psu' has fewer than 10 codes, and no design stratum is named.")
+    assert caution.startswith("'psu' has fewer than 10 codes, and the job names no design strata.")
     assert "survey.design_strata" in caution
     assert not [each for each in told(text.replace("psu: psu", "psu: code"), path) if "fewer than 10 codes" in each]
     named = text.replace("psu: psu", "psu: psu, design_strata: [block]").replace(
@@ -252,7 +254,7 @@ def test_a_job_without_a_reference_learns_what_that_costs_unless_it_says_so(tmp_
     told_of = told(of_tables("2021", reference), survey(tmp_path, 48))
     warned = [each for each in told_of if "names no reference" in each]
     assert len(warned) == ("histogram" not in reference)
-    assert all("take 0.6 of its ε = 3.6." in each and "one and a half to four times as large" in each for each in warned)
+    assert all("cost 0.6 of its ε = 3.6." in each and "one and a half to four times as large" in each for each in warned)
 
 
 @pytest.mark.parametrize("code", ["predicted_far_off", "hidden_counts"])

@@ -142,7 +142,7 @@ def test_whole_numbers_beyond_those_of_the_public_file_are_not_refused(files: Pa
     assert (job.columns["size"].levels, job.columns["size"].outside) == (tuple(range(1, 9)), "clip")
     assert job.columns["percent"].outside == job.columns["family"].outside == "clip"
     assert {job.columns[name].outside for name in ("code", "stratum", "reason")} == {"error"}
-    assert "if these numbers are codes, delete outside: clip" in Path("job.yaml").read_text(encoding="utf-8")
+    assert "if the levels are codes, delete outside: clip" in Path("job.yaml").read_text(encoding="utf-8")
 
 
 def test_whole_numbers_with_a_decimal_point_beside_gaps_are_levels(files: Path) -> None:
@@ -154,7 +154,9 @@ def test_whole_numbers_with_a_decimal_point_beside_gaps_are_levels(files: Path) 
     said = ("people-2024.csv", "--public", "people-2022.csv", "--yes", "--outcome", "income", "--table", "sex", "--out")
     assert command("init", *said, "job.yaml", "--table", "status")[0] == 0
     assert load_job("job.yaml").columns["status"].levels == ("1", "2", "4", "Not reported")
-    assert "with missing values; no record there has 3: add what a codebook lists\n" in Path("job.yaml").read_text("utf-8")
+    assert "with missing values; no public record has 3: add the levels that a codebook lists\n" in Path(
+        "job.yaml"
+    ).read_text("utf-8")
     code, text = command("validate", "job.yaml")
     assert code == 0, text
     assert command("init", *said, "half.yaml", "--table", "half")[0] == 0
@@ -427,7 +429,7 @@ def test_columns_that_say_the_same_are_not_crossed_and_what_nobody_named_is_said
     code, text = command("init", "people-2024.parquet", *said, "job.yaml")
     assert (code, load_job("job.yaml").cell_columns) == (0, ("region", "sex"))
     assert "the table is by region, sex" in text
-    assert "# by: --table named no columns" in Path("job.yaml").read_text(encoding="utf-8")
+    assert "because --table named no columns" in Path("job.yaml").read_text(encoding="utf-8")
     _, text = command("init", "people-2024.parquet", "--table", "district,region", *said, "own.yaml")
     assert load_job("own.yaml").cell_columns == ("district", "region")
     assert "the table is by" not in text
@@ -450,11 +452,11 @@ def test_a_reference_is_of_a_period_and_what_of_it_is_published_is_said(files: P
     assert job.reference is not None
     assert (job.reference.period, job.reference.provenance) == ("2022", "the files of 2022")
     shown = "Weights and outcomes of the reference's records are published with the release, in "
-    shown += "public/released/donors.parquet. Publish it only if the reference is public."
+    shown += "public/released/donors.parquet. Publish the release only if the reference is public."
     for verb in (("validate",), ("plan",), ("run", "--workspace", "ws")):
         code, text = command(verb[0], "whole.yaml", *verb[1:])
         flat = " ".join(text.split())
-        assert (code, shown in flat, "states no period" in flat) == (0, True, False), text
+        assert (code, shown in flat, "states no period for its reference" in flat) == (0, True, False), text
     assert (files / "ws" / "public" / "released" / "donors.parquet").is_file()
     assert command("keygen", "head")[0] == 0
     for more, donates in (((), True), (("--set", "mechanism={name: tables}", "--set", "reference=null"), False)):
@@ -464,7 +466,7 @@ def test_a_reference_is_of_a_period_and_what_of_it_is_published_is_said(files: P
         code, text = command("approve", held, "--key", "head", "--reason", "fine")
         assert (code, f"caution: {shown}" in " ".join(text.split())) == (0, donates), text
     code, text = command("validate", "whole.yaml", "--set", "reference.period=null")
-    assert (code, "The reference states no period" in text) == (0, True)
+    assert (code, "The job states no period for its reference" in " ".join(text.split())) == (0, True)
 
 
 def test_the_weight_s_public_bounds_stand_in_a_job_with_a_reference(files: Path) -> None:
@@ -489,7 +491,7 @@ def test_equal_weights_of_a_census_tell_no_bounds(weight: float, files: Path) ->
         assert code == 0, text
         written = Path(f"{public}.yaml").read_text(encoding="utf-8")
         assert len(to_do(written)) == left
-        assert ("one value, so bounds are unknown" in written) == left
+        assert ("a single value, so bounds are unknown" in written) == left
 
 
 @pytest.mark.parametrize("book", ["column,level\nvoted,0\nvoted,1\n", "column,level\nvoted,1\nvoted,0\n"])
@@ -709,7 +711,7 @@ def test_an_identifier_is_no_outcome_and_a_household_is_proposed_as_the_unit(fil
     assert command("init", *said, "job.yaml")[0] == 0
     text = Path("job.yaml").read_text(encoding="utf-8")
     assert "\n# privacy_unit: {column: household, most: …}  # protects all records of one person" in text
-    assert "  # person_id, an identifier by its name\n" in text
+    assert "  # person_id, an identifier, to judge by its name\n" in text
     job = load_job("job.yaml")
     assert (job.outcomes, job.cell_columns) == (("income",), ("region", "sex"))
     Path("job.yaml").write_text(
@@ -732,7 +734,7 @@ def test_a_level_of_few_public_records_is_proposed_to_be_merged(files: Path) -> 
     said = ("people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--table", "sex", "--out")
     assert command("init", *said, "job.yaml")[0] == 0
     text = Path("job.yaml").read_text(encoding="utf-8")
-    assert "\n# recode: {sex: {Unsaid: …}}  # fewer than 5 public records" in text
+    assert "\n# recode: {sex: {Unsaid: …}}  # levels with fewer than 5 public records" in text
     Path("job.yaml").write_text(
         text.replace("# recode: {sex: {Unsaid: …}}", "recode: {sex: {Unsaid: 'No'}}"), encoding="utf-8"
     )

@@ -161,7 +161,7 @@ def test_records_of_a_reference_without_the_outcome_may_be_left_out() -> None:
     holes = whole.assign(miles_2002=whole["miles_2002"].where(whole.index > 2))
     remedy = only(refused(holes).problems).remedy
     assert "of the reference" not in remedy
-    assert remedy.endswith("where their number is public, leave them out of the file and state that under assumed_public")
+    assert remedy.endswith("leave these records out of the file and state this under assumed_public")
     dpdist.validate(JOB + "assumed_public: [the number of trucks with known miles]\n", holes[holes.index > 2])
 
 
@@ -191,7 +191,7 @@ def test_another_job_in_a_charged_workspace_is_another_job_and_not_another_ledge
     assert "it belongs to another job (budget.epsilon: 1 there, 2 here)" in other.output
     assert "ledger" not in other.output
     lost = command(*words)
-    assert (lost.exit_code, "the run was charged in this ledger, but now names none" in lost.output) == (2, True)
+    assert (lost.exit_code, "the run was charged in this ledger, but the job now names none" in lost.output) == (2, True)
 
 
 def test_only_a_command_that_keeps_its_work_says_that_it_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +270,7 @@ def test_a_numeric_design_stratum_is_proposed_as_a_range_and_gaps_are_no_caution
     assert "without a record" not in shown
     Path("drafted.yaml").write_text(text.replace("[CA, OR, WA]", "[CA, OR, TX, WA]"))
     shown = command("validate", "drafted.yaml", "--set", "mechanism={name: tables}", "--set", "reference=null").output
-    assert "'state' has 1 of 4 levels without a record: TX" in " ".join(shown.split()), shown
+    assert "No record has 1 of the 4 levels of 'state': TX" in " ".join(shown.split()), shown
 
 
 def test_the_privacy_sheet_of_a_workbook_has_the_first_of_many_cells(tmp_path: Path) -> None:

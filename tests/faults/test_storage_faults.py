@@ -455,7 +455,7 @@ def test_a_workspace_that_is_removed_in_the_middle_of_a_run_is_said_to_be(stage:
         if (event.kind, event.stage) == ("begin", stage):
             shutil.rmtree(tmp_path / "work")
 
-    with pytest.raises(WorkspaceError, match="it was removed, or moved, while the command was at work"):
+    with pytest.raises(WorkspaceError, match="it was removed, or moved, while the command was using it"):
         dpdist.run(JOB, input=survey(), workspace=tmp_path / "work", listener=remove)
 
 

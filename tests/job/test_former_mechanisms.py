@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "secret numbers without a reference": ({"budget": SECRET, "reference": None}, "only if numbers", "add reference"),
     "some columns against any exchange": (
         {"budget": ANYWHERE, "predictors": {"protect": {"columns": ["sex"]}}},
-        "counts by field stay public",
+        "keeps the counts by field public",
         "leave columns out",
     ),
     "protected columns of public sizes": ({"predictors": {"protect": {}}}, "same sample counts", "add_remove"),

@@ -166,7 +166,7 @@ def test_a_hierarchy_is_its_columns_or_columns_with_a_map_and_survives_publicati
 def test_tables_of_the_same_cells_in_another_order_are_refused() -> None:
     """Their figures would be measured twice. Control: other statistics, another universe, and other columns."""
     first = "  - {name: one, by: [state, sex], statistics: [count]}\n"
-    with pytest.raises(JobError, match="table 'one' has count of the same cells, with its columns in another order"):
+    with pytest.raises(JobError, match="table 'one' has count for the same cells, with its columns in another order"):
         parse_job(TEXT + first + "  - {name: two, by: [sex, state], statistics: [count, {mean: pay}]}\n")
     with pytest.raises(JobError, match="in another order"):
         parse_job(TEXT + "  - {name: t, by: [[state, sex], [sex, state]], statistics: [count]}\n")

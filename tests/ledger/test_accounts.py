@@ -141,7 +141,7 @@ def test_delta_adds_up_over_strict_releases() -> None:
     assert fits(entries(draws, draws, draws), ONE, limits)
     assert fits(entries(draws, draws, draws), draws, Limits(total="9"))
     with pytest.raises(
-        BudgetRefused, match=r"strict δ = 0.000001 would make 0.000004\n    allowed: strict δ = 0.000003 in all"
+        BudgetRefused, match=r"strict δ = 0.000001 would bring the sum to 0.000004\n    allowed: strict δ = 0.000003 in all"
     ):
         refuse_excess(entries(draws, draws, draws), limits, draws)
 
@@ -155,7 +155,7 @@ def test_delta_adds_up_over_strict_releases() -> None:
     ],
 )
 def test_a_delta_that_nobody_knows_fits_under_no_limit(before: tuple[Charge, ...], charge: Charge, whose: str) -> None:
-    with pytest.raises(BudgetRefused, match=f"{whose} δ is not a known number"):
+    with pytest.raises(BudgetRefused, match=f"{whose} δ is unknown"):
         refuse_excess(entries(*before), Limits(delta="1e-3"), charge)
     assert fits(entries(*before), charge, Limits(total="9")), "control"
 
@@ -163,7 +163,9 @@ def test_a_delta_that_nobody_knows_fits_under_no_limit(before: tuple[Charge, ...
 def test_rho_adds_up_under_zcdp_and_delta_is_the_one_that_epsilon_is_stated_at() -> None:
     limits = Limits(total="1/4", delta="1e-6")
     assert fits(entries(RHO), RHO, limits)
-    with pytest.raises(BudgetRefused, match=r"zCDP ρ = 0.125 would make 0.375 in all\n    allowed: zCDP ρ = 0.25 in all"):
+    with pytest.raises(
+        BudgetRefused, match=r"zCDP ρ = 0.125 would bring the sum to 0.375 in all\n    allowed: zCDP ρ = 0.25 in all"
+    ):
         refuse_excess(entries(RHO, RHO), limits, RHO)
     with pytest.raises(BudgetRefused, match=r"allowed: zCDP ε stated at δ = 0.000001 or less"):
         refuse_excess(entries(RHO), limits, replace(RHO, delta=2 * SMALL))

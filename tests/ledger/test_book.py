@@ -42,7 +42,7 @@ def test_a_refused_run_leaves_no_entry(ledger: Ledger, charge: Charge) -> None:
     ledger.limit("wages", "strict", Limits(total="1"))
     ledger.reserve(charge, NONE)
     before = ledger.entries()
-    with pytest.raises(BudgetRefused, match="ε = 1 would make 2 in all"):
+    with pytest.raises(BudgetRefused, match="ε = 1 would bring the sum to 2 in all"):
         ledger.reserve(replace(charge, run="run-2"), NONE)
     assert ledger.entries() == before
     ledger.reserve(charge, NONE)

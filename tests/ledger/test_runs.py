@@ -100,8 +100,8 @@ def test_the_same_job_into_another_folder_is_charged_and_says_so_before_it_start
     dpdist.run(dpdist.load_job(folder / "job.yaml"), folder / "two", listener=heard.append)
     notes = [k for k, event in enumerate(heard) if event.stage == "ledger"]
     assert [heard[k].note for k in notes] == [
-        "the ledger has a run of small 2021 already (the same job, another workspace): this one is charged too, ε = 3, "
-        "which makes 6 for the period"
+        "the ledger has a run of small 2021 already (the same job, another workspace): this run is charged in addition, ε "
+        "= 3, which makes 6 for the period"
     ]
     assert notes[0] < [event.stage for event in heard].index("store records")
     assert kinds(folder) == ["begin", *CHARGED, *CHARGED]
@@ -121,8 +121,8 @@ def test_over_budget_is_exit_code_3_before_anything_is_written(folder: Path) -> 
     done = run(folder, "three")
     assert done.exit_code == 3
     assert (
-        "budget of small: this run's strict ε = 3 would make 9 in all\n    allowed: strict ε = 6 in all, 6 of it charged"
-        in done.output
+        "budget of small: this run's strict ε = 3 would bring the sum to 9 in all\n"
+        "    allowed: strict ε = 6 in all, of which 6 is charged" in done.output
     )
     assert sorted(folder.iterdir()) == before
     assert run(folder, "two").exit_code == 0, "who was charged goes on"
@@ -144,10 +144,14 @@ OF_CLASSES = {
     "strict ε": (
         (),
         'limits: {strict: {total: "5"}}',
-        "strict ε = 3 would make 6 in all\n    allowed: strict ε = 5 in all",
+        "strict ε = 3 would bring the sum to 6 in all\n    allowed: strict ε = 5 in all",
     ),
-    "zCDP ρ": (GAUSSIAN, 'total: "0.2"', "zCDP ρ = 0.125 would make 0.25 in all\n    allowed: zCDP ρ = 0.2 in all"),
-    "asymptotic ε": (WEIGHTED, 'limits: {asymptotic: {total: "30"}}', "asymptotic ε = 20 would make 40 in all"),
+    "zCDP ρ": (
+        GAUSSIAN,
+        'total: "0.2"',
+        "zCDP ρ = 0.125 would bring the sum to 0.25 in all\n    allowed: zCDP ρ = 0.2 in all",
+    ),
+    "asymptotic ε": (WEIGHTED, 'limits: {asymptotic: {total: "30"}}', "asymptotic ε = 20 would bring the sum to 40 in all"),
 }
 
 
@@ -169,7 +173,7 @@ def test_every_class_has_limits_and_a_message_that_names_it(of: str, folder: Pat
     [
         (GAUSSIAN, 'delta: "1e-9"', "this run's zCDP ε is stated at δ = 0.000001"),
         (GAUSSIAN, 'limits: {strict: {total: "9"}}', "name only classes other than zCDP"),
-        (WEIGHTED, 'delta: "1e-6"', "this run's asymptotic δ is not a known number"),
+        (WEIGHTED, 'delta: "1e-6"', "this run's asymptotic δ is unknown"),
         (WEIGHTED, 'limits: {zCDP: {total: "9"}}', "name only classes other than asymptotic"),
     ],
 )
@@ -271,13 +275,13 @@ def _held_by_another(place: Path) -> sqlite3.Connection:
 def test_a_ledger_out_of_reach_when_a_release_is_finished_is_told_and_learns_of_it_later(
     quiet: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The release stands and is charged: exit code 0, with a note on standard error. Control: the next run is refused."""
+    """The release is complete and charged: exit code 0, with a note on standard error. Control: the next run is refused."""
     with monkeypatch.context() as patch:
         patch.setattr(book, "PATIENCE", 0.1)
         _once_published(patch, lambda: _held_by_another(folder / "ledger.sqlite"))
         done = run(folder, "one", *quiet)
     assert done.exit_code == 0, done.output
-    assert "the release stands, but its id was not entered" in done.stderr
+    assert "the release is complete, but its id was not entered" in done.stderr
     assert done.stdout == "" or not quiet
     assert kinds(folder) == ["begin", *CHARGED[:-1]]
     dpdist.publish(folder / "one")
@@ -314,7 +318,7 @@ WITHOUT_THE_CHARGE: dict[str, tuple[Callable[[Path], None], str, int]] = {
 def test_a_ledger_without_the_charge_when_a_release_is_finished_is_an_error(
     how: str, command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The release stands, and the exit code is not 0. With the ledger's copy the same command ends well."""
+    """The release is complete, and the exit code is not 0. With the ledger's copy the same command ends well."""
     befalls, found, code = WITHOUT_THE_CHARGE[how]
     place, copy = folder / "ledger.sqlite", folder / "copy"
 
@@ -331,7 +335,7 @@ def test_a_ledger_without_the_charge_when_a_release_is_finished_is_an_error(
         _once_published(patch, act)
         done = again()
     assert (done.exit_code, found in done.stderr) == (code, True), done.output
-    assert "the release stands, but that ledger does not show its charge" in done.stderr
+    assert "the release is complete, but that ledger does not show its charge" in done.stderr
     assert "restore the ledger from a copy" in done.stderr
     assert "dpdist ledger check" in done.stderr
     assert "enters it later" not in done.stderr

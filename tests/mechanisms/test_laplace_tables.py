@@ -438,7 +438,10 @@ def test_counts_alone_need_half_the_noise_and_no_weight_column() -> None:
             "state outside: clip",
         ),
         ([*PUBLIC, ("outside: clip}\n  weight", "outside: clip, missing: drop}\n  weight")], "is strict"),
-        ([("weight: {bounds: [1, 60]}", "weight: {bounds: [1, 60], outside: clip}")], "a weight has no rules"),
+        (
+            [("weight: {bounds: [1, 60]}", "weight: {bounds: [1, 60], outside: clip}")],
+            "these rules do not apply to a weight",
+        ),
         ([('"3"}', '"3", adjacency: substitution}')], "gives no guarantee under any adjacency"),
         ([('"3"}', '"3", adjacency: add_remove}')], "cannot give a guarantee under add_remove"),
         ([("outcome:", "strata: [field]\noutcome:")], "leave strata out"),

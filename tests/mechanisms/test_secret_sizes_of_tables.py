@@ -525,7 +525,7 @@ def test_a_plan_predicts_errors_that_fall_with_the_budget_and_does_not_depend_on
     [
         ({"survey": {}}, "survey.weight", "name a weight column"),
         ({"predictors": {"protect": {"epsilon": "1"}}}, "predictors.protect.epsilon", "leave epsilon out"),
-        ({"predictors": {"protect": {"columns": ["c0"]}}}, "predictors.protect.columns", "stay public"),
+        ({"predictors": {"protect": {"columns": ["c0"]}}}, "predictors.protect.columns", "keeps the counts"),
         ({"survey": {"weight": "w", "design_strata": ["c0"]}}, "survey.design_strata", "leave it out"),
     ],
 )

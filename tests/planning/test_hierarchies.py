@@ -127,7 +127,7 @@ def test_a_reference_that_does_not_nest_is_refused(folder: Path) -> None:
 def test_priorities_without_an_effect_are_named(folder: Path) -> None:
     """Control: a plan without priorities has no such caution."""
     weighted = ("{mean: pay}]}", "{mean: pay}], error: 0.5}")
-    assert "'laplace_composed' measures all tables alike, so priority and error of t have no effect" in plan_of(
+    assert "'laplace_composed' gives all tables the same accuracy, so priority and error of t have no effect" in plan_of(
         folder, weighted
     )
     assert "measures all tables alike" not in plan_of(folder)

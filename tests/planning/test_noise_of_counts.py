@@ -60,7 +60,9 @@ def test_noise_of_counts_is_that_of_their_noisy_sums() -> None:
 def test_counts_that_noise_hides_for_certain_are_named() -> None:
     """Four records of weight 60 are below 1.64 deviations of their noise at ε = 1. Control: at ε = 8 they are above."""
     (line,) = map(str, hidden(plan(parse_job(JOB))))
-    assert line.startswith("incomes: noise hides 1 of 4 published counts, even if all of their weights are at the bound")
+    assert line.startswith(
+        "incomes: noise hides 1 of 4 published counts, even if all weights in these cells are at the bound"
+    )
     assert "tiny" in line
     assert list(hidden(plan(parse_job(JOB.replace('"1"', '"8"'))))) == []
 

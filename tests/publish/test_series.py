@@ -153,7 +153,7 @@ def test_tables_that_changed_their_definition_are_named_and_kept_where_it_is_sha
     edits["{mean: salary}]}"] = "{mean: salary}]}\n  - {name: fields, by: [field], statistics: [count]}"
     early = release(tmp_path / "2019", "2019", edits)
     found = dpdist.series([dpdist.open_release(place) for place in (early, *periods)])
-    assert found.notes[:1] == ["table 'counts' of 2019 is by field, and by field, sex since: left out"]
+    assert found.notes[:1] == ["table 'counts' of 2019 is by field, but by field, sex in later periods, so it is left out"]
     assert "column 'sex' changed levels between 2019 and 2020: without x" in found.notes
     assert "2019 and 2020 have no table in common" in found.notes
     assert set(found.rows.query("table == 'counts'")["period"]) == {"2020", "2021", "2022"}

@@ -305,7 +305,7 @@ def test_budgets_under_which_noise_would_pass_whole_numbers_are_refused(epsilon:
     text = JOB.format(
         **{**PLAIN, **SAID["sanitized_statistics"], "mechanism": "sanitized_statistics", "adjacency": "zero_out"}
     )
-    with pytest.raises(JobError, match=r"between 1e-6 and 1e9: with less, the noise would exceed 2\^53"):
+    with pytest.raises(JobError, match=r"between 1e-6 and 1e9: below 1e-6 the noise would exceed 2\^53"):
         parse_job(text.replace('epsilon: "1"', budget))
 
 

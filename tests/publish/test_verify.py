@@ -284,7 +284,7 @@ def test_a_forger_without_the_key_is_found_out(public: Path, key: SecretKey) -> 
     sign(public, key)
     (public / "tables" / "counts.csv").write_text("field,sex,estimate\n")
     vouch(public)
-    assert problems(public) == ["tables/counts.csv: not what released/ gives: 1 lines, not 37"]
+    assert problems(public) == ["tables/counts.csv: differs from what follows from released/: 1 lines, not 37"]
     (public / "released" / "seed").write_text(f"{'ab' * 32}\n")
     vouch(public)
     publish(read_released(public / "released"), public)

@@ -88,7 +88,7 @@ def test_another_number_and_other_words_in_a_sentence_are_named(public: Path, na
     text = statement(public)[name]
     assert "most 5" in text
     assert forged(public, "statement.json", **{name: text.replace("records", "rows")}) == [
-        f"statement.json: not what released/ gives: {name}"
+        f"statement.json: differs from what follows from released/: {name}"
     ]
     assert forged(public, "statement.json", **{name: text.replace("most 5", "most 2")}) == [
         f'statement.json: {name} with the numbers ["2"]'

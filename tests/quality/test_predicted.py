@@ -341,8 +341,8 @@ def test_public_totals_are_proposed_where_the_design_fixes_counts(monkeypatch: p
     fixed = JOB.replace("{weight: weight}", "{weight: weight, design_strata: [region]}")
     Path("job.yaml").write_text(fixed, encoding="utf-8")
     line = (
-        "the design fixes the counts of 5 of 5 cells, so their direct estimates have no error. If these totals are public, "
-        "state rake: [{"
+        "the design fixes the counts of 5 of 5 cells, so their direct estimates have no sampling error. If these totals "
+        "are public, state rake: [{"
     )
     html, made = opened_page(monkeypatch)
     assert any(line in caution for caution in made["cautions"])

@@ -186,7 +186,7 @@ def test_an_unprotected_yardstick_is_marked_wherever_its_error_stands(finished: 
     assert len(lines) >= 8
     assert {line[1] for line in lines} <= {"none", "missing"}
     assert "none" in {line[1] for line in lines}
-    assert " ".join(text.split()).count("an unprotected comparison that promises nothing") == 2, "once each"
+    assert " ".join(text.split()).count("an unprotected comparison without a guarantee") == 2, "once each"
 
 
 def test_no_report_prints_nan_and_what_is_missing_says_why(finished: Path) -> None:

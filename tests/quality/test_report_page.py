@@ -390,7 +390,7 @@ def test_a_page_that_cannot_be_written_is_one_line_and_the_run_ends_as_its_relea
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     (line,) = [each for each in done.stderr.splitlines() if "report.html" in each]
-    assert "The release stands" in line
+    assert "The release is complete" in line
     assert f"`dpdist report {tmp_path / 'ws'} --open`" in line
     assert "Traceback" not in done.output
     assert "88888" not in done.output

@@ -155,7 +155,7 @@ def test_intervals_a_little_too_narrow_in_many_cells_are_named_so_and_no_worse()
     assert found.too_few
     assert not found.stops
     assert 0.75 < found.covered < 0.88
-    assert in_words("salaries", found).endswith("State wider intervals, or the bias.")
+    assert in_words("salaries", found).endswith("Publish wider intervals, or state the bias.")
 
 
 def test_one_cell_that_is_far_off_is_named_though_all_others_are_held() -> None:

@@ -162,7 +162,7 @@ def test_it_is_referred_to_and_its_charge_counts(
     reserved = [entry for entry in entries if entry["kind"] == "reserve" and entry["dataset"] == "small"]
     charged = {entry["period"]: Fraction(entry["budget"]) for entry in reserved}
     assert charged == {"2021": 3, "2022": 3}
-    with pytest.raises(DpdistError, match="would make 9"):
+    with pytest.raises(DpdistError, match="would bring the sum to 9"):
         dpdist.run(job | {"period": "2023"}, tmp_path / "third", input=survey(300))
 
 

@@ -39,7 +39,7 @@ def notes(workspace: Path) -> list[str]:
 def test_other_files_in_the_folder_are_remarked_once_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
     (tmp_path / "ws" / "file.txt").write_text("mine", encoding="utf-8")
-    assert notes(tmp_path / "ws") == ["the folder holds other files too, file.txt first: they are left alone"]
+    assert notes(tmp_path / "ws") == ["the folder also contains other files, such as file.txt, which are not changed"]
     assert notes(tmp_path / "ws") == []
     assert (tmp_path / "ws" / "file.txt").read_text(encoding="utf-8") == "mine"
 

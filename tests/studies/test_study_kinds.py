@@ -135,6 +135,6 @@ def test_a_new_kind_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest
     )
     folder = run(study, tmp_path / "out")
     page = (folder / "index.html").read_text("utf-8")
-    for words in ("a coin that is not fair", "heads of ten", "How many of ten throws.", "Kept in 1 of 1 results."):
+    for words in ("a coin that is not fair", "heads of ten", "How many of ten throws.", "Met in 1 of 1 results."):
         assert words in page
     assert (folder / "summary.csv").read_text("utf-8").splitlines()[1].split(",")[3:] == ["7", "1", "3"]

@@ -158,9 +158,9 @@ def test_an_order_of_mechanisms_is_held_against_pairs_of_replicates() -> None:
     limit = Limit(title="Order", measures=("max_ecdf",), mechanisms=("censor_uw",), below="unweighted")
     (kept,) = findings((limit,), rows({"censor_uw": small, "unweighted": large}))
     assert "less than unweighted, replicate by replicate" in kept.text
-    assert "Kept in 1 of 1 results." in kept.text
+    assert "Met in 1 of 1 results." in kept.text
     (reversed_,) = findings((limit,), rows({"censor_uw": large, "unweighted": small}))
-    assert "Kept in 0 of 1 results. Not kept in: beta censor_uw max_ecdf" in reversed_.text
+    assert "Met in 0 of 1 results. Not met in: beta censor_uw max_ecdf" in reversed_.text
     (shuffled,) = findings((limit,), rows({"censor_uw": small[::-1], "unweighted": large}))
     assert "Too few replicates to tell in 1." in shuffled.text
 

@@ -13,8 +13,8 @@ from dpdist.job.mechanism import Contradiction, listed, near_column
 from dpdist.job.yaml_lines import Where
 
 WITHOUT_A_WEIGHT = (
-    "leave this out: no record is dropped because of its weight, and not every mechanism clips weights. If records have "
-    "no weight, delete them from the file; or mark them in a column, also in any reference, and keep the others: "
+    "leave these rules out: no record is dropped because of its weight, and not every mechanism clips weights. If records "
+    "have no weight, delete them from the file; or mark them in a column, also in any reference, and keep the others: "
     "universe: [{column: …, keep: […]}]"
 )
 """What to do about records that have no weight. The universe cannot depend on the weight."""
@@ -121,13 +121,13 @@ def roles(job: Job) -> Iterator[Contradiction]:
     if declared is not None and ((declared.missing, declared.zeros) != ("error", "error") or clipped):
         rules = [f"{key}: {rule}" for key in ("missing", "zeros") if (rule := getattr(declared, key)) != "error"]
         rules += [f"outside: clip, under mechanism {job.mechanism.name}"] if clipped else []
-        fault = f"a weight has no rules of this kind: {'; '.join(rules)}"
+        fault = f"these rules do not apply to a weight: {'; '.join(rules)}"
         yield Contradiction(("columns", str(weight)), fault, WITHOUT_A_WEIGHT)
     yield from _further_design(job)
     for name in job.survey.design_strata:
         if name in job.columns and job.columns[name].levels and job.columns[name].outside == "clip":
             fault = f"'{name}' is a design stratum, and clipping would merge strata"
-            yield Contradiction(("columns", name, "outside"), fault, "leave outside out, and list every stratum")
+            yield Contradiction(("columns", name, "outside"), fault, "delete the key outside, and list every stratum")
     if psu is not None and psu in (*outcomes, weight):
         yield Contradiction(("survey", "psu"), f"'{psu}' is used as outcome or weight as well", "name another column")
     yield from _replicates_and_populations(job)
@@ -172,7 +172,9 @@ def _replicates_and_populations(job: Job) -> Iterator[Contradiction]:
         )
     if len(job.survey.fpc) == 2 and psu is None:
         yield Contradiction(
-            ("survey", "fpc"), "a second population size is for PSUs, and none are named", "name survey.psu, or one column"
+            ("survey", "fpc"),
+            "the second population size is for PSUs, and the job names none",
+            "name survey.psu, or one column",
         )
     for i, name in enumerate(job.survey.fpc):
         if name in (*outcomes, weight, psu, *job.categories) or name in job.survey.fpc[:i]:
@@ -250,7 +252,7 @@ def constant_weights(job: Job) -> Iterator[Contradiction]:
         fault = f"tables and strata are by {listed(tuple(dict.fromkeys([*job.strata, *job.cell_columns]))) or 'no column'}"
         yield Contradiction(path, fault, f"name exactly these columns, {out}")
     elif further := [name for rake in job.rake for name in rake.by if name not in columns]:
-        fault = f"raking to totals by '{further[0]}' would move weights within a stratum"
+        fault = f"raking to totals by '{further[0]}' would give records of one stratum different weights"
         yield Contradiction(path, fault, f"rake by these columns only, {out}")
 
 
@@ -298,10 +300,10 @@ def predictors(job: Job) -> Iterator[Contradiction]:
         yield from _columns_exist(job)
         if exact := [name for name in job.categories if name not in (job.predictors.protect.columns or job.categories)]:
             fault = (
-                f"the sums of '{job.mechanism.name}' measure all sample counts, but counts by {', '.join(exact)} stay "
-                "public"
+                f"the sums of '{job.mechanism.name}' measure all sample counts, but the job keeps the counts by "
+                f"{', '.join(exact)} public"
             )
-            remedy = "leave columns out, which protects all"
+            remedy = "leave columns out, which protects all of them"
             yield Contradiction((*PROTECTED, "columns"), fault, remedy)
 
 
@@ -335,12 +337,14 @@ def _columns_exist(job: Job) -> Iterator[Contradiction]:
 def _protected_columns(job: Job) -> Iterator[Contradiction]:
     if job.budget.adjacency == "add_remove" and job.counted_columns:
         fault = f"add_remove keeps sample counts secret, and those by {', '.join(job.counted_columns)} would be exact"
-        yield Contradiction((*PROTECTED, "columns"), fault, "leave columns out, which protects all, or use substitution")
+        yield Contradiction(
+            (*PROTECTED, "columns"), fault, "leave columns out, which protects all of them, or use substitution"
+        )
     if job.budget.adjacency == "substitution" and not job.protected_columns:
         fault = "no column with sample counts is left to protect, and an exchange does not change the number of records"
         yield Contradiction(("predictors",), fault, "leave it out")
     if prod(len(job.columns[name].levels or ()) for name in job.categories if name in job.columns) > MOST_COMBINATIONS:
-        fault = f"more than {MOST_COMBINATIONS:,} combinations of levels, and each gets a noisy count"
+        fault = f"more than {MOST_COMBINATIONS:,} combinations of levels, each with a noisy count"
         yield Contradiction((*PROTECTED, "columns"), fault, "merge levels, or use fewer columns")
 
 
@@ -348,9 +352,13 @@ def _budget_of_counts(job: Job) -> Iterator[Contradiction]:
     where = (*PROTECTED, "epsilon")
     if job.epsilon.tables <= 0 or (job.budget.delta is not None and job.rho.tables <= 0):
         fault = "the noisy counts leave nothing of the release's budget, which budget.epsilon states"
-        yield Contradiction(where, fault, "give them a part of it")
+        yield Contradiction(where, fault, "give them a part of the budget")
     elif job.epsilon.crosstab / 10 / job.most_records < LEAST_BUDGET:
-        yield Contradiction(where, f"less than {LEAST_BUDGET:g} for a level of counts and a record", "give them more")
+        yield Contradiction(
+            where,
+            f"less than {LEAST_BUDGET:g} of ε is left for each level of counts, per record of a unit",
+            "give them more",
+        )
 
 
 def hierarchies(job: Job) -> Iterator[Contradiction]:

@@ -245,12 +245,12 @@ def reference(job: Job) -> Iterator[Contradiction]:
     if mechanism.needs_reference and form is None:
         fault, remedy = f"'{name}' {mechanism.needs_reference}, and the job names none", "add reference: {path: …}"
         if job.sizes_in_sums and mechanism.own_histograms:
-            fault += "; noisy histograms can replace it only if numbers of records are public"
+            fault += "; noisy histograms can replace a reference only if numbers of records are public"
             remedy += ", or use adjacency: substitution or zero_out without exchange: anywhere"
         yield Contradiction(("reference",), fault, remedy)
     scored = job.family == "scores"
     if scored and form is None:
-        why = "'scores' places values in the distributions of a public file"
+        why = "'scores' turns values into scores by the distributions of a public file"
         yield Contradiction(("reference",), why, "add reference: {path: …}, or use family: lognormal")
     if form is None and any(how in job.compare for how in ("laplace_finest", "reference_only")):
         yield Contradiction(
@@ -304,7 +304,7 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
         return
     if form.histograms.epsilon >= job.budget.epsilon:
         fault = "the histograms would spend the whole budget that budget.epsilon states"
-        remedy = f"give them a part of it, usually {job.mechanism.histogram_share}"
+        remedy = f"give them a part of the budget, usually {job.mechanism.histogram_share}"
         yield Contradiction(("reference", "histogram", "epsilon"), fault, remedy)
     elif 0 < job.epsilon.tables / job.most_records < LEAST_BUDGET:
         fault = f"the histograms leave less than 1e-6 for the table, and {TOO_LITTLE}"

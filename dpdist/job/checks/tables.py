@@ -30,7 +30,7 @@ def table_statistics(job: Job) -> Iterator[Contradiction]:
         if names.index(table.name) != i:
             yield Contradiction(("tables", i, "name"), f"table '{table.name}' is named twice", "rename one")
         elif (first := files.index(files[i])) != i:
-            fault = f"'{table.name}' and '{names[first]}' are the same file on systems that ignore case"
+            fault = f"'{table.name}' and '{names[first]}' would be the same file on systems that ignore case"
             yield Contradiction(("tables", i, "name"), fault, "rename one")
         yield from _transposed(job.tables[:i], table, ("tables", i, "by"))
         for j, statistic in enumerate(table.statistics):
@@ -45,7 +45,7 @@ def _transposed(before: Sequence[Table], table: Table, path: Where) -> Iterator[
     for other in before:
         cells = {*other.by} == {*table.by} and other.by != table.by and other.universe == table.universe
         if cells and (shared := [statistic.text for statistic in table.statistics if statistic in other.statistics]):
-            fault = f"table '{other.name}' has {listed(shared)} of the same cells, with its columns in another order"
+            fault = f"table '{other.name}' has {listed(shared)} for the same cells, with its columns in another order"
             remedy = f"delete one; presentation.tables.{other.name}.across prints it with other columns across"
             yield Contradiction(path, fault, remedy)
 
@@ -171,7 +171,7 @@ def copied(job: Job) -> Iterator[Contradiction]:
             yield Contradiction((*path, i), f"'{name}' is in the synthetic records already", "leave it out")
         elif name in design or (replicated is not None and replicated.has(name)):
             fault = (
-                f"'{name}' belongs to the sample's design or to public totals, and a donor would bring the value of "
+                f"'{name}' belongs to the sample's design or to public totals, and its donor would have the value of "
                 "another sample"
             )
             yield Contradiction((*path, i), fault, "leave it out")
@@ -222,7 +222,7 @@ def _secret_sizes(job: Job) -> Iterator[Contradiction]:
             ("rake",), "raking depends on the public number of records in a cell", "leave it out, or use zero_out"
         )
     if job.reference is not None and job.reference.histograms is not None:
-        fault = "noisy histograms give limits only if numbers of records are public"
+        fault = "noisy histograms give clipping limits only if numbers of records are public"
         yield Contradiction(("reference", "histogram"), fault, "name a public file under reference.path, or use zero_out")
 
 
@@ -349,7 +349,7 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(("accept",), fault, f"leave it out, or {remedy}")
     if job.epsilon.tables <= 0:
         fault = "the gates would spend the whole budget that budget.epsilon states"
-        yield Contradiction(("accept", "epsilon"), fault, "give them a part of it")
+        yield Contradiction(("accept", "epsilon"), fault, "give them a part of the budget")
     elif job.mechanism.adds_noise and accept.epsilon / len(accept.gates) / job.most_records < LEAST_BUDGET:
         yield Contradiction(("accept", "epsilon"), "less than 1e-6 for each gate", "give them more, or use fewer gates")
     weight = job.survey.weight
@@ -502,7 +502,7 @@ def publication(job: Job) -> Iterator[Contradiction]:
     if not job.held_on_a_verdict:
         return
     if job.local:
-        fault = f"'{job.mechanism.name}' publishes no standard errors, so there is no verdict on them"
+        fault = f"'{job.mechanism.name}' publishes no standard errors, so no verdict can be reached"
         yield Contradiction(("publish",), fault, f"{LEAVE_OUT}, or state `approval: required`")
     if job.accept is not None:
         fault = "the gates of `accept` decide within ε, and a verdict would be a second decision that ε does not cover"

@@ -48,8 +48,8 @@ NO_ERRORS = (
     "confidential, and the variation of records was not released."
 )
 SUMS_NOISED_AGAIN = (
-    "Standard errors are simulated. They include how many sample records fall into each cell, and the noise, but neither "
-    "the variation of records within a cell, which was not released, nor the bias of clipping."
+    "Standard errors are simulated. They include the noise and the variation of the number of sample records in each "
+    "cell, but neither the variation of records within a cell, which was not released, nor the bias of clipping."
 )
 DEFINITIONS = {
     "a": SUM_OF_A,

@@ -32,8 +32,8 @@ This noise hides the first lattice: it is uniform on its steps to 1e-4.
 """
 LOCAL = (
     "Noise has scale Δ/ε, where Δ is a local sensitivity, computed from this file. Local sensitivities are confidential, "
-    "but the noise reveals them: it would differ for another file, and there is none if all weights or outcomes of a "
-    "table are equal. ε = {} scales the noise and is not a privacy loss."
+    "but the noise reveals something about them: its scale would differ for another file, and there is no noise if all "
+    "weights or outcomes of a table are equal. ε = {} scales the noise and is not a privacy loss."
 )
 FULL = (
     "Every figure spends the full ε, although a record contributes to several figures. Together, the figures therefore "
@@ -79,7 +79,7 @@ class LaplaceTables:
         if job.local:
             how = FULL if job.mechanism.name == "laplace" else SHARED
             none = promise_of(job, NoGuarantee(), LOCAL.format(budget_text(job.budget.epsilon)), how)
-            return replace(none, composition="none: there is no promise that could be composed")
+            return replace(none, composition="none: there is no guarantee that could be composed")
         same_x = Strict(job.budget.adjacency, job.epsilon_per_set, exchange=Fraction(1))
         strict = promise_of(job, same_x, COMPOSED, MOVES_TWICE)
         if job.sizes_secret:

@@ -39,10 +39,10 @@ from dpdist.mechanisms.parts import SUM_OF_V, WIDE, Figures, Words, cells_of
 from dpdist.models.protocol import Draws, ReferenceRecords, ReleaseView
 
 SAMPLED = (
-    "Estimator `parameters`: standard errors are simulated, with new noise on the fitted tables and new samples. A sample "
-    "has as many records as the sum of weights divided by their public bound. The variation of weights was not released, "
-    "so each weight is treated as either 0 or the bound. The bias from setting negative counts to 0 is estimated from "
-    "noise on the fitted tables."
+    "Estimator `parameters`: standard errors are simulated, with new noise on the fitted tables and new samples. A new "
+    "sample has as many records as the sum of weights divided by their public bound. The variation of weights was not "
+    "released, so each weight is treated as either 0 or the bound. The bias from setting negative counts to 0 is "
+    "estimated from noise on the fitted tables."
 )
 CLIPPED = (
     "Standard errors do not include the effects of clipping, or of relations between columns whose pairs were not measured."
@@ -73,9 +73,9 @@ LAID_OUT = (
 )
 WITH_VALUES = (
     "A noisy sum of values is averaged, weighted by precision, with the sum that follows from noisy counts. A column's "
-    "counts are then tilted exponentially in its values until they have this sum. So are the rows of a pair whose sums by "
-    "the other column were measured. If no table of a pair can have both its margins and its sums, the margins take "
-    "precedence, and the sums are moved towards those of independent columns until a table fits."
+    "counts are then tilted exponentially in its values until they have this sum. The rows of a pair are tilted in the "
+    "same way if their sums by the other column were measured. If no table of a pair can have both its margins and its "
+    "sums, the margins take precedence, and the sums are moved towards those of independent columns until a table fits."
 )
 
 

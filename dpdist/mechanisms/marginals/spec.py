@@ -155,9 +155,7 @@ class CodedMarginals(Noisy):
                 fault = f"select: {self.selects} has no {key}"
                 yield Contradiction(("mechanism", key), fault, f"leave {key} out, or use another selection")
         if self.selects == "privbayes" and job.reference is not None:
-            yield Contradiction(
-                ("reference",), "'privbayes' fixes nothing on a reference", "leave it out, or use select: tree"
-            )
+            yield Contradiction(("reference",), "'privbayes' does not use a reference", "leave it out, or use select: tree")
 
     def _of_tables(self, job: JobView) -> Iterator[Contradiction]:
         yield from self._of_sums(job)
@@ -322,5 +320,5 @@ def _of_levels(name: str, column: Column) -> Iterator[Contradiction]:
         fault = f"{several:,} levels, each with a noisy count"
         yield Contradiction(("columns", name, "bounds"), fault, f"use at most {MOST_LEVELS:,}: group the values")
     elif several < 2:
-        fault = f"'{name}' has {'one level' if several else 'no level'}, so it carries no information"
+        fault = f"'{name}' has {'one level' if several else 'no level'}, so it contains no information"
         yield Contradiction(("columns", name, "bounds"), fault, "leave the column out")

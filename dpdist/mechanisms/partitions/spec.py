@@ -194,4 +194,4 @@ class Steps(Layered):
                 yield Contradiction(("mechanism", "order"), f"'{name}' is named twice", "delete one")
         if len(self.order or ()) == 1 and len(set(order)) == len(job.outcomes):
             fault = "the first layer has all outcomes, as in flat_laplace"
-            yield Contradiction(("mechanism", "order"), fault, "use flat_laplace, or put some outcomes behind others")
+            yield Contradiction(("mechanism", "order"), fault, "use flat_laplace, or put some outcomes into later layers")

@@ -23,7 +23,7 @@ class Weighted(MechanismSpec):
         default=0.6,
         gt=0,
         le=1,
-        description="share of the target Δ* for weights that are tuned on a reference; the rest is for drift",
+        description="share of the target Δ* for weights that are tuned on a reference; the rest is reserved for drift",
     )
     weighs: ClassVar[bool] = True
     tunes_weights: ClassVar[bool] = True

@@ -110,12 +110,12 @@ SEEN = 5.0
 """Scales of the noise beyond which a count is not noise alone."""
 SATURATED = (
     "about {share:.0f} % of the weights lie at or above the public bound of {weight}, {top:,.10g}: counts and totals are "
-    "too low by an unknown factor. Check its unit, then the bound; a release under other bounds costs ε again."
+    "too low by an unknown factor. Check the weight's unit, then its bound; a release under other bounds costs ε again."
 )
 PERHAPS_SATURATED = (
     "estimated weights are near the public bound of {weight}, {top:,.10g}, on average, and noise hides how many lie above "
-    "it: counts and totals may be too low by an unknown factor. Check its unit, then the bound, or give histograms more "
-    "of the budget; either costs ε again."
+    "it: counts and totals may be too low by an unknown factor. Check the weight's unit, then its bound, or give "
+    "histograms more of the budget; either costs ε again."
 )
 
 
@@ -137,7 +137,7 @@ class AtBound(NamedTuple):
 def _in_ratio(ratio: float) -> str:
     """A figure's ratio to its prediction, in words before "the reference's prediction"."""
     if not 0.0 < ratio < float("inf"):
-        return "of another sign than"
+        return "opposite in sign to"
     if ratio < 0.01:
         return "less than 1 % of"
     if ratio >= SEVERAL_TIMES:

@@ -67,7 +67,7 @@ def page(plan: Plan, prediction: ErrorPrediction, public: Path | None, changes: 
     first = Section("errors", "Predicted errors")
     parts, headline = [first], not_known(prediction)
     if prediction.computed:
-        headline = "; ".join(worth(prediction)) or "without a reference, there are no figures to beat"
+        headline = "; ".join(worth(prediction)) or "without a reference, there are no figures to compare with"
         largest = (
             f"Largest errors, and numbers of errors above {FAR:g} and {FAR_NAMED:g}, are for cells with {FAR_RECORDS} "
             "records or more"

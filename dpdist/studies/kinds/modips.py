@@ -79,7 +79,7 @@ class ModipsKind(StudyKind):
     def captions(self) -> Mapping[str, Caption]:
         return {
             "coverage": Caption(
-                "coverage of 95 % intervals", "Share of files whose interval holds the true mean; T = B/m + W, t law."
+                "coverage of 95 % intervals", "Share of files whose interval covers the true mean; T = B/m + W, t law."
             ),
             "bias": Caption("bias", "Mean of the estimates less the true mean."),
             "root_mean_squared_error": Caption("root mean squared error", "Of the mean over all sets."),

@@ -88,7 +88,7 @@ RATIO = (
 )
 
 
-COVERAGE_TITLE = "proportion of cells whose 90 % interval holds the true {}"
+COVERAGE_TITLE = "proportion of cells whose 90 % interval covers the true {}"
 
 
 COVERED = (

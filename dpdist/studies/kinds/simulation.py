@@ -150,7 +150,7 @@ class Arm(MechanismSpec):
             raise ValueError(f"reference: true is for {allowed}, enforced and not matched: leave it out")
         if not self.enforced and not self.bounded_by_weights():
             allowed = " and ".join(those(lambda spec: spec.bounded_by_weights()))
-            raise ValueError(f"enforced: false is for {allowed}: {self.name} has no bound to let pass")
+            raise ValueError(f"enforced: false is for {allowed}: {self.name} has no bound that could be exceeded")
         if self.match is not None and (not self.tunes_weights or not self.enforced):
             raise ValueError("match is for weighted mechanisms whose bound is enforced")
         return self
@@ -230,7 +230,7 @@ CAPTIONS: Mapping[str, Caption] = {
     ),
     "epsilon_local_range": Caption(
         "local ε from the range",
-        "Largest max_s α_i f_i − min_s α_i f_i: the cost of switching one record off, weights frozen.",
+        "Largest max_s α_i f_i − min_s α_i f_i: the cost of leaving out one record, with weights fixed.",
     ),
     "records_censored": Caption(
         "records censored",
@@ -239,7 +239,7 @@ CAPTIONS: Mapping[str, Caption] = {
     ),
     "privacy_weight": Caption(
         "mean privacy weight α",
-        "Mean of α over records: the share of the likelihood that is left.",
+        "Mean of α over records: the share of the likelihood that remains.",
     ),
     "record_bound_before": Caption(
         "mean record bound, unweighted fit",
