@@ -48,21 +48,25 @@ def diff(
     Exit code 0: no difference. 1: differences. 2: one of them is incomplete. Reads only public files.
     """
     from dpdist.opening.results import open_release
-    from dpdist.publish.differences import differences, period_differences
+    from dpdist.publish.differences import compared_periods, differences
 
     def act() -> None:
+        notes = list[str]()
         try:
             before, after = open_release(a), open_release(b)
             differing = differences(before, after, beyond)
             if to is not None:
-                _write(period_differences(before, after), to)
+                tables, notes = compared_periods(before, after)
+                _write(tables, to)
         except DpdistError as error:
             error.exit_code = TROUBLE
             raise
         if as_json:
-            answer({"a": a, "b": b, **differing.as_json})
+            answer({"a": a, "b": b, **differing.as_json, "notes": notes})
         else:
             _print(differing)
+            for note in notes:
+                out.print(f"note: {note}", markup=False)
         if differing:
             raise typer.Exit(1)
 

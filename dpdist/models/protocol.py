@@ -544,8 +544,8 @@ class StratumModel:
 
         def drawn_with(
             self, theta: Draws, earlier: StratumModel, of_earlier: Draws, draws: int, rng: np.random.Generator
-        ) -> DrawnTogether | None:
-            """Draws of both; None if no shared error is known."""
+        ) -> DrawnTogether | str:
+            """Draws of both; or why no shared error is known."""
 
         def cost(self, records: int) -> Cost:
             """The cost of a run, with the number of records of the file and of the reference."""

@@ -132,30 +132,31 @@ def _law_spread(released: ReleasedObject, draws: Draws, outcome: int) -> LawSpre
     return raked(spread, released, rake) if rake else spread
 
 
-def shared_errors(before: Release, after: Release) -> SharedErrors | None:
-    """The errors that two releases share; None if none is known. Either of them may have learned from the other."""
+def shared_errors(before: Release, after: Release) -> SharedErrors | str:
+    """The errors that two releases share; or why none is known. Either of them may have learned from the other."""
     try:
         pair = [read_released(release.folder / "released") for release in (after, before)]
-    except WorkspaceError:  # a release of another version, whose errors cannot be simulated again
-        return None
+    except WorkspaceError:
+        return "this version cannot simulate the errors of one of them again"
     if any(len(each.crosstab.stratum_labels) != 1 or each.job.strata for each in pair):
-        return None
+        return "one of them has strata"
     models = [each.model(0) for each in pair]
     if not all(supports(model, "with_donors") for model in models):
-        return None
+        return "shared errors are known of `tables` alone"
+    reasons = list[str]()
     for later, earlier in ((0, 1), (1, 0)):
         draws = _together(pair[later], pair[earlier])
-        if draws is not None:
-            break
-    else:
-        return None
-    spreads = [simulate_errors(pair[k], lambda _: None).spreads for k in (later, earlier)]
-    if spreads[0] is None or spreads[1] is None:
-        return None
-    return SharedErrors(pair[later], pair[earlier], draws, (spreads[0], spreads[1]), reversed=later == 1)
+        if isinstance(draws, str):
+            reasons.append(draws)
+            continue
+        spreads = [simulate_errors(pair[k], lambda _: None).spreads for k in (later, earlier)]
+        if spreads[0] is None or spreads[1] is None:
+            return "the errors of one of them cannot be simulated"
+        return SharedErrors(pair[later], pair[earlier], draws, (spreads[0], spreads[1]), reversed=later == 1)
+    return reasons[0]
 
 
-def _together(later: ReleasedObject, earlier: ReleasedObject) -> DrawnTogether | None:
+def _together(later: ReleasedObject, earlier: ReleasedObject) -> DrawnTogether | str:
     model, other = later.model(0), earlier.model(0)
     rng = later.seed.child("errors of two periods").generator(earlier.job.period)
     thetas = later.theta(model, 0, 0), earlier.theta(other, 0, 0)
@@ -396,6 +397,18 @@ def period_differences(before: Release, after: Release) -> dict[str, pd.DataFram
     >>> sorted(dpdist.period_differences(before, after))
     ['salaries']
     """
+    return compared_periods(before, after).tables
+
+
+class ComparedPeriods(NamedTuple):
+    """Changes between two periods by table, as `period_differences` has them; `notes` say how their errors were taken."""
+
+    tables: dict[str, pd.DataFrame]
+    notes: list[str]
+
+
+def compared_periods(before: Release, after: Release) -> ComparedPeriods:
+    """What `period_differences` returns, with notes. Raises `AnalysisError` as it does."""
     _refuse_one_period(before, after)
     names = [name for name in before.tables if _comparable(before, after, name)]
     if not names:
@@ -404,7 +417,9 @@ def period_differences(before: Release, after: Release) -> dict[str, pd.DataFram
     for release, name in product((before, after), names):
         _refuse_without_errors(release, name, release.tables[name])
     shared = shared_errors(before, after)
-    return {name: _of_table(before, after, name, shared) for name in names}
+    periods = " and ".join(str(release.statement["period"]) for release in (before, after))
+    notes = [f"errors of {periods} are treated as independent: {shared}"] if isinstance(shared, str) else []
+    return ComparedPeriods({name: _of_table(before, after, name, shared) for name in names}, notes)
 
 
 def _refuse_one_period(before: Release, after: Release) -> None:
@@ -422,14 +437,14 @@ def _labels(rows: pd.DataFrame) -> list[str]:
     return [str(name) for name in rows.columns[: rows.columns.get_loc("statistic")]]
 
 
-def _of_table(before: Release, after: Release, name: str, shared: SharedErrors | None) -> pd.DataFrame:
+def _of_table(before: Release, after: Release, name: str, shared: SharedErrors | str) -> pd.DataFrame:
     first, second = before.tables[name], after.tables[name]
     by = _labels(first)
     keys = [*by, *OF_A_FIGURE]
     both = first[[*keys, *USED]].merge(second[[*keys, *USED]], on=keys, suffixes=("_a", "_b"), sort=False)
     value, error, df = (Pair(*(both[f"{column}_{end}"].to_numpy(dtype=float) for end in "ab")) for column in USED)
     variances = [error.before**2, error.after**2, np.zeros(len(both))]
-    if shared is not None:
+    if isinstance(shared, SharedErrors):
         by_key, labels = shared.variances(name), both[keys].astype(object).where(both[keys].notna(), None)
         figures = zip(labels[by].itertuples(index=False, name=None), labels["statistic"], labels["variable"], strict=True)
         none = SharedVariance(0.0, 0.0, 0.0)

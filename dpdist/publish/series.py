@@ -21,7 +21,7 @@ from dpdist.core.errors import AnalysisError
 from dpdist.core.public_files import MANIFEST, read_object, unfit
 from dpdist.estimation.crosstab_table import read_job
 from dpdist.job import Job, Statistic, StatisticName, Table
-from dpdist.publish.differences import FIGURES, OF_A_FIGURE, period_differences
+from dpdist.publish.differences import FIGURES, OF_A_FIGURE, compared_periods
 from dpdist.publish.opened import Release
 from dpdist.publish.printed_tables import rate, shown_rows
 from dpdist.publish.tables import NUMBERS
@@ -140,10 +140,11 @@ class Series:
                 notes.append(f"{before.name} and {after.name} have no table in common")
                 continue
             try:
-                differences = period_differences(before.release, after.release)
+                differences, independent = compared_periods(before.release, after.release)
             except AnalysisError as error:
                 notes.append(f"no changes from {before.name} to {after.name}: {error.fault}")
                 continue
+            notes += independent
             for name in common:
                 by |= dict.fromkeys(self.by(name))
                 figures = _printed(after, name)[[*self.by(name), *OF_A_FIGURE]]

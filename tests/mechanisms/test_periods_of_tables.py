@@ -123,5 +123,20 @@ def test_releases_of_other_histories_share_no_error() -> None:
     stranger = replace(first.totals, period="1999")
     assert common_history(last, first._replace(history=(stranger,))) is not None, "what the later one does not remember"
     assert common_history(last._replace(history=(stranger,)), first) is None
-    changed = replace(first.totals, total=first.totals.total + 1.0)
+    changed = replace(first.totals, total=first.totals.total + np.sqrt(first.totals.variance))
     assert common_history(last._replace(history=(changed,)), first) is None, "totals of another release of the period"
+
+
+def test_totals_with_other_last_digits_are_of_the_same_release() -> None:
+    """As other threads or another machine compute them again. Control: totals of the same period with other noise."""
+    last, first, _ = two(0, 1.0, chained=True)
+    digits = 1.0 + 1e-9 * np.random.default_rng(1).choice([-1.0, 1.0], first.totals.total.shape)
+    again = replace(first.totals, total=first.totals.total * digits, variance=first.totals.variance * digits)
+    assert common_history(last, first._replace(totals=again)) is not None
+    noise = np.sqrt(first.totals.variance) * np.random.default_rng(2).standard_normal(first.totals.total.shape)
+    other = replace(first.totals, total=first.totals.total + noise)
+    assert common_history(last, first._replace(totals=other)) is None
+    wider = replace(first.totals, variance=2.0 * first.totals.variance)
+    assert common_history(last, first._replace(totals=wider)) is None
+    fewer = replace(first.totals, total=first.totals.total[:, :1], variance=first.totals.variance[:, :1])
+    assert common_history(last, first._replace(totals=fewer)) is None, "without the outcome"

@@ -15,7 +15,7 @@ import dpdist
 from dpdist.cli.main import app
 from dpdist.core.errors import AnalysisError
 from dpdist.mechanisms.tables import cells
-from dpdist.publish.differences import Pair, changes, period_differences, satterthwaite
+from dpdist.publish.differences import Pair, changes, compared_periods, period_differences, satterthwaite
 
 LOCAL = JOB.replace("strata: [field]\n", "").replace("{name: tables}", "{name: laplace}")
 LOCAL = LOCAL.replace("  weight: {bounds: [1, 60], outside: clip}\n", "")
@@ -121,9 +121,15 @@ def test_changes_know_what_errors_both_releases_take_from_their_reference(kind: 
     Errors that both share lower the error of a change, and drift that noise hides raises it.
     """
     one, two = pair(tmp_path, kind, "0.2", np.random.default_rng(3))
-    (rows,) = period_differences(one, two).values()
+    tables, notes = compared_periods(one, two)
+    (rows,) = tables.values()
     apart = np.hypot(*(release.tables["pay"]["standard_error"].to_numpy() for release in (one, two)))
+    independent = "errors of 2020 and 2021 are treated as independent: their reference records differ"
+    assert notes == [independent] * (kind == OF_ANOTHER)
     if kind == OF_ANOTHER:
+        assert dpdist.series((one, two)).notes == notes
+        done = CliRunner().invoke(app, ["diff", str(one), str(two), "--out", str(tmp_path / "changes")])
+        assert f"note: {independent}" in " ".join(done.output.split())
         assert (rows["correlation"] == 0.0).all()
         assert rows["standard_error"].to_numpy() == pytest.approx(apart, rel=1e-12)
         return

@@ -632,17 +632,19 @@ class ResidualCells(DonorCells):
 
     def drawn_with(
         self, theta: Draws, earlier: StratumModel, of_earlier: Draws, draws: int, rng: np.random.Generator
-    ) -> DrawnTogether | None:
+    ) -> DrawnTogether | str:
         """Base cells of this release and of an earlier one under the same errors of their reference.
 
-        None unless both are of the same columns, bounds and measured tables, with the same reference records.
+        A reason unless both are of the same columns, bounds and measured tables, with the same reference records.
         """
-        if not isinstance(earlier, ResidualCells) or not self._shares_reference(earlier):
-            return None
+        if not isinstance(earlier, ResidualCells):
+            return "their mechanisms differ"
+        if (reason := self._other_reference(earlier)) is not None:
+            return reason
         estimate, earlier_estimate = self._estimated(theta), earlier._estimated(of_earlier)
         periods = common_history(estimate, earlier_estimate)
         if periods is None or self.donors is None:
-            return None
+            return "they learned from different earlier releases"
         prior = replace(self, donors=replace(self.donors, history=periods)).released_system(theta).prior_of_periods
         draws = min(each.posterior.draws(draws) for each in (estimate, earlier_estimate))
         errors = errors_of_two(estimate, earlier_estimate, prior, draws, rng)
@@ -655,10 +657,16 @@ class ResidualCells(DonorCells):
         posterior, observed, _ = self.reading(theta)
         return Estimated(posterior, tuple(history), totals, mean_square_drift(posterior, observed))
 
-    def _shares_reference(self, other: ResidualCells) -> bool:
-        """Whether both releases have the same reference records and measure the same tables of the same columns."""
-        if self.alike or other.alike or self.secret or other.secret or {self.learner, other.learner} != {EFFECTS}:
-            return False
+    def _other_reference(self, other: ResidualCells) -> str | None:
+        """Why errors of the reference are not shared; None if both releases have the same reference records, and measure
+        the same tables of the same columns.
+        """
+        if self.alike or other.alike:
+            return "one of them has no reference file"
+        if self.secret or other.secret:
+            return "one of them has secret sample counts"
+        if {self.learner, other.learner} != {EFFECTS}:
+            return "one of them predicts by trees"
         definition, other_definition = (
             (each.columns, each.levels, each.outcomes, each.bounds, each.public_weights, each.weighted, each.measured)
             for each in (self, other)
@@ -667,9 +675,11 @@ class ResidualCells(DonorCells):
             np.column_stack([part.of_records(part.codes), part.weight, part.outcomes])
             for part in (self._reference, other._reference)
         )
-        return definition == other_definition and np.array_equal(
-            records[np.lexsort(records.T)], other_records[np.lexsort(other_records.T)]
-        )
+        if definition != other_definition:
+            return "their columns, levels, bounds or measured tables differ"
+        # Exact, because these are published records and no result of arithmetic.
+        same = np.array_equal(records[np.lexsort(records.T)], other_records[np.lexsort(other_records.T)])
+        return None if same else "their reference records differ"
 
     def posterior(self, theta: Draws) -> Posterior:
         """The posterior of the released noisy sums."""

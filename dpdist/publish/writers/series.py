@@ -46,10 +46,11 @@ CONTENTS = "series.json"
 SIGNIFICANT = "significant"
 FORMAT = 1
 OF_CHANGES = (
-    "Changes are from one period to the next; those whose 90 % interval excludes 0 are marked significant. Standard "
-    "errors of changes account for errors that both releases take from a shared reference. The samples of two periods are "
-    "treated as independent."
+    "Changes are from one period to the next; those whose 90 % interval excludes 0 are marked significant. If nothing had "
+    "changed, about one in ten would be.",
+    "The samples of two periods are treated as independent.",
 )
+OF_SHARED_ERRORS = "Standard errors of changes account for errors that both releases take from a shared reference."
 FILES = {
     "series.parquet": "every printed figure of every period, one in each row",
     "series.csv": "the same as CSV",
@@ -201,6 +202,7 @@ def _of_changes(series: Series, name: str, changes: pd.DataFrame) -> PrintedTabl
         "upper": (layout("upper"), np.full(value.shape, np.nan)),
     } | ({"errors": (error, of_relative)} if text.se == "column" else {})
     figures: dict[str, Any] = {key: rounded(_interleaved(*pair), columns) for key, pair in pairs.items()}
+    shared = bool(changes["correlation"].any())
     marks = np.where(significant.astype(bool) & ~np.isnan(value), SIGNIFICANT, "")
     return PrintedTable(
         name=f"{name}-changes",
@@ -210,7 +212,7 @@ def _of_changes(series: Series, name: str, changes: pd.DataFrame) -> PrintedTabl
         columns=tuple(columns),
         flags=_interleaved(marks, marks),
         estimator="",
-        notes=(OF_CHANGES, ERRORS if text.se == "column" else MARGINS),
+        notes=(*OF_CHANGES, *[OF_SHARED_ERRORS] * shared, ERRORS if text.se == "column" else MARGINS),
         universe=series.universe(name),
         **figures,
     )
