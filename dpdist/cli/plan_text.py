@@ -32,6 +32,7 @@ from dpdist.quality.predicted.alternatives import Alternative, described
 from dpdist.quality.predicted.alternatives import in_words as others_in_words
 from dpdist.quality.predicted.prediction import ErrorPrediction, number, with_epsilon
 from dpdist.quality.predicted.words import epsilon_for, in_words, worth
+from dpdist.quality.summary import percent
 from dpdist.release import cautions
 from dpdist.survey.checks import CLIPPED
 from dpdist.survey.reference_file import ReferenceFile
@@ -91,23 +92,18 @@ def clipped(plan: Plan) -> dict[str, float]:
     return {name: min(1.0, n / int(plan.crosstab.count.sum())) for name, n in number.items()}
 
 
-def _percent(share: float) -> str:
-    percent = 100.0 * share
-    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
-
-
 def _of_sum(kept: float) -> str:
     """What clipping a column does to its weighted sum; nothing where that is below a tenth of a percent."""
     if not abs(1.0 - kept) >= 0.001:
         return ""
-    return f", which {'lowers' if kept < 1.0 else 'raises'} its sum by {_percent(abs(1.0 - kept))}"
+    return f", which {'lowers' if kept < 1.0 else 'raises'} its sum by {percent(abs(1.0 - kept))}"
 
 
 def for_custodian(plan: Plan) -> dict[str, str]:
     """Lines that depend on outcomes and weights: what is clipped, and whether the reference is of another size."""
     shares, kept = clipped(plan), plan.census.kept_by_bounds
     texts = [
-        f"{_percent(share)} of the records for '{name}'{_of_sum(kept.get(name, 1.0))}" for name, share in shares.items()
+        f"{percent(share)} of the records for '{name}'{_of_sum(kept.get(name, 1.0))}" for name, share in shares.items()
     ]
     lines = {"clipped to bounds": f"{', '.join(texts)} ({CUSTODIAN})"} if texts else {}
     narrow = [name for name in shares if abs(1.0 - kept.get(name, 1.0)) > MUCH_CLIPPED]

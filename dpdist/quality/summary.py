@@ -224,13 +224,21 @@ def _of_few(verdict: Verdict) -> Iterator[str]:
     warning = "This is a warning: " if verdict.warns else ""
     if verdict.coverage < NOMINAL:
         yield f"{warning}fewer than 90 % are covered." if warning else "Fewer than 90 % are covered."
-        yield f"With correct intervals this happens in {_percent(verdict.chance)} of releases, because cells share errors."
+        often = _frequency(verdict.chance)
+        yield f"With correct intervals this happens in {often} of releases, because cells share errors."
     else:
         yield "The interval of all records misses the direct figure."
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share >= 0.001 else "less than 0.1 %"
+def _frequency(share: float) -> str:
+    if share > 0.99:
+        return "more than 99 %"
+    return percent(share) if share >= 0.001 else "less than 0.1 %"
+
+
+def percent(share: float) -> str:
+    """Formats a share in percent: with two digits, and as a whole number from 10 % on."""
+    return f"{100 * share:,.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
 def errors_in_words(statistic: str, errors: Errors) -> str:
@@ -248,10 +256,10 @@ def errors_in_words(statistic: str, errors: Errors) -> str:
     if errors.fixed:
         parts.append(
             f"{'1 cell is' if errors.fixed == 1 else f'{errors.fixed:,} cells are'} fixed by the design, so there is no "
-            f"direct standard error: off by {100 * errors.relative:.2g} % in the median"
+            f"direct standard error: off by {percent(errors.relative)} in the median"
         )
     if errors.fixed and np.isfinite(errors.largest_relative):
-        parts[-1] += f", {100 * errors.largest_relative:.2g} % at most"
+        parts[-1] += f", {percent(errors.largest_relative)} at most"
     return "; ".join(parts)
 
 

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from dpdist.core.records import TOTAL
-from dpdist.quality.summary import bias_line, bias_lines, in_words, large, overall
+from dpdist.quality.summary import bias_line, bias_lines, in_words, large, overall, percent
 from dpdist.quality.verdict import FALSE_ALARM, SMALL, Verdict, by_chance, judge, relative_to, too_small
 
 
@@ -227,6 +227,20 @@ def test_fewer_held_than_stated_is_never_called_no_fault() -> None:
     assert found.head == ("not clear: 90 % intervals cover too few estimates (pay, mean of salary: 82 % of 11)")
     assert "Fewer than 90 % are covered. With correct intervals this happens in 30 % of releases" in found.sentences[0]
     assert "chance" not in found.sentences[0]
+
+
+def test_shares_are_percentages_without_exponents() -> None:
+    """With two digits below 10 %. Control: 0.997 with two digits."""
+    assert f"{100 * 0.997:.2g} %" == "1e+02 %"
+    written = {0.004: "0.4 %", 0.0123: "1.2 %", 0.34: "34 %", 0.997: "100 %", 12.5: "1,250 %"}
+    assert {share: percent(share) for share in written} == written
+    rows = evaluated(np.random.default_rng(14), 10, noise=0.2)
+    rows.loc[:1, ["synthetic", "synthetic_lower", "synthetic_upper"]] += 2.2
+    for chance, text in {0.997: "more than 99 %", 0.98: "98 %", 0.0001: "less than 0.1 %"}.items():
+        verdict = judge(rows)
+        assert isinstance(verdict, Verdict)
+        verdict = replace(verdict, chance=chance)
+        assert f"With correct intervals this happens in {text} of releases" in in_words("pay, mean of salary", verdict)
 
 
 def test_figures_far_from_direct_ones_are_not_called_free_of_fault() -> None:

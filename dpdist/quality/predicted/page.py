@@ -17,7 +17,7 @@ from dpdist.quality.predicted.alternatives import Alternative, grid
 from dpdist.quality.predicted.prediction import ErrorPrediction, Statistics, number
 from dpdist.quality.predicted.words import UNIT, alarms, not_known, not_predicted, proposals, worth
 from dpdist.quality.report_parts import Axis, Grid, ReportCell, ReportFigure, Section, axis, lines
-from dpdist.quality.summary import brief
+from dpdist.quality.summary import brief, percent
 from dpdist.quality.verdict import FAR_RECORDS
 from dpdist.survey.reference_file import ReferenceFile
 
@@ -185,4 +185,4 @@ def _shown(value: float, share: bool = False) -> ReportCell:
         return ReportCell(f"{value:,}", str(value))
     if (exact := number(value)) is None:
         return ReportCell("", "NaN")
-    return ReportCell(f"{100 * value:.2g} %" if share else brief(value), f"{exact:.10g}")
+    return ReportCell(percent(value) if share else brief(value), f"{exact:.10g}")

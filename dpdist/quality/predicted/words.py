@@ -17,7 +17,7 @@ from dpdist.job import budget_text
 from dpdist.planning.plan import Plan
 from dpdist.publish.predicted_errors import FAR_NAMED
 from dpdist.quality.predicted.prediction import BETTER, ErrorPrediction, Statistics, predicted, predicted_before
-from dpdist.quality.summary import errors_in_words
+from dpdist.quality.summary import errors_in_words, percent
 from dpdist.quality.verdict import FAR_RECORDS
 
 LARGEST_FACTOR = 64
@@ -163,7 +163,7 @@ def _size(row: Statistics) -> float:
 
 
 def _figure(row: Statistics) -> str:
-    return f"{row.median:.2g}" if row.cells > row.fixed else f"{100 * row.relative:.2g} %"
+    return f"{row.median:.2g}" if row.cells > row.fixed else percent(row.relative)
 
 
 def worth(prediction: ErrorPrediction) -> Iterator[str]:
