@@ -16,7 +16,7 @@ from dpdist.core.files import write_text
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dpdist.publish.differences import Differences
+    from dpdist.publish.differences import Differences, MovedFigure
 
 
 TROUBLE = 2
@@ -99,14 +99,31 @@ def _print(differing: Differences) -> None:
     head = f"figures: {len(differing.moved)} changed by more than {differing.beyond:g} standard errors"
     out.print(f"{head}, out of {differing.compared} that both releases have", markup=False)
     if differing.moved:
-        rows = pd.DataFrame([vars(figure) for figure in differing.moved]).astype(
-            {"before": float, "after": float, "distance": float}
-        )
+        rows = pd.DataFrame([vars(figure) for figure in differing.moved]).astype({"distance": float})
+        figures = [_with_digits(figure) for figure in differing.moved]
+        for name, texts in zip(("before", "after"), zip(*figures, strict=True), strict=True):
+            widest = max(map(len, texts))
+            rows[name] = [text.rjust(widest) for text in texts]
         out.print(table_text("moved", rows))
     for fact in keys[:MOST_KEYS]:
         out.print(f"job: {fact.what}: {fact.before:.{LONGEST}} -> {fact.after:.{LONGEST}}", markup=False)
     if len(keys) > MOST_KEYS:
         out.print(f"job: {len(keys) - MOST_KEYS} more keys differ; --json lists them", markup=False)
+
+
+def _with_digits(moved: MovedFigure) -> tuple[str, str]:
+    """The two values, with the decimals that the standard error of their difference leaves; "none" for a missing one."""
+    import numpy as np
+
+    from dpdist.publish.printed_tables import decimals_of
+
+    values = np.array([moved.before, moved.after], dtype=float)
+    error = abs(values[1] - values[0]) / moved.distance if moved.distance else np.nan
+    decimals = decimals_of(values, np.full(2, error))
+    before, after = (
+        "none" if np.isnan(value) else f"{round(value, decimals):,.{max(decimals, 0)}f}" for value in values.tolist()
+    )
+    return before, after
 
 
 NO_SERIES = 2
@@ -118,6 +135,10 @@ def series(
         list[str], typer.Argument(metavar="RELEASE...", help="Workspaces, public folders or URLs, in order of period.")
     ],
     to: Annotated[Path, typer.Option("--out", "-o", help="Folder for the files of the series.")],
+    title: Annotated[
+        str | None,
+        typer.Option("--title", help="Title of the page and the workbook. Otherwise the releases' own, with the periods."),
+    ] = None,
     as_json: JsonAnswer = False,
 ) -> None:
     """Write one table over periods, and the changes between them. Spends nothing.
@@ -132,7 +153,7 @@ def series(
     def act() -> None:
         try:
             product = series_of([open_release(place) for place in places])
-            write_series(to, product)
+            write_series(to, product, title)
         except DpdistError as error:
             error.exit_code = NO_SERIES
             raise

@@ -6,6 +6,7 @@ and its universe. Earlier releases that define a table of this name differently 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,7 @@ from dpdist.publish.tables import NUMBERS
 
 GRADE, CHANGED = "grade", ("before", "after")
 ONE_OF_EACH = "one release of every period"
+YEAR, DIGIT = re.compile(r"\d{4}(?!\d)"), re.compile(r"\d")
 OWN_COLUMNS = frozenset(("period", "table", "release", "period_before", "period_after", GRADE, *FIGURES))
 """Columns of a series beside those of its tables."""
 
@@ -68,6 +70,22 @@ class Series:
     def last(self) -> Job:
         """The job of the last release, whose labels are printed."""
         return self.periods[-1].job
+
+    @property
+    def title(self) -> str:
+        """The title that all releases have, or the dataset, with the range of periods."""
+        titles = {period.job.presentation.title for period in self.periods}
+        return f"{titles.pop() if len(titles) == 1 and None not in titles else self.last.dataset}, {self.range_of_periods}"
+
+    @property
+    def range_of_periods(self) -> str:
+        return f"{self.periods[0].name} to {self.periods[-1].name}"
+
+    @property
+    def source(self) -> str | None:
+        """The sources of all releases."""
+        sources = [period.job.presentation.source for period in self.periods]
+        return "; ".join(dict.fromkeys(filter(None, sources))) or None
 
     @cached_property
     def tables(self) -> dict[str, tuple[Period, ...]]:
@@ -245,6 +263,15 @@ def _printed(period: Period, name: str) -> pd.DataFrame:
     return graded
 
 
+def _later(period: str, other: str) -> bool:
+    """Whether a period is known to be later: both begin with a year, and periods of one year have one form."""
+    years = [YEAR.match(name) for name in (period, other)]
+    if not all(years):
+        return False
+    alike = DIGIT.sub("0", period) == DIGIT.sub("0", other)
+    return period > other if alike else period[:4] > other[:4]
+
+
 def series_of(releases: Sequence[Release]) -> Series:
     """One long table over the periods of a product, and changes between consecutive periods. It spends nothing.
 
@@ -263,8 +290,9 @@ def series_of(releases: Sequence[Release]) -> Series:
 
     Raises
     ------
-    AnalysisError : there are fewer than two releases, of several datasets, two of one period, one that is not for
-        publication, a table is by a column of one of `OWN_COLUMNS`, or no two have a table in common.
+    AnalysisError : there are fewer than two releases, of several datasets, two of one period, a later period before an
+        earlier one, one that is not for publication, a table is by a column of one of `OWN_COLUMNS`, or no two have a
+        table in common.
 
     Example
     -------
@@ -299,6 +327,11 @@ def series_of(releases: Sequence[Release]) -> Series:
         if (other := by_name.setdefault(period.name, period)) is not period:
             fault = f"{other.release} and {period.release} are both of {period.name}"
             raise AnalysisError(fault, ONE_OF_EACH, "if a release was corrected, name only the correction")
+    for before, after in pairwise(periods):
+        if _later(before.name, after.name):
+            fault = f"the release of {before.name} stands before that of {after.name}"
+            order = ", ".join(sorted(period.name for period in periods))
+            raise AnalysisError(fault, "releases in order of period", f"name them in the order {order}")
     series = Series(tuple(periods))
     if all(len(alike) < 2 for alike in series.tables.values()):
         notes = "; ".join(series.notes[:3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from typer.testing import CliRunner
 
 import dpdist
 from dpdist.cli.main import app
+from dpdist.cli.verify import _with_digits
+from dpdist.publish.differences import MovedFigure
 
 
 def release(folder: Path, name: str, frame: pd.DataFrame, *edits: tuple[str, str]) -> str:
@@ -115,6 +118,15 @@ def test_figures_that_moved_beyond_their_errors_are_named_and_no_others(folder: 
     assert (found["compared"], len(a)) == (18, 36)  # synthetic records repeat the figures of tables
     every = json.loads(CliRunner().invoke(app, ["diff", str(folder / "first"), other, "--beyond", "0", "--json"]).output)
     assert len(every["moved"]) > len(oracle), "control"
+
+
+def test_digits_of_moved_figures_fit_their_standard_errors() -> None:
+    """A share beside a count: to the second digit of the difference's standard error."""
+    share = MovedFigure("t", "all", "mean of works (parameters)", 0.5234567, 0.5912345, 2.5)
+    assert _with_digits(share) == ("0.523", "0.591")
+    assert _with_digits(replace(share, before=14_466.2, after=16_321.9, distance=3.0)) == ("14,470", "16,320")
+    assert _with_digits(replace(share, before=None, distance=None)) == ("none", "0.5912")
+    assert _with_digits(replace(share, before=1.0, after=2.0, distance=None)) == ("1.000", "2.000")
 
 
 def test_other_versions_are_named(folder: Path, tmp_path: Path) -> None:

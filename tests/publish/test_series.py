@@ -19,6 +19,7 @@ from dpdist.cli.main import app
 from dpdist.core.errors import AnalysisError, WorkspaceError
 from dpdist.core.public_files import UNFIT
 from dpdist.publish.differences import period_differences
+from dpdist.publish.series import _later
 from dpdist.publish.writers.series import write_series
 
 LONG = "Graduates of " + "interdisciplinary environmental and agricultural sciences, " * 4
@@ -174,6 +175,8 @@ def test_releases_that_make_no_series_are_refused(periods: list[Path], tmp_path:
         (periods[0],): "only one release",
         (other, periods[0]): "is of 'large', but",
         (periods[0], again): "are both of 2020",
+        (periods[1], periods[0]): "the release of 2021 stands before that of 2020",
+        (periods[2], periods[0], periods[1]): "name them in the order 2020, 2021, 2022",
         (apart, periods[0]): "no two releases have a table in common",
         (held, periods[1]): "is not for publication: A study.",
         (changed, periods[1]): "counts.csv",
@@ -186,6 +189,33 @@ def test_releases_that_make_no_series_are_refused(periods: list[Path], tmp_path:
     assert not (tmp_path / "none").exists()
     with pytest.raises(AnalysisError):
         dpdist.series([dpdist.open_release(periods[0])])
+
+
+def test_only_periods_that_are_known_to_be_later_are_out_of_order() -> None:
+    pairs = [("2024", "2023"), ("2023-Q2", "2023-Q1"), ("2024-Q1", "2023"), ("2013-2014", "2012-2013")]
+    assert all(_later(*pair) for pair in pairs)
+    assert not any(_later(after, before) for before, after in pairs)
+    assert not any(_later(*pair) for pair in [("2023-Q4", "2023-S1"), ("2023", "2023-Q1"), ("wave 9", "wave 10")])
+
+
+def test_a_title_of_one_release_is_not_that_of_the_series(tmp_path: Path) -> None:
+    """A title that all have stands with the range of periods, and `--title` replaces it; sources of all are named."""
+
+    def titled(period: str, title: str) -> Path:
+        runtime = "runtime: {executor: serial}"
+        texts = f"{runtime}\npresentation: {{title: {title}, source: Of {period}}}"
+        return release(tmp_path / title / period, period, {runtime: texts})
+
+    first, same, other = titled("2023", "Pay"), titled("2024", "Pay"), titled("2024", "Pay in 2024")
+    titles = {(first, same): "Pay, 2023 to 2024", (first, other): "small, 2023 to 2024"}
+    for places, title in titles.items():
+        assert series(*places, "--out", tmp_path / "out").exit_code == 0
+        assert f"<title>{title}</title>" in (tmp_path / "out" / "index.html").read_text()
+        cover = [cell.value for row in openpyxl.load_workbook(tmp_path / "out" / "tables.xlsx")["Cover"] for cell in row]
+        assert cover[0] == title
+        assert "Of 2023; Of 2024" in cover
+    assert series(first, other, "--out", tmp_path / "out", "--title", "My pay").exit_code == 0
+    assert "<title>My pay</title>" in (tmp_path / "out" / "index.html").read_text()
 
 
 def test_a_series_states_cautions_and_who_decides_on_publication(tmp_path: Path) -> None:

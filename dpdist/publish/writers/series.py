@@ -61,8 +61,8 @@ FILES = {
 }
 
 
-def write_series(folder: Path, series: Series) -> None:
-    """Writes the folder aside, then swaps it in. The same releases give the same bytes.
+def write_series(folder: Path, series: Series, title: str | None = None) -> None:
+    """Writes the folder aside, then swaps it in. The same releases and `title` give the same bytes.
 
     Raises `WorkspaceError` if the folder is the current one, or has other files than those of a series.
     """
@@ -80,8 +80,8 @@ def write_series(folder: Path, series: Series) -> None:
         pq.write_table(table, building / f"{name}.parquet")
         pa_csv.write_csv(for_spreadsheets(table), building / f"{name}.csv")
     tables = list(printed(series))
-    text, names = series.last.presentation, [period.name for period in series.periods]
-    job = series.last.model_copy(update={"period": f"{names[0]} to {names[-1]}"})
+    text = series.last.presentation.model_copy(update={"title": title or series.title, "source": series.source})
+    job = series.last.model_copy(update={"period": series.range_of_periods, "presentation": text})
     write_workbook(building / "tables.xlsx", job, tables, _stated(series))
     _write_page(building / "index.html", series, text, tables)
     files = {path.name: sha256(path) for path in sorted(building.iterdir())}
@@ -258,9 +258,8 @@ class _Layout:
 
 
 def _write_page(path: Path, series: Series, text: Presentation, tables: Sequence[PrintedTable]) -> None:
-    names = [period.name for period in series.periods]
     facts = {
-        "title": text.title or f"{series.last.dataset}, {names[0]} to {names[-1]}",
+        "title": text.title,
         "language": text.language,
         "dataset": series.last.dataset,
         "releases": series.periods,
