@@ -192,6 +192,12 @@ class Column(Frozen):
         return {int(text): place for text, place in numbers if WHOLE.fullmatch(text)}
 
     @property
+    def whole_numbers(self) -> bool:
+        """True if values are whole numbers, or codes that are consecutive ones."""
+        codes = set((self.codes or {}).values())
+        return self.whole or (bool(codes) and codes == {min(codes) + k for k in range(len(codes))} and min(codes) % 1 == 0)
+
+    @property
     def two_valued(self) -> bool:
         """True if the job states that an outcome is always at one of its two bounds."""
         low, high = self.bounds or (0.0, 0.0)

@@ -253,11 +253,11 @@ def columns(outcome: Floats) -> tuple[Floats, ...]:
 
 
 def _blocks(released: ReleasedObject, batch: range, k: int) -> Iterator[SyntheticBlock]:
-    """A batch's synthetic records in set k + 1, with whole numbers where the job declares them.
+    """A batch's synthetic records in set k + 1, with whole numbers and codes where the job declares them.
 
     Every call yields the same records.
     """
-    integers = any(column.whole for column in released.job.outcome_columns.values())
+    integers = any(column.whole or column.codes is not None for column in released.job.outcome_columns.values())
     for stratum in batch:
         label = released.crosstab.stratum_labels[stratum]
         for number, block in enumerate(_of_model(released, released.model(stratum), stratum, k)):
@@ -268,13 +268,16 @@ def _blocks(released: ReleasedObject, batch: range, k: int) -> Iterator[Syntheti
 
 
 def whole_numbers(job: Job, outcome: Floats, rng: np.random.Generator) -> Floats:
-    """The outcomes, of which those declared whole are rounded up or down at random: expected values stay as they are.
+    """The outcomes, of which those declared whole or coded are rounded up or down at random: expected values stay as they
+    are.
 
     None leaves the values that the job allows in the file.
     """
     support, rounded = family_facts(job).support, list[Floats]()
     for values, column in zip(columns(outcome), job.outcome_columns.values(), strict=True):
-        if column.whole and not np.array_equal(values, np.floor(values)):
+        if column.codes is not None:
+            rounded.append(_to_codes(values, np.unique(list(column.codes.values())), rng))
+        elif column.whole and not np.array_equal(values, np.floor(values)):
             low, high = column.bounds or (-np.inf, np.inf)
             least = np.ceil(low)
             excluded = not support.inside(np.array([least])).all() or (least == 0.0 and column.zeros == "drop")
@@ -282,6 +285,15 @@ def whole_numbers(job: Job, outcome: Floats, rng: np.random.Generator) -> Floats
         else:
             rounded.append(values)
     return rounded[0] if outcome.ndim == 1 else np.column_stack(rounded)
+
+
+def _to_codes(values: Floats, codes: Floats, rng: np.random.Generator) -> Floats:
+    """Values, each rounded up or down at random to one of the two nearest of sorted codes."""
+    if np.isin(values, codes).all() or len(codes) < 2:
+        return values
+    above = np.clip(np.searchsorted(codes, values), 1, len(codes) - 1)
+    low, high = codes[above - 1], codes[above]
+    return np.where(rng.random(len(values)) < (values - low) / (high - low), high, low)
 
 
 def _of_model(released: ReleasedObject, model: StratumModel, stratum: int, k: int) -> Iterator[SyntheticBlock]:

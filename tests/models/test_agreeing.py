@@ -78,6 +78,18 @@ def test_whole_numbers_stay_whole_and_without_weights_come_as_near_as_they_can(
     assert free.mean() == pytest.approx(within, abs=1e-8)
 
 
+@given(st.integers(0, 2**32), st.integers(2, 4), st.floats(0.12, 0.88))
+def test_a_yes_or_no_of_few_records_stays_one_beside_another_outcome(seed: int, records: int, share: float) -> None:
+    """Both means are met: by weights for the yes or no, and by values for the other outcome."""
+    rng = np.random.default_rng(seed)
+    weight, votes = np.exp(rng.normal(4.0, 0.3, records)), (rng.random(records) < 0.5).astype(float)
+    outcomes = np.column_stack([rng.uniform(10.0, 90.0, records), votes])
+    means = np.array([rng.uniform(20.0, 70.0), share])
+    found, moved = agree(weight, outcomes, 60.0, means, (Domain(0.0, 100.0), Domain(0.0, 1.0, True)), True)
+    assert np.isin(moved[:, 1], (0.0, 1.0)).all()
+    np.testing.assert_allclose(np.average(moved, weights=found, axis=0), means, atol=1e-7)
+
+
 def test_no_more_answers_change_than_must() -> None:
     votes = np.tile([1.0, 0.0, 0.0, 1.0], 25)[:, None]
     _, moved = agree(np.ones(100), votes, 1.0, np.array([0.553]), (Domain(0.0, 1.0, True),), False)

@@ -1,9 +1,10 @@
-"""Outcomes that a job declares whole are whole in synthetic records of every mechanism and family."""
+"""Outcomes that a job declares whole are whole in synthetic records of every mechanism and family; codes stay codes."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -96,6 +97,67 @@ def test_the_check_sees_values_between(inputs: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(synthesis, "whole_numbers", lambda job, outcome, rng: outcome)
     values = records("weighted-lognormal", inputs, tmp_path)["salary"]
     assert not (values == np.floor(values)).any()
+
+
+def test_values_between_codes_are_rounded_to_codes_and_keep_their_expected_value() -> None:
+    """Also where codes have gaps, or are no whole numbers. Control: codes stay as they are."""
+    codes, rng = np.array([0.0, 1.0, 3.0, 4.5]), np.random.default_rng(3)
+    for value in (0.5278, 1.5, 4.2):
+        found = synthesis._to_codes(np.full(100_000, value), codes, rng)
+        assert len(np.unique(found)) == 2
+        assert np.isin(found, codes).all()
+        assert found.mean() == pytest.approx(value, abs=5.0 / 316)
+    assert synthesis._to_codes(np.array([-1.0, 9.0, 3.0]), codes, rng).tolist() == [0.0, 4.5, 3.0]
+    assert synthesis._to_codes(codes, codes, rng) is codes
+
+
+@pytest.fixture(scope="module")
+def coded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The public folder of a release with cells of one or two records, whose released shares no code has."""
+    folder = tmp_path_factory.mktemp("coded")
+    places = [*(f"p{k}" for k in range(40)), *(f"p{k}" for k in range(0, 40, 2)), *["p0"] * 200]
+
+    def sample(seed: int) -> pd.DataFrame:
+        rng, n = np.random.default_rng(seed), len(places)
+        works, pay = rng.choice(["no", "yes"], n), rng.uniform(1e4, 9e4, n)
+        return pd.DataFrame({"place": places, "works": works, "pay": pay, "weight": rng.uniform(10.0, 90.0, n)})
+
+    sample(5).to_parquet(folder / "reference.parquet")
+    said = {
+        "dataset": "few",
+        "period": "2024",
+        "columns": {
+            "place": {"levels": [f"p{k}" for k in range(40)]},
+            "works": {"bounds": [0, 1], "codes": {"no": 0, "yes": 1}},
+            "pay": {"bounds": [0, 100000], "outside": "clip"},
+            "weight": {"bounds": [5, 100], "outside": "clip"},
+        },
+        "survey": {"weight": "weight"},
+        "outcome": ["pay", "works"],
+        "mechanism": {"name": "tables"},
+        "budget": {"epsilon": "2", "adjacency": "substitution"},
+        "reference": {"path": str(folder / "reference.parquet"), "period": "2023", "provenance": "simulated"},
+        "publish": "always",
+        "presentation": {"formats": ["ddi"]},
+        "tables": [{"name": "t", "by": ["place"], "statistics": ["count", {"mean": "works"}, {"mean": "pay"}]}],
+        "runtime": {"executor": "serial"},
+    }
+    return dpdist.run(parse_job(json.dumps(said)), folder / "ws", sample(6), counted=False).folder
+
+
+def test_an_outcome_with_codes_has_only_codes_in_the_smallest_cells(coded: Path) -> None:
+    works = pd.read_parquet(coded / "synthetic" / "set-1.parquet")["works"]
+    assert works.isin([0, 1]).all(), works[~works.isin([0, 1])].tolist()
+
+
+def test_codebooks_say_what_codes_mean(coded: Path) -> None:
+    columns = {column["column"]: column for column in json.loads((coded / "codebook.json").read_text())["notes"]}
+    assert columns["works"]["codes"] == [{"code": 0.0, "text": "no"}, {"code": 1.0, "text": "yes"}]
+    assert "codes" not in columns["pay"]
+    assert "<bdi>0</bdi>: <bdi>no</bdi><br><bdi>1</bdi>: <bdi>yes</bdi>" in (coded / "index.html").read_text()
+    (variable,) = ElementTree.parse(coded / "codebook.xml").findall(".//{ddi:codebook:2_5}var[@name='works']")
+    texts = [[part.text for part in category] for category in variable.findall("{ddi:codebook:2_5}catgry")]
+    assert texts == [["0", "no"], ["1", "yes"]]
 
 
 def test_rounding_keeps_expected_values_and_leaves_values_outside_the_support() -> None:

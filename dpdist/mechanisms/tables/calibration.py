@@ -7,8 +7,8 @@ special reason: 0, a bound, a top-code, a minimum.
 
 If no such weights exist, or their factors differ by more than LARGEST_WEIGHT_RATIO, outcomes are scaled within their
 bounds. Outcomes that may be negative are shifted; atoms and round figures stay. If this is not enough, all outcomes are
-moved to the released mean. Whole numbers stay whole. Without weights, the mean of n whole numbers then differs from the
-released mean by at most 1/(2n).
+moved to the released mean. Whole numbers stay whole, unless a cell has too few records for any weights: `synthesis` then
+rounds its values at random. Without weights, the mean of n whole numbers differs from the released mean by at most 1/(2n).
 """
 
 from __future__ import annotations
@@ -176,7 +176,27 @@ def _candidates(
         integers = [_rounded(y, d.low, d.top) if d.integer else y for y, d in zip(anyhow, domains, strict=True)]
         candidate = np.column_stack(integers)
         yield candidate, candidate - means
+        for start in (outcomes, candidate):
+            yield from _about_whole_numbers(weight, start, means, domains)
     candidate = np.column_stack(anyhow)
+    yield candidate, candidate - means
+
+
+def _about_whole_numbers(
+    weight: Floats, outcomes: Floats, means: Floats, domains: tuple[Domain, ...]
+) -> Iterator[tuple[Floats, Floats]]:
+    """Yields whole numbers as they are, with other outcomes at their means under the weights that whole numbers need.
+
+    Few records may have no weights that meet the means of several outcomes.
+    """
+    whole = np.array([domain.integer for domain in domains])
+    if whole.all() or (factor := _tilt(weight, (outcomes - means)[:, whole])) is None:
+        return
+    moved = [
+        y if domain.integer else moved_to(y, weight * factor, mean, domain.low, domain.top)
+        for y, mean, domain in zip(outcomes.T, means, domains, strict=True)
+    ]
+    candidate = np.column_stack(moved)
     yield candidate, candidate - means
 
 

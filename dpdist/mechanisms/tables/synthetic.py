@@ -19,7 +19,6 @@ from dpdist.core.records import Codes, Floats, Ints, rows_of_groups
 from dpdist.core.sharing import share_out
 from dpdist.estimation.donors import Donors, DonorsByCell
 from dpdist.mechanisms.tables.calibration import Domain, agree
-from dpdist.models.copula.model import kind_of
 from dpdist.models.protocol import Draws, ReleaseView
 from dpdist.models.public_model import PublicModel
 
@@ -133,9 +132,7 @@ class Drawn(NamedTuple):
         donors = by_law or release.donors[release.crosstab.stratum_labels[stratum]]
         columns = release.job.outcome_columns.values()
         domains = tuple(
-            Domain.of(
-                values, bounds, column.whole or kind_of(column) == "binary" or (by_law is not None and _on(values, bounds))
-            )
+            Domain.of(values, bounds, column.whole_numbers or (by_law is not None and _on(values, bounds)))
             for values, bounds, column in zip(donors.outcomes.T, cells.bounds, columns, strict=True)
         )
         means = release.theta(cells, stratum, 0)["means"][0]

@@ -66,6 +66,8 @@ def _columns(job: Job) -> list[dict[str, Any]]:
             column["levels"] = [
                 {"level": str(level), "label": text.level(name, level), "code": codes[level]} for level in levels
             ]
+        if name in job.columns and (texts := job.columns[name].codes):
+            column["codes"] = [{"code": code, "text": text_of_code} for text_of_code, code in texts.items()]
         if merges := job.recode.get(name):
             column["recode"] = [{"level": level, "becomes": becomes} for level, becomes in merges.items()]
         entries.append(column)
@@ -279,6 +281,10 @@ def _variable(job: Job, layout: DdiLayout, schema: pa.Schema, name: str) -> Elem
         category = SubElement(variable, "catgry")
         _text(category, "catValu", value)
         _text(category, "labl", text.level(name, level))
+    for label, code in ((job.columns[name].codes if name in job.columns else None) or {}).items():
+        category = SubElement(variable, "catgry")
+        _text(category, "catValu", f"{code:.10g}")
+        _text(category, "labl", label)
     SubElement(variable, "varFormat", type="character" if _textual(layout, schema.field(name)) else "numeric")
     return variable
 

@@ -364,8 +364,9 @@ def _doubtful(table: PrintedTable) -> str:
 def _codebook(job: Job) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
     text, entries = job.presentation, []
     for name in dict.fromkeys([*job.cell_columns, *job.modelled_columns, *job.components, *job.microdata.columns]):
-        levels = job.columns[name].levels if name in job.columns else None
-        labelled = [(str(level), text.level(name, level)) for level in levels or ()]
+        column = job.columns.get(name)
+        labelled = [(str(level), text.level(name, level)) for level in (column and column.levels) or ()]
+        labelled += [(f"{code:.10g}", text_of_code) for text_of_code, code in ((column and column.codes) or {}).items()]
         entries.append((name, text.label(name), text.column(name).unit or "", labelled))
     return entries
 
