@@ -192,6 +192,9 @@ def form_of(value: Any) -> str:
     return next((name for name in FORMS if name in value), next(near, "path"))
 
 
+ONE_FORM = "give only one of path, simulate, release and histogram"
+
+
 def _of_one_form(entry: Any) -> Any:
     """Removes keys that are null. Raises `ValueError` if keys of two forms are given."""
     if not isinstance(entry, dict):
@@ -199,7 +202,7 @@ def _of_one_form(entry: Any) -> Any:
     entries = {name: value for name, value in entry.items() if value is not None}
     forms = [name for name in ("path", "simulate", "release", "histogram") if name in entries]
     if len(forms) > 1 and forms != ["release", "histogram"]:
-        raise ValueError(f"give only one of path, simulate, release and histogram, not {' and '.join(forms)}")
+        raise ValueError(f"{ONE_FORM}, not {' and '.join(forms)}")
     return entries
 
 

@@ -14,6 +14,7 @@ from dpdist.core.errors import Problem, ProblemsError, suggestion
 from dpdist.core.plugins import REFUSED
 from dpdist.job.families import Family
 from dpdist.job.mechanism import Contradiction, MechanismSpec
+from dpdist.job.reference import ONE_FORM
 from dpdist.job.specs import SPECS, STATISTICS, those
 from dpdist.job.values import NAME, PATTERNS, TABLE
 from dpdist.job.weights import Weights
@@ -154,6 +155,8 @@ def _in_words(kind: str, facts: Mapping[str, Any], message: str) -> tuple[str, s
         allowed, remedy = _WORDS[kind]
         texts = {name: f"{value:,.10g}" if isinstance(value, int | float) else value for name, value in facts.items()}
         return allowed.format(**texts), remedy
+    if message.startswith(ONE_FORM):  # `extends` has merged the mapping of the base with the job's
+        return message, "set the keys of the other form to null: `extends` merges the reference of the base key by key"
     return _KINDS.get(kind.partition("_")[0], (message, "correct the value"))
 
 

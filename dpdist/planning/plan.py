@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
@@ -24,11 +25,11 @@ from dpdist.models.protocol import DRAWS, LARGEST, SMALLEST, Cost, StratumModel,
 from dpdist.planning.blocks import PROCESS_BYTES, Layout, log_lik_bytes, seconds
 from dpdist.planning.goodness_of_fit import GoodnessOfFit
 from dpdist.privacy import adjacency, claims
-from dpdist.privacy.guarantees import Promise
+from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.noisy_counts import count_small
 from dpdist.survey.census import Census, design_of, records_as_they_came, replicates_as_they_came
 from dpdist.survey.reference_file import ReferenceFile
-from dpdist.survey.released_reference import ReferenceRelease
+from dpdist.survey.released_reference import Costs, ReferenceRelease, composed
 from dpdist.survey.schema import replicates
 from dpdist.survey.source import BY_PLUGIN, Source, reader_of
 
@@ -431,7 +432,20 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
             )
         else:
             text += "are left out, because the file has no record with the same columns"
+    if isinstance(opened, ReferenceRelease) and isinstance(guarantee := plan.promise.total, Strict | Concentrated):
+        periods, loss = len(opened.carried.links) + 1, chain_losses(opened, guarantee)["epsilon"]
+        text += f"; a person in the files of all {periods} periods of the chain loses ε = {float(loss):.4g} in total"
     return text
+
+
+def chain_losses(earlier: ReferenceRelease, guarantee: Strict | Concentrated) -> dict[str, Fraction]:
+    """The losses of a person in all files of the chain, with this release's, by the names that `composed` gives them."""
+    losses = {"epsilon": guarantee.epsilon, "substitution_epsilon": guarantee.substitution_epsilon}
+    if isinstance(guarantee, Concentrated):
+        losses |= {"rho": guarantee.rho, "substitution_rho": guarantee.substitution_rho}
+    costs = {name: budget_text(loss) for name, loss in (losses | {"delta": guarantee.delta or Fraction(0)}).items()}
+    this = Costs.model_validate({"adjacency": guarantee.adjacency, **costs})
+    return composed([*earlier.carried.links, this])
 
 
 def hierarchies(plan: Plan) -> dict[str, str]:

@@ -192,8 +192,8 @@ CROSSED = (
 )
 """Why small counts are published without a stated reason."""
 FORBIDDEN = (
-    "use coarser levels or fewer columns to avoid them, frame_minimum: {} to refuse them, or public_frame to state why "
-    "they may be published"
+    "use coarser levels or fewer columns to avoid them, frame_minimum: {} to refuse them, or public_frame: "
+    '{{accepted: "why they may be published"}} to accept them'
 )
 BY_NOISY_COUNTS = ', with predictors: {protect: {epsilon: "…"}} or the mechanism tables'
 BY_A_REFERENCE = ", with a file or an earlier release as reference"
@@ -230,7 +230,7 @@ def cautions(job: Job, counts: SmallCounts | None) -> list[Caution]:
     if job.public_frame is not None:
         consequence, remedies = f"The job accepts these counts: {job.public_frame.accepted}", ""
     elif _published_unasked(job):
-        consequence, remedies = f"They are {CROSSED}.", FORBIDDEN.format(job.least_count)
+        consequence, remedies = f"They are {CROSSED}, even if no table crosses them.", FORBIDDEN.format(job.least_count)
     advice = f"{remedies[:1].upper()}{remedies[1:]}." if remedies else ""
     return [Caution.of("small_counts", counts=text, consequence=consequence, remedies=advice)]
 

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from dpdist.mechanisms import learning
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.protocol import Improper, Spurious, StratumModel, donors_of, facts_of, power_of, supports
 from dpdist.planning.blocks import Blocks, block_rows
-from dpdist.planning.plan import Plan
+from dpdist.planning.plan import Plan, chain_losses
 from dpdist.privacy.guarantees import Concentrated, Strict
 from dpdist.privacy.noisy_counts import counts, layers_of, noise_name, noisy_crosstab
 from dpdist.privacy.weights import NotReached
@@ -41,7 +40,7 @@ from dpdist.storage.tables import gather, write_records, write_table
 from dpdist.storage.workspace import LEARNED_FORM, NOISY_FRAME, SCRATCH, STORED_REFERENCE, Identity, Workspace
 from dpdist.survey.census import changed_while_read, let_go, place
 from dpdist.survey.reference_file import absent_records, copied_columns, in_rows, records_of
-from dpdist.survey.released_reference import Costs, ReferenceRelease, composed
+from dpdist.survey.released_reference import ReferenceRelease
 from dpdist.survey.same_file import table_content
 
 SPURIOUS = "under the clamp, a spurious mode dominates the posterior on the reference's own records"
@@ -185,12 +184,7 @@ def described(plan: Plan, fit: JobFit) -> dict[str, Any] | None:
 def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:
     guarantee, chain = plan.promise.total, earlier.carried.chain
     assert isinstance(guarantee, Strict | Concentrated)
-    losses = {"epsilon": guarantee.epsilon, "substitution_epsilon": guarantee.substitution_epsilon}
-    if isinstance(guarantee, Concentrated):
-        losses |= {"rho": guarantee.rho, "substitution_rho": guarantee.substitution_rho}
-    costs = {name: budget_text(loss) for name, loss in (losses | {"delta": guarantee.delta or Fraction(0)}).items()}
-    this = Costs.model_validate({"adjacency": guarantee.adjacency, **costs})
-    totals = {f"chain_{name}": budget_text(total) for name, total in composed([*earlier.carried.links, this]).items()}
+    totals = {f"chain_{name}": budget_text(total) for name, total in chain_losses(earlier, guarantee).items()}
     facts = {"sha256": earlier.sha256, "records": earlier.records, "period": chain[-1]["period"]}
     return {**_histograms(plan.job), **facts, **totals, "chain": chain, "root": dict(earlier.carried.root)}
 

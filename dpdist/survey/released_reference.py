@@ -51,7 +51,7 @@ from dpdist.estimation.donors import (
     read_history,
     read_points,
 )
-from dpdist.job import Adjacency, Budget, DesignEffect, Job, Name, budget_text, epsilon_of
+from dpdist.job import Adjacency, Budget, Column, DesignEffect, Job, Name, budget_text, epsilon_of
 from dpdist.job.reference import HistogramReference
 from dpdist.survey.same_file import table_content
 from dpdist.survey.source import Source
@@ -411,6 +411,8 @@ def _check_chain(claim: Spent, links: Sequence[Link]) -> None:
 
 
 SHOWN = 3
+MOST_SHOWN = 100
+"""Largest number of characters of a value in a message."""
 
 
 @dataclass(frozen=True)
@@ -567,6 +569,15 @@ def _levels(job: Job, crosstab: Crosstab) -> Iterator[list[object]]:
         yield [crosstab.levels[name][code] for code in crosstab.codes[name]]
 
 
+def _stated(theirs: object, ours: object) -> str:
+    """What the earlier release stated, as a text in brackets: of a column, the keys that differ."""
+    if not isinstance(theirs, Column) or not isinstance(ours, Column):
+        return ""
+    other, own = theirs.model_dump(mode="json"), ours.model_dump(mode="json")
+    keys = [f"{name}: {printable(value, MOST_SHOWN)}" for name, value in other.items() if value != own[name]]
+    return f" ({', '.join(keys)} in the earlier release)"
+
+
 def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Problem]:
     where, other = "reference.release", earlier.job
     columns = dict.fromkeys([*job.strata, *job.cell_columns, *job.outcomes])
@@ -593,9 +604,9 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
         same[f"columns.{weight}"] = (job.columns.get(weight), other.columns.get(weight))
     for name, (ours, theirs) in same.items():
         if ours != theirs:
-            yield Problem(
-                where, f"it was released under a different {name}", "the same in both jobs", "state the same in both jobs"
-            )
+            fault, stated = f"it was released under a different {name}", _stated(theirs, ours)
+            remedy = f"state the same in both jobs{stated}, or begin a new chain with a public file"
+            yield Problem(where, fault, "the same in both jobs", remedy)
     if job.survey.effects_of_reference and not earlier.design_effects:
         fault = "it states no design effects from a reference, and survey.design_effect: reference needs them"
         remedy = "state survey.design_effect as a number or a list, or leave it out"

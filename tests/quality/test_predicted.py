@@ -207,7 +207,7 @@ def test_the_page_of_a_plan_has_the_figures_of_its_json(monkeypatch: pytest.Monk
 def test_the_first_line_of_a_plan_says_whether_the_release_beats_its_reference() -> None:
     """At an ε of a thousandth it does not, and the line says from which ε on it would; at 50 it does. Also in JSON."""
     for epsilon, first in (
-        ("0.001", "unless the survey has changed, the reference is as good as this release"),
+        ("0.001", "not clearly, if the survey has not changed: at ε = 0.001"),
         ("50", "yes: at ε = 50"),
     ):
         Path("job.yaml").write_text(JOB, encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,6 +21,7 @@ from spoiling import Spoil, cells, edited, said
 import dpdist
 from dpdist.core.errors import DataError, JobError
 from dpdist.opening.verifying import problems
+from dpdist.planning.plan import reference as reference_line
 from dpdist.quality.predicted.prediction import predicted
 
 LEVELS, TABLES, RECORDS = (3, 4, 2), [["c0", "c1"], ["c1", "c2"]], 2_000
@@ -144,6 +146,29 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an earlier link's period": ({"period": "2021"}, "release of period 2021, the job's own"),
     "another adjacency": ({"budget": {"epsilon": "1", "adjacency": "zero_out"}}, "a different budget.adjacency"),
 }
+
+
+def test_a_plan_says_what_a_person_in_all_files_loses(chain: Path, tmp_path: Path) -> None:
+    """Control: the first release of a chain has a public file as its reference, and no such loss."""
+    plan = dpdist.plan(job(tmp_path / "job", 4, {"release": str(chain / "ws3" / "public")}))
+    assert plan.reference is not None
+    told = reference_line(plan, plan.reference)
+    assert told.endswith(
+        f"in the files of all 4 periods of the chain loses ε = {10_001.5 + float(plan.job.budget.epsilon):.4g} in total"
+    )
+    first = dpdist.plan(job(tmp_path / "first", 1, {"path": str(chain / "public.parquet"), "period": "2020"}))
+    assert first.reference is not None
+    assert "chain" not in reference_line(first, first.reference)
+
+
+def test_a_column_with_other_bounds_is_refused_with_those_of_the_earlier_release(chain: Path, tmp_path: Path) -> None:
+    path = job(tmp_path / "job", 4, {"release": str(chain / "ws3" / "public")})
+    bounds = dpdist.load_job(path).columns["y0"].bounds
+    assert bounds is not None
+    path.write_text(path.read_text().replace(f"{bounds[1]:g}", f"{2 * bounds[1]:g}"))
+    assert dpdist.load_job(path).columns["y0"].bounds == (bounds[0], 2 * bounds[1])
+    with pytest.raises(DataError, match=re.escape(f"bounds: {list(bounds)} in the earlier release")):
+        dpdist.validate(path)
 
 
 @pytest.mark.parametrize("what", REFUSED)

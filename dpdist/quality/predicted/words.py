@@ -181,7 +181,7 @@ def worth(prediction: ErrorPrediction) -> Iterator[str]:
     if least is not None and least <= epsilon:
         yield f"yes: {now}, and {then}"
     else:
-        yield f"unless the survey has changed, the reference is as good as this release: {now}, and {then}"
+        yield f"not clearly, if the survey has not changed: {now}, and {then}"
 
 
 def alarms(prediction: ErrorPrediction) -> Iterator[Caution]:
