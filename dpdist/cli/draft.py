@@ -276,7 +276,8 @@ class Draft:
         table = {"name": "table", **across, "statistics": ["count", *({"mean": name} for name in self.outcomes)]}
         if self.proposed:
             yield "# by: the first categories that are not redundant, because --table named no columns"
-        yield f"tables:  # several in one entry: by: [[…], […]], or every_pair_of: […]\n  - {flow(table)}"
+        yield "tables:  # one entry for each table, or several: by: [[…], […]]; universe: {…: […]} restricts a table"
+        yield f"  - {flow(table)}"
         text = {name: self._text(name) for name in (*self.by, *self.outcomes)}
         if any(text.values()):
             yield f"presentation: {flow({'columns': {name: texts for name, texts in text.items() if texts}})}"

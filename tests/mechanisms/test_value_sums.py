@@ -304,7 +304,7 @@ def test_sums_that_no_table_could_have_are_refused(found: str) -> None:
 
 @pytest.mark.parametrize(
     ("codes", "found"),
-    [("{f: 1, m: 1}", "has one level, so it carries no"), ("{f: 0, m: 1.0e-12, x: 1}", "of its range apart")],
+    [("{f: 1, m: 1}", "has one level, so it contains no"), ("{f: 0, m: 1.0e-12, x: 1}", "of its range apart")],
 )
 def test_levels_that_sums_cannot_tell_apart_are_refused(codes: str, found: str) -> None:
     text = job_text("marginals", ", sums: [{of: sex}]", ("kids",))
