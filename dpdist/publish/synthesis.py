@@ -288,12 +288,17 @@ def whole_numbers(job: Job, outcome: Floats, rng: np.random.Generator) -> Floats
 
 
 def _to_codes(values: Floats, codes: Floats, rng: np.random.Generator) -> Floats:
-    """Values, each rounded up or down at random to one of the two nearest of sorted codes."""
+    """Values, each rounded up or down at random to one of the two nearest of sorted codes.
+
+    Rounding is systematic: of consecutive records as many are rounded up as their values ask for, to less than one.
+    """
     if np.isin(values, codes).all() or len(codes) < 2:
         return values
     above = np.clip(np.searchsorted(codes, values), 1, len(codes) - 1)
     low, high = codes[above - 1], codes[above]
-    return np.where(rng.random(len(values)) < (values - low) / (high - low), high, low)
+    share = np.clip((values - low) / (high - low), 0.0, 1.0)
+    passed = np.floor(np.cumsum(np.append(rng.random(), share)))
+    return np.where(np.diff(passed) > 0.0, high, low)
 
 
 def _of_model(released: ReleasedObject, model: StratumModel, stratum: int, k: int) -> Iterator[SyntheticBlock]:
