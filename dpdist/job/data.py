@@ -488,8 +488,8 @@ class Survey(Frozen):
     weights_constant_in: tuple[ColumnName, ...] = Field(
         default=(),
         exclude_if=lambda columns: not columns,
-        description="columns within whose combinations weights are publicly known to be constant; in synthetic records "
-        "of `tables` they are then constant, too",
+        description="columns such that all records with the same levels are publicly known to have the same weight; "
+        "synthetic records of `tables` then have, too",
     )
     design_weights: DesignWeights | None = Field(
         default=None,
@@ -515,7 +515,7 @@ class Survey(Frozen):
     )
     design_effect: DesignEffects | None = Field(
         default=None,
-        description="public factor by which clusters increase sampling variances: a number, a list of effects, or "
+        description="public factor by which clustering increases sampling variances: a number, a list of effects, or "
         "`reference` (estimated from the reference)",
     )
     population: int | None = Field(default=None, gt=0, description="public population size, for proportional weights")

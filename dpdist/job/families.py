@@ -154,7 +154,10 @@ class Runtime(Frozen):
         default="stop", description="if a task fails: end at once, or let other tasks finish first"
     )
     stall_timeout: float = Field(default=1800.0, gt=0, description="seconds without progress after which a run ends")
-    scheduler: str | None = Field(default=None, description="tls://host:port, tcp://host:port, or config")
+    scheduler: str | None = Field(
+        default=None,
+        description="address as tls://host:port or tcp://host:port, or `config` to use Dask's configuration",
+    )
     tls: str | None = Field(default=None, description="folder with ca.crt, tls.crt and tls.key")
     start_timeout: float = Field(default=60.0, gt=0, description="seconds to wait for a scheduler and its first worker")
     allow_plain: bool = Field(default=False, description="permit an unencrypted (tcp://) scheduler on another machine")

@@ -27,7 +27,7 @@ IN_WORDS = {
         "as missing. The record is in both files, and its other columns are the same."
     ),
     "substitution": (
-        "Neighbouring files differ in the {values} of one record, which may take any values. Its other columns, and "
+        "Neighbouring files differ in one record, whose {values} may take any values. Its other columns, and "
         "so its table cells, are the same."
     ),
     "anywhere": (

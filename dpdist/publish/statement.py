@@ -243,7 +243,7 @@ def _public(released: ReleasedObject) -> list[str]:
         f"{noisy}sample counts by {by} (released/frame.parquet)",
         *([_drawn(job)] if job.is_domain and job.drawn_is_public else []),
         "levels and bounds declared in the job",
-        "the seed used in publication, which is independent of the protection's noise",
+        "the seed used in publication, which is independent of the noise that protects the records",
     ]
     if job.reference is not None:
         what = "a file that the job declares public (its checksum is given under `reference`)"

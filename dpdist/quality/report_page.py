@@ -563,7 +563,7 @@ def overall_verdict(material: ReportMaterial) -> Overall:
     verdict = overall_of(material.verdicts)
     failed = [row[0] for row in limits_of_the_job(material) if row[-1] == "failed"]
     if not verdict.fails and failed:
-        verdict = verdict._replace(head=f"limits of the job failed: {'; '.join(failed)}; {verdict.head}", fails=True)
+        verdict = verdict._replace(head=f"limits of the job exceeded: {'; '.join(failed)}; {verdict.head}", fails=True)
     if flagged := [f"{row[0]}: {row[2]}" for row in rules_of_quality(material) if row[-1] == "failed"]:
         verdict = verdict._replace(sentences=[*verdict.sentences, f"By the job's rules of quality, {'; '.join(flagged)}."])
     if design := design_in_words(material.job, material.release.design_effects):

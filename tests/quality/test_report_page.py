@@ -224,7 +224,7 @@ def test_flags_of_print_do_not_take_the_place_of_the_verdict(workspace: Path) ->
     gated = replace(material, statement={**material.statement, "acceptance": {"gates": [gate]}})
     failed = overall_verdict(gated)
     if not plain.fails:
-        assert failed.head == f"limits of the job failed: gate: coverage (under noise); {plain.head}"
+        assert failed.head == f"limits of the job exceeded: gate: coverage (under noise); {plain.head}"
     assert failed.fails
 
 

@@ -27,7 +27,7 @@ COUNTED = (
     "change. All counts, including those of empty cells, have discrete Laplace noise with scale sensitivity/ε of their "
     "layer."
 )
-LAYERS = "The tree has {layers} layers, each with an equal part of {share} of a set's ε."
+LAYERS = "The tree has {layers} layers. Each gets {share} of a set's ε."
 SELECTED = (
     "Attributes that split the tree are selected node by node, by the smallest AIC with discrete Laplace noise. "
     "This takes {share} of a set's ε, in equal parts for {selections} on every branch. The AIC of a node "
@@ -96,7 +96,7 @@ class Partitions(NoisySums[Partitioned, PartitionCounts]):
 
     def promised(self, job: Job, settings: Partitioned, total: Strict | Concentrated) -> Promise:
         layers, selections = settings.layers_of(job), settings.selections(job)
-        shared = (LAYERS.format(layers=layers, share=1 - settings.selecting),) if layers > 1 else ()
+        shared = (LAYERS.format(layers=layers, share=(1 - settings.selecting) / layers),) if layers > 1 else ()
         numbered = f"{selections} selection{'s' * (selections > 1)}"
         selection_texts = (SELECTED.format(selections=numbered, share=settings.selecting),) if selections else ()
         return promise_of(job, per_set(total, job), COUNTED, *shared, *selection_texts, MOVES)

@@ -14,13 +14,14 @@ REWEIGHTED_EXCEEDS = above_epsilon("re-weighted", HALF_EXCEED)
 OBSERVED = "The bound is an estimate from this file over S posterior draws, not a bound for every file."
 ON_THIS_FILE = "Privacy weights are computed from the confidential file."
 REFUSAL_SHOWS = (
-    "A release is refused if its bound exceeds the target or a fit does not converge (fallback: refuse). That this "
-    "release exists thus depends on the records, and ε does not cover it."
+    "A release is refused if its bound exceeds the target or a fit does not converge (fallback: refuse). Whether a "
+    "release exists at all therefore depends on the records, and ε does not cover this."
 )
 FALLBACK_SHOWS = "Whether the declared fallback was used depends on the records and can be seen in the release."
 CLAMPED = (
-    "Whatever the data, the log factor of each record in the posterior of a set is clamped to ±ε/2 (±ε/4 under "
-    "substitution), where ε is that of one set. [G] states ±ε/2 for substitution, too, but that guarantees only 2ε."
+    "Whatever the data, each record's contribution to the log posterior density of a synthetic set is clamped to ±ε/2 "
+    "(±ε/4 under substitution), where ε is the budget of that set. The paper [G] states ±ε/2 for substitution, too, but "
+    "this guarantees only 2ε."
 )
 WEIGHTS_MOVE = (
     "With fixed privacy weights the clamp would give a strict guarantee. Here they are computed from the "

@@ -60,14 +60,14 @@ BEYOND = (
     "adds at most 1 in all. These noisy counts widen the limits."
 )
 SHARED = (
-    "Prediction and limits depend only on the job, {source}, public sample counts and earlier noisy sums. The shares "
-    "sum to at most 1, so all measurements together cost {budget} (adaptive composition). The published tables are "
-    "post-processing of these sums."
+    "Prediction and limits depend only on the job, {source}, public sample counts and earlier noisy sums. The shares of "
+    "all measurements sum to at most 1, so they cost no more than {budget} together (adaptive composition). The published "
+    "tables are post-processing of these sums."
 )
 SHARED_SECRET = (
     "Cells, prediction, expected sample counts and limits depend only on the job, {source} and earlier noisy sums. The "
-    "shares sum to at most 1, so all measurements together cost {budget} (adaptive composition). The published tables "
-    "and sample counts are post-processing of these sums."
+    "shares of all measurements sum to at most 1, so they cost no more than {budget} together (adaptive composition). The "
+    "published tables and sample counts are post-processing of these sums."
 )
 SHAPE = (
     "Values beyond the limits are estimated from the reference, with a standard error. Drift since the reference is "

@@ -70,7 +70,7 @@ MADE_UP = (
 )
 ERRORS = (
     "Estimator `parameters`: standard errors come from draws of the posterior from which the tables are estimated. They "
-    "include the sampling of records between and within base cells, noise, errors of the prediction, and errors of the "
+    "include sampling variation between and within base cells, noise, errors of the prediction, and errors of the "
     "distributions that follow from noisy counts."
 )
 RESIDUALS = (
@@ -242,7 +242,7 @@ WORDS = TablesWords(
     entries={"microdata": MICRODATA},
     errors=(
         "Estimator `parameters`: standard errors come from draws of the posterior from which the tables are estimated. "
-        "They include the sampling of records between and within base cells, noise, errors of the prediction, and drift "
+        "They include sampling variation between and within base cells, noise, errors of the prediction, and drift "
         "since the reference."
     ),
     errors_of_records=(
