@@ -27,7 +27,7 @@ from table_populations import (
 )
 
 from dpdist.core.records import UNIT, Floats, Ints
-from dpdist.mechanisms.tables import limits, system
+from dpdist.mechanisms.tables import clipped_residuals, limits, system
 from dpdist.mechanisms.tables import prediction as predicting
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.limits import TableLimits
@@ -298,7 +298,7 @@ def test_a_few_sums_that_have_not_settled_move_no_figure(monkeypatch: pytest.Mon
 
 
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits are chosen as if every record drifted on its own."""
+    """Limits are chosen as if every record drifted on its own, and no cell shared its drift with others."""
 
     def none(drift: Floats, prediction: Prediction, together: bool) -> list[Floats]:
         return [np.zeros_like(prediction.spread)]
@@ -308,6 +308,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(limits, "common_drifts", none)
     monkeypatch.setattr(system, "choose", choose)
+    monkeypatch.setattr(clipped_residuals, "SHARED", 0.0)
 
 
 def test_the_first_sums_show_a_drift_of_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:

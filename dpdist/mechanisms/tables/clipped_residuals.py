@@ -10,6 +10,8 @@ import numpy as np
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.tables.residual_samples import OWN, POOLED, probabilities
 
+SHARED = 0.05
+"""Worth of sums for drift that cells share: direct variances by which the risk may grow for an error 2.7 times less."""
 MOST_HIDDEN = 0.9
 """Largest part of a count that is expected beyond limits."""
 
@@ -149,7 +151,9 @@ class ClippedResiduals(NamedTuple):
         if self.relative.any():
             response = (1.0 - self.slope(ratios, norm)) ** 2
             loss, added = loss / response, added / response
-        return np.asarray(((variance * added / np.maximum(variance + added, 1e-300) + loss) / direct).sum(axis=-1))
+        risk = variance * added / np.maximum(variance + added, 1e-300) + loss
+        # Sums that tell nothing new of their own cell still show, together, a drift that cells have in common.
+        return np.asarray((risk / direct + SHARED * np.log1p((added + loss) / direct)).sum(axis=-1))
 
 
 def clipped_change(ratio: Floats, norm: Floats) -> Floats:
