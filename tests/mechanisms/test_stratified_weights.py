@@ -115,7 +115,7 @@ DRIFTS = {
 
 
 @pytest.mark.parametrize("drift", list(DRIFTS))
-@pytest.mark.parametrize("epsilon", [4.0, 16.0])
+@pytest.mark.parametrize("epsilon", [4.0, pytest.param(16.0, marks=pytest.mark.slow)])
 def test_new_weights_of_strata_are_covered_and_learned(drift: str, epsilon: float) -> None:
     coverage, error, before = errors_after(DRIFTS[drift], epsilon)
     assert coverage >= 0.86
@@ -216,7 +216,7 @@ def test_weights_of_an_area_follow_its_sampling_fraction(
     assert (found.covered.mean(axis=0) >= 0.86).all()
 
 
-@pytest.mark.parametrize("fraction", [0.25, 4.0])
+@pytest.mark.parametrize("fraction", [pytest.param(0.25, marks=pytest.mark.slow), 4.0])
 def test_records_vary_with_the_weights_of_their_area(fraction: float) -> None:
     """A quarter of its records have four times the weights, and weighted outcomes that vary four times as much."""
     found = reallocated(areas_of(fraction), 4_000, 8.0, 6, 0.3).of_kinds
@@ -229,6 +229,7 @@ def test_kinds_of_an_area_err_more_than_published_if_records_vary_as_before(monk
     assert reallocated(areas_of(0.25), 4_000, 8.0, 6, 0.3).of_kinds.mean(axis=0)[1] < 0.5
 
 
+@pytest.mark.long
 def test_an_area_keeps_its_weights_where_numbers_tell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control."""
     monkeypatch.setattr(sizes, "BEYOND_CHANCE", np.inf)
@@ -237,6 +238,7 @@ def test_an_area_keeps_its_weights_where_numbers_tell_nothing(monkeypatch: pytes
     assert (found.error > 2.0 * NOMINAL).all()
 
 
+@pytest.mark.long
 def test_an_area_runs_away_if_sums_show_as_much_of_it_as_of_other_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: limits clip nearly all of the area's weights, and little of a table cell that has other areas, too."""
     monkeypatch.setattr(system, "left_of_changes", lambda *_: None)
@@ -252,7 +254,7 @@ def totals_of(published: Release, period: str) -> PeriodTotals:
     return system.totals(period, calibrated, of_tables, sums, first)
 
 
-@pytest.mark.parametrize("periods", [pytest.param(2, marks=pytest.mark.long), 3])
+@pytest.mark.parametrize("periods", [pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.long)])
 def test_the_next_periods_keep_an_areas_weights(periods: int) -> None:
     """Public numbers change before the first period and stay: later ones have no change to see."""
     found = reallocated(areas_of(0.25), 4_000, 8.0, 3, 0.3, periods=periods)
@@ -280,12 +282,14 @@ def test_a_fallen_fraction_after_growth_is_as_large_a_change_as_without() -> Non
     assert steps == pytest.approx([23.0 / 80.0 - 1.0, 80.0 / 23.0 - 1.0])
 
 
+@pytest.mark.long
 def test_the_next_period_forgets_an_areas_weights_with_the_change_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: the first period's own change is known, the second period has the law of unchanged numbers."""
     monkeypatch.setattr(system.TableSystem, "_changes_of_periods", lambda *_: None)
     assert reallocated(areas_of(0.25), 4_000, 8.0, 2, 0.3, periods=2).ratio.max() < 0.6
 
 
+@pytest.mark.long
 def test_the_next_sample_of_another_size_of_the_same_population() -> None:
     assert (reallocated(np.ones(AREAS), 1_000, 1.0, 3, 0.3, periods=2).covered.mean(axis=0) >= 0.86).all()
 
@@ -320,8 +324,8 @@ def test_a_sample_of_another_size_whose_large_records_are_counted(records: int) 
     assert (reallocated(np.ones(AREAS), records, 1e4, 3, 0.3).covered.mean(axis=0) >= 0.83).all()
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.3])
-@pytest.mark.parametrize("records", [1_000, pytest.param(16_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
+@pytest.mark.parametrize("records", [1_000, pytest.param(16_000, marks=pytest.mark.slow)])
 def test_a_sample_of_another_size_of_the_same_population(records: int, spread: float) -> None:
     """All weights are four times as large, or a quarter: what records vary by goes with them."""
     found = reallocated(np.ones(AREAS), records, 1.0, 4, spread)
@@ -329,6 +333,7 @@ def test_a_sample_of_another_size_of_the_same_population(records: int, spread: f
     assert (found.covered.mean(axis=0) >= (0.86, 0.75)).all()
 
 
+@pytest.mark.long
 def test_means_of_a_small_sample_miss_the_population_if_spreads_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control."""
     monkeypatch.setattr(ResidualPrior, "rescaled", lambda law, _: law)
@@ -417,6 +422,7 @@ def test_counties_follow_the_sampling_fraction_of_their_state(fraction: float) -
     assert np.median(found.published) < 0.06
 
 
+@pytest.mark.long
 def test_counties_err_more_if_their_states_change_is_theirs_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: a county may have changed with its state, and by as much again."""
     monkeypatch.setattr(sizes, "changes_of", columns_alone)

@@ -269,6 +269,7 @@ def test_weights_that_leave_a_reference_of_one_weight_are_followed(monkeypatch: 
     assert min(relative(seed)[0] for seed in range(2)) > 0.08
 
 
+@pytest.mark.slow
 def test_a_few_sums_that_have_not_settled_move_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where 1 sum in 100 need not settle, ten times the part of releases, rounds are fewer and figures differ from those of
     all rounds by at most .05 standard errors. Control: after a single round they differ by more than .1.
