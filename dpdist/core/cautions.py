@@ -74,10 +74,10 @@ KINDS: Mapping[str, CautionKind] = {
             "reference.histogram.epsilon."
         ),
         explanation="Without a reference, dpdist spends part of ε on noisy histograms of the current file, from which it "
-        "chooses clipping limits. Errors are larger, and quantiles are refused. The value null removes the "
-        "reference of a job that this one extends. Name a public file of this or a similar survey under "
-        "reference. If there is none, state reference.histogram.epsilon, and this caution does not appear "
-        "again.",
+        "chooses clipping limits. Errors are larger, and quantiles are refused. If this job extends another, "
+        "`reference: null` may have removed that job's reference. Name a public file of this or a similar "
+        "survey under reference. If there is none, state reference.histogram.epsilon, and this caution does "
+        "not appear again.",
     ),
     "periods": CautionKind(
         "plan",
@@ -142,7 +142,7 @@ KINDS: Mapping[str, CautionKind] = {
         "Gate '{gate}': its noise has a standard deviation of {deviation} divided by {smallest}. Unless this divisor is "
         "above {least}, the gate may fail good releases.",
         "List tables of large cells, or give gates more of ε.",
-        explanation="A gate compares a noisy figure with a limit before it publishes. Its noise is so large that a good "
+        explanation="Before publication, a gate compares a noisy figure with a limit. Its noise is so large that a good "
         "release can fail, which still costs the budget. Use tables with large cells for the gate, or give "
         "gates a larger part of ε.",
     ),

@@ -35,7 +35,7 @@ ASYMPTOTIC = (
 )
 SAME_X = "If protected values are replaced by other values instead, the bound holds with ε = {epsilon}."
 REMOVED_AND_ADDED = "Exchanging {whom} for any other counts as one removal and one addition, and costs ε = {epsilon}."
-MOVES = "The guarantee does not cover a change of table columns, which the published counts would show."
+MOVES = "The guarantee does not cover a change in a record's table columns, which the published counts would show."
 
 
 def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> dict[str, Any]:

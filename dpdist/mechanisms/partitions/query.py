@@ -27,10 +27,10 @@ COUNTED = (
     "change. All counts, including those of empty cells, have discrete Laplace noise with scale sensitivity/ε of their "
     "layer."
 )
-LAYERS = "The tree has {layers} layers. Each gets {share} of a set's ε."
+LAYERS = "The tree has {layers} layers. Each gets {share} of the ε of one synthetic set."
 SELECTED = (
     "Attributes that split the tree are selected node by node, by the smallest AIC with discrete Laplace noise. "
-    "This takes {share} of a set's ε, in equal parts for {selections} on every branch. The AIC of a node "
+    "This takes {share} of the ε of one synthetic set, in equal parts for {selections} on every branch. The AIC of a node "
     "has sensitivity 2, as the number of levels is public."
 )
 MOVES = (
