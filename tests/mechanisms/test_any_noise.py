@@ -49,6 +49,8 @@ PAIRS = list(itertools.product(NOISY, ANSWERS))
 ONCE = list({re.sub("zero_out|substitution|add_remove", "", name): name for name in NOISY}.values())
 QUICK = [(name, list(ANSWERS)[(7 * place) % len(ANSWERS)]) for place, name in enumerate(ONCE)]
 """Each job once, under one adjacency, and answers of other kinds from job to job."""
+FURTHER = [pair if place % 3 == 0 else pytest.param(*pair, marks=pytest.mark.slow) for place, pair in enumerate(PAIRS)]
+"""All pairs, of which `long` tests are a third: every job with answers of three or four kinds."""
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +103,7 @@ def test_a_release_ends_whatever_the_noise(name: str, answers: str, inputs: Path
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "answers"), [pair for pair in PAIRS if pair not in QUICK])
+@pytest.mark.parametrize(("name", "answers"), FURTHER)
 def test_a_release_ends_whatever_the_noise_and_the_job(name: str, answers: str, inputs: Path, tmp_path: Path) -> None:
     assert released(name, answers, inputs, tmp_path / "work") == []
 
