@@ -34,13 +34,14 @@ MOST_BASES = 5
 SET = "--set"
 OPENED_LATER: tuple[tuple[str, str], ...] = (("input", "path"), ("reference", "path"), ("reference", "release"))
 """Keys that name files to open when the job is planned or run."""
+TITLE = ("presentation", "title")
 READ_NOW: tuple[Where, ...] = (
     *(("calibration", "path"), ("model", "program"), ("reference", "key")),
     ("survey", "design_weights", "path"),
 )
 """Keys that name files, in the job file's folder, to read with the job; a public key may also be given directly."""
 PERIOD = "{{period}}"
-"""Text in the path of a file or of a workspace that stands for the job's period."""
+"""Text in the path of a file or of a workspace, or in the title, that stands for the job's period."""
 NO_PATH = re.compile(rf"://|{MINISIGN}")
 MARK = re.compile(r"#\s*TODO (fill|confirm):(.*)")
 TO_DO = {
@@ -74,14 +75,15 @@ class SourcedKeys:
         return replace(self, keys=move(self.keys), base=base)
 
     def of_period(self) -> SourcedKeys:
-        """Writes the job's period in place of `{{period}}` in paths of files that are opened later."""
+        """Writes the job's period in place of `{{period}}` in paths of files that are opened later, and in the title."""
         if (period := self.keys.get("period")) is None:
             return self
 
         def fill(path: str) -> str:
             return in_path(path, str(period), "period", self.source)
 
-        return replace(self, keys=_moved(self.keys, OPENED_LATER, fill))
+        keys = _moved(self.keys, OPENED_LATER, fill)
+        return replace(self, keys=_moved(keys, [TITLE], lambda title: title.replace(PERIOD, str(period))))
 
     def with_settings(self, settings: Sequence[str]) -> SourcedKeys:
         """Applies settings `key.path=value`, whose values are YAML. Paths in them are relative to the working folder."""

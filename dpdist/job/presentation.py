@@ -110,7 +110,7 @@ class Sdmx(Frozen):
 class Presentation(Frozen):
     """Labels, notes and rules of print. All of it is public text, from which nothing is inferred."""
 
-    title: Sentence | None = Field(default=None, description="title of the release")
+    title: Sentence | None = Field(default=None, description="title of the release; `{{period}}` stands for its period")
     universe: Sentence | None = Field(default=None, description="population of the figures, in words")
     source: Sentence | None = Field(default=None, description="survey, its period and who collected it")
     licence: Sentence | None = Field(default=None, description="licence of the release")

@@ -192,6 +192,9 @@ def approval(job: Job) -> str:
     return APPROVAL.format(who=LISTED.format(names=names) if names else ANYBODY)
 
 
+CHAIN = "This release continues that of {last}. A person in the files of {periods} loses at most ε = {epsilon} in total."
+
+
 def _claimed(released: ReleasedObject) -> dict[str, Any]:
     """The guarantee, the neighbours, and the protected part of a record, in words.
 
@@ -199,6 +202,9 @@ def _claimed(released: ReleasedObject) -> dict[str, Any]:
     """
     job, promise = released.job, released.promise
     words, open_parts = in_words(promise, job, int(released.crosstab.count.sum())), not_protected(job, _on_a_file(released))
+    if chain := (before := promise.get("reference") or {}).get("chain"):
+        periods, loss = [link["period"] for link in chain], float(Fraction(before["chain_epsilon"]))
+        words = f"{words} {CHAIN.format(last=periods[-1], periods=listed([*periods, job.period]), epsilon=f'{loss:.4g}')}"
     if promise["guarantee"] == "none":
         return {"guarantee_in_words": words, "protected": [], "not_protected": [*job.components, *open_parts]}
     return {

@@ -148,3 +148,9 @@ def test_editors_know_extends_as_a_path() -> None:
     said = Job.model_json_schema()["properties"]["extends"]
     assert {"type": "string"}.items() <= said["anyOf"][0].items()
     assert "Base" not in Job.model_json_schema()["$defs"]
+
+
+def test_an_inherited_title_has_the_jobs_own_period(base: Path, tmp_path: Path) -> None:
+    base.write_text(base.read_text() + 'presentation: {title: "Incomes, {{period}}"}\n', encoding="utf-8")
+    job = load_job(extended(tmp_path, 'period: "2031"\n'))
+    assert job.presentation.title == "Incomes, 2031"
