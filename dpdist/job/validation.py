@@ -156,7 +156,10 @@ def _in_words(kind: str, facts: Mapping[str, Any], message: str) -> tuple[str, s
         texts = {name: f"{value:,.10g}" if isinstance(value, int | float) else value for name, value in facts.items()}
         return allowed.format(**texts), remedy
     if message.startswith(ONE_FORM):  # `extends` has merged the mapping of the base with the job's
-        return message, "set the keys of the other form to null: `extends` merges the reference of the base key by key"
+        return (
+            message,
+            "keep the keys of one form; where a job extends another, set inherited keys of the other form to null",
+        )
     return _KINDS.get(kind.partition("_")[0], (message, "correct the value"))
 
 

@@ -156,9 +156,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "histograms beside a file": (
         {"reference": {**FILE, "histogram": {"epsilon": "1"}}},
         "not path and histogram",
-        "correct the value",
+        "keep the keys of one form",
     ),
-    "a file beside a release": ({"reference": {"path": "a", "release": "b"}}, "not path and release", "correct"),
+    "a file beside a release": ({"reference": {"path": "a", "release": "b"}}, "not path and release", "keep the keys"),
     "a release with a period": ({"reference": {"release": "a", "period": "2020"}}, "states its own period", "leave it out"),
     "histograms with a period": (
         {"reference": {"histogram": {"epsilon": "1"}, "period": "2020"}},

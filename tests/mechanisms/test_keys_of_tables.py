@@ -272,7 +272,7 @@ def test_gates_units_and_copied_columns(tmp_path: Path) -> None:
     records = pd.read_parquet(next((public / "synthetic").glob("*.parquet")))
     assert set(records["hours"]) <= set(people(2)["hours"])
     never = {"accept": {"epsilon": "5000", "gates": [{"measure": "largest", "limit": 1e-6, "of": "count"}]}}
-    with pytest.raises(JobError, match="does not allow"):
+    with pytest.raises(JobError, match="exceeds the limit"):
         dpdist.run(job(tmp_path, MEASURED, 0.6, **(keys | never)), tmp_path / "never")
 
 

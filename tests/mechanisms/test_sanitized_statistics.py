@@ -376,5 +376,5 @@ def test_a_simulated_survey_is_no_reference_of_its_own_and_two_sources_are_refus
     own = "simulate: {kind: doctorates, population: 21000, sample: 3000, seed: 2019, growth: 0.05}"
     with pytest.raises(DataError, match="current file"):
         dpdist.run(simulated(own), tmp_path / "ws")
-    with pytest.raises(JobError, match=r"give only one of path(.|\n)*set the keys of the other form to null"):
+    with pytest.raises(JobError, match=r"give only one of path(.|\n)*keep the keys of one form"):
         simulated(f"{own}\n  path: before.parquet")
