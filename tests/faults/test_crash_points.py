@@ -75,7 +75,7 @@ def test_the_kinds_of_release_are_what_they_are_called(release: Release) -> None
 def test_a_run_that_dies_at_any_change_is_ended_by_the_same_command(release: Release) -> None:
     """Here at seeded changes, one of the first among them, and every other one dies a second time."""
     rng = np.random.default_rng([SEED, release.changes])
-    deaths = [int(rng.integers(1, 12)), *rng.integers(12, release.changes, 5).tolist()]
+    deaths = [int(rng.integers(1, 12)), *rng.integers(12, release.changes, 3).tolist()]
     wrong = []
     for number, death in enumerate(deaths):
         again = [int(rng.integers(1, release.changes))] if number % 2 else []

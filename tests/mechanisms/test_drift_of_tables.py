@@ -313,7 +313,7 @@ def test_chains_hold_over_populations(epsilon: float, begun: bool) -> None:
     assert_lawful_chains([chain(seed, epsilon, begun=begun) for seed in range(24)], begun)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_control_totals_that_state_no_error_have_intervals_that_do_not_hold() -> None:
     """Noisy totals that are handed on as exact ones."""
 

@@ -235,7 +235,7 @@ def share_covered_after_growth(seeds: int) -> Floats:
     return np.asarray(np.concatenate(inside).mean(axis=0))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_intervals_hold_after_growth_that_noise_may_hide(monkeypatch: pytest.MonkeyPatch) -> None:
     """60 populations: coverage of at least .84; they had .88 of counts and .91 of means. In the 15 of constant weights, one
     noise decides on all counts. Control: errors that have the drift by which estimates are shrunk, and no other.
