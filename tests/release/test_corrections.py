@@ -140,7 +140,7 @@ def test_what_publish_makes_anew_can_be_corrected_too(chain: Path) -> None:
     assert before in exported
     assert release(chain, "fourth") in exported
     (chain / "ledger.sqlite").rename(chain / "away.sqlite")
-    with pytest.raises(LedgerError, match="there is none; the release stands"):
+    with pytest.raises(LedgerError, match="there is none; the release is complete"):
         dpdist.publish(chain / "fourth")
     (chain / "away.sqlite").rename(chain / "ledger.sqlite")
     assert release(chain, "fourth") in does("ledger", "export", "--ledger", chain / "ledger.sqlite").output

@@ -120,7 +120,7 @@ def test_the_statement_the_noise_and_the_ledger_are_of_the_household(tmp_path: P
         in domain
     )
     assert "which records belong to the same household" in said["not_protected"]
-    assert any("1/5 of it" in line for line in said["assumptions"])
+    assert any("gets 1/5 of this ε" in line for line in said["assumptions"])
     assert said["headline"].startswith("cost and weight of all records of one household;")
     assert problems(tmp_path / "ws" / "public") == []
     proof = json.loads((tmp_path / "ws" / "public" / "released" / "proof.json").read_text())
