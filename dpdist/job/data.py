@@ -488,8 +488,8 @@ class Survey(Frozen):
     weights_constant_in: tuple[ColumnName, ...] = Field(
         default=(),
         exclude_if=lambda columns: not columns,
-        description="columns such that all records with the same levels are publicly known to have the same weight; "
-        "synthetic records of `tables` then have, too",
+        description="columns such that all records with the same levels are publicly known to have the same weight, "
+        "also in synthetic records of `tables`",
     )
     design_weights: DesignWeights | None = Field(
         default=None,

@@ -433,8 +433,9 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
         else:
             text += "are left out, because the file has no record with the same columns"
     if isinstance(opened, ReferenceRelease) and isinstance(guarantee := plan.promise.total, Strict | Concentrated):
-        periods, loss = len(opened.carried.links) + 1, chain_losses(opened, guarantee)["epsilon"]
-        text += f"; a person in the files of all {periods} periods of the chain loses ε = {float(loss):.4g} in total"
+        periods, losses = len(opened.carried.links) + 1, chain_losses(opened, guarantee)
+        loss = claims.loss_text(losses["epsilon"], losses.get("delta"))
+        text += f"; a person in the files of all {periods} periods of the chain loses at most {loss} in total"
     return text
 
 

@@ -35,6 +35,7 @@ ASYMPTOTIC = (
 )
 SAME_X = "If protected values are replaced by other values instead, the bound holds with ε = {epsilon}."
 REMOVED_AND_ADDED = "Exchanging {whom} for any other counts as one removal and one addition, and costs ε = {epsilon}."
+CHAIN = "This release continues that of {last}. A person in the files of {periods} loses at most {loss} in total."
 MOVES = "The guarantee does not cover a change in a record's table columns, which the published counts would show."
 
 
@@ -89,6 +90,21 @@ def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
     if promise["guarantee"] == "strict for exact draws":
         claims.append(EXACT_DRAWS)
     return " ".join([*claims, *_exchanged(promise, job), *_moves(job)])
+
+
+def loss_text(epsilon: Fraction, delta: Fraction | None) -> str:
+    """A loss as text, exact; under zCDP with the δ at which ε holds."""
+    return f"ε = {budget_text(epsilon)}" + (f" at δ = {budget_text(delta)}" if delta else "")
+
+
+def of_chain(promise: Mapping[str, Any], job: Job) -> list[str]:
+    """A sentence on the losses over a chain of releases, if this one continues another."""
+    reference = promise.get("reference") or {}
+    if not (chain := reference.get("chain")):
+        return []
+    periods = [link["period"] for link in chain]
+    loss = loss_text(Fraction(reference["chain_epsilon"]), Fraction(reference.get("chain_delta") or 0))
+    return [CHAIN.format(last=periods[-1], periods=listed([*periods, job.period]), loss=loss)]
 
 
 def _change(promise: Mapping[str, Any], job: Job) -> str:

@@ -16,7 +16,7 @@ from dpdist.job.families import facts_of
 from dpdist.job.mechanism import family_facts
 from dpdist.mechanisms.parts import words_of
 from dpdist.privacy.adjacency import TRUST_MODEL, domain, headline, listed, neighbours, not_protected, protected, unit
-from dpdist.privacy.claims import in_words
+from dpdist.privacy.claims import in_words, of_chain
 from dpdist.privacy.noisy_counts import accepted, layers_of, noise_name
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.predicted_errors import Ratios, cautions, entry
@@ -192,9 +192,6 @@ def approval(job: Job) -> str:
     return APPROVAL.format(who=LISTED.format(names=names) if names else ANYBODY)
 
 
-CHAIN = "This release continues that of {last}. A person in the files of {periods} loses at most ε = {epsilon} in total."
-
-
 def _claimed(released: ReleasedObject) -> dict[str, Any]:
     """The guarantee, the neighbours, and the protected part of a record, in words.
 
@@ -202,14 +199,11 @@ def _claimed(released: ReleasedObject) -> dict[str, Any]:
     """
     job, promise = released.job, released.promise
     words, open_parts = in_words(promise, job, int(released.crosstab.count.sum())), not_protected(job, _on_a_file(released))
-    if chain := (before := promise.get("reference") or {}).get("chain"):
-        periods, loss = [link["period"] for link in chain], float(Fraction(before["chain_epsilon"]))
-        words = f"{words} {CHAIN.format(last=periods[-1], periods=listed([*periods, job.period]), epsilon=f'{loss:.4g}')}"
     if promise["guarantee"] == "none":
         return {"guarantee_in_words": words, "protected": [], "not_protected": [*job.components, *open_parts]}
     return {
         "headline": headline(job),
-        "guarantee_in_words": words,
+        "guarantee_in_words": " ".join([words, *of_chain(promise, job)]),
         "adjacency_in_words": neighbours(job),
         **({"exchange": job.budget.exchange} if job.budget.adjacency == "substitution" else {}),
         "protected": protected(job),

@@ -218,7 +218,7 @@ def test_drift_of_one_column_is_learned_from_its_levels(monkeypatch: pytest.Monk
         return replace(law, families=np.minimum(law.families, OF_CELLS))
 
     monkeypatch.setattr(ResidualPrior, "of", of_one_size)
-    monkeypatch.setattr(clipped_residuals, "SHARED", 0.0)
+    monkeypatch.setattr(clipped_residuals, "COMMON_DRIFT", 0.0)
     coverage, error, before = after_drift_of_a_column(4)
     assert coverage < 0.4
     assert error > 0.8 * before

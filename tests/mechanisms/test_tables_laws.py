@@ -309,7 +309,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(limits, "common_drifts", none)
     monkeypatch.setattr(system, "choose", choose)
-    monkeypatch.setattr(clipped_residuals, "SHARED", 0.0)
+    monkeypatch.setattr(clipped_residuals, "COMMON_DRIFT", 0.0)
 
 
 def test_the_first_sums_show_a_drift_of_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from dpdist.core.files import sha256
 from dpdist.core.public_files import MANIFEST, canonical, release_id
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.privacy.claims import ADVISORIES, advisories, numbers_of
+from dpdist.privacy.claims import ADVISORIES, advisories, loss_text, numbers_of
 
 JOB = """
 dataset: advised
@@ -158,3 +159,10 @@ def test_a_changed_file_and_an_advisory_are_both_named(public: Path) -> None:
 def test_versions_are_compared_by_their_numbers() -> None:
     assert numbers_of("0.9.0") < numbers_of("0.10.0") < numbers_of("1")
     assert numbers_of("") < numbers_of("0.0.1")
+
+
+def test_a_loss_is_stated_exactly_and_with_its_delta() -> None:
+    """A rounded ε may be below the loss, and ε under zCDP holds at its δ alone. Control: 1/3 in four digits is."""
+    third = Fraction(1, 3)
+    assert Fraction(loss_text(third, None).removeprefix("ε = ")) == third > Fraction(f"{float(third):.4g}")
+    assert loss_text(Fraction(5, 2), Fraction(1, 10**6)) == "ε = 2.5 at δ = 0.000001"

@@ -128,6 +128,10 @@ def test_losses_under_zcdp_add_up_in_rho(tmp_path: Path) -> None:
         assert Fraction(reference["chain_delta"]) == delta
         assert Fraction(reference["chain_epsilon"]) == epsilon_of(rho, delta)
         assert Fraction(reference["chain_epsilon"]) != 2 + epsilon_of(Fraction(1, 2), delta)
+        assert (
+            f"loses at most ε = {reference['chain_epsilon']} at δ = 0.000001 in total"
+            in told(workspace)["guarantee_in_words"]
+        )
         assert problems(workspace / "public") == []
     assert [one.get("rho") for one in told(third)["reference"]["chain"]] == [None, "0.5"]
 

@@ -20,6 +20,7 @@ from spoiling import Spoil, cells, edited, said
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
+from dpdist.job import budget_text
 from dpdist.opening.verifying import problems
 from dpdist.planning.plan import reference as reference_line
 from dpdist.quality.predicted.prediction import predicted
@@ -153,9 +154,8 @@ def test_a_plan_says_what_a_person_in_all_files_loses(chain: Path, tmp_path: Pat
     plan = dpdist.plan(job(tmp_path / "job", 4, {"release": str(chain / "ws3" / "public")}))
     assert plan.reference is not None
     told = reference_line(plan, plan.reference)
-    assert told.endswith(
-        f"in the files of all 4 periods of the chain loses ε = {10_001.5 + float(plan.job.budget.epsilon):.4g} in total"
-    )
+    loss = budget_text(Fraction("10001.5") + plan.job.budget.epsilon)
+    assert told.endswith(f"in the files of all 4 periods of the chain loses at most ε = {loss} in total")
     first = dpdist.plan(job(tmp_path / "first", 1, {"path": str(chain / "public.parquet"), "period": "2020"}))
     assert first.reference is not None
     assert "chain" not in reference_line(first, first.reference)

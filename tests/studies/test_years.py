@@ -92,13 +92,13 @@ def measured(survey: Years, data: Path, epsilon: float, same_year: bool = False)
         for by in tables_of(public):
             cell, (_, place) = cells_of(of_file.model.codes, [reference.codes, others.codes], by)
             cells, inside, figures = int(cell.max()) + 1, np.flatnonzero(place >= 0), of_file.figures(cell)
-            own = direct(current, cell[of_file.base], cells)
-            truth = direct(taken(others, inside), place[inside], cells, own.records)
-            large = (own.records >= FEWEST) & (truth.records >= FEWEST)
+            sampled = direct(current, cell[of_file.base], cells)
+            truth = direct(taken(others, inside), place[inside], cells, sampled.records)
+            large = (sampled.records >= FEWEST) & (truth.records >= FEWEST)
             distance = np.abs(figures.values - truth.values) / np.hypot(figures.errors, truth.errors)
             covered.append((distance <= 1.645)[large])
-            unit = np.maximum(np.maximum(own.errors, 2.5e-3 * np.abs(own.values)), 1e-9)
-            off.append((np.abs(figures.values - own.values) / unit)[large])
+            unit = np.maximum(np.maximum(sampled.errors, 2.5e-3 * np.abs(sampled.values)), 1e-9)
+            off.append((np.abs(figures.values - sampled.values) / unit)[large])
     return np.concatenate(covered).mean(axis=0), np.median(np.concatenate(off), axis=0)
 
 

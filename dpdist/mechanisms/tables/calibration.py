@@ -189,8 +189,8 @@ def _about_whole_numbers(
 
     Few records may have no weights that meet the means of several outcomes.
     """
-    whole = np.array([domain.integer for domain in domains])
-    if whole.all() or (factor := _tilt(weight, (outcomes - means)[:, whole])) is None:
+    integers = np.array([domain.integer for domain in domains])
+    if integers.all() or (factor := _tilt(weight, (outcomes - means)[:, integers])) is None:
         return
     moved = [
         y if domain.integer else moved_to(y, weight * factor, mean, domain.low, domain.top)

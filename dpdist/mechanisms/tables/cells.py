@@ -635,7 +635,7 @@ class ResidualCells(DonorCells):
     ) -> DrawnTogether | str:
         """Base cells of this release and of an earlier one under the same errors of their reference.
 
-        A reason unless both are of the same columns, bounds and measured tables, with the same reference records.
+        If columns, bounds, measured tables or reference records differ, the reason in words.
         """
         if not isinstance(earlier, ResidualCells):
             return "their mechanisms differ"

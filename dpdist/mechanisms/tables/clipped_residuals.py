@@ -10,8 +10,8 @@ import numpy as np
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.tables.residual_samples import OWN, POOLED, probabilities
 
-SHARED = 0.05
-"""Worth of sums for drift that cells share: direct variances by which the risk may grow for an error 2.7 times less."""
+COMMON_DRIFT = 0.05
+"""Factor of the risk's term for drift that cells have in common: the logarithm of a sum's error in direct variances."""
 MOST_HIDDEN = 0.9
 """Largest part of a count that is expected beyond limits."""
 
@@ -144,7 +144,9 @@ class ClippedResiduals(NamedTuple):
         return clipped, kept_of
 
     def risk(self, norm: Floats, scale: Floats, noise: Floats | float, direct: Floats, unknown: Floats) -> Floats:
-        """Predicted squared errors of a cell's count and means, summed, in direct variances, (cell,)."""
+        """Predicted squared errors of a cell's count and means, summed, in direct variances, (cell,), with a term by which
+        sums also show drift that cells have in common.
+        """
         ratios = self.ratios(scale)
         loss, variance = self.variances(scale, norm)
         variance, added = variance + unknown, noise * scale**2
@@ -152,8 +154,9 @@ class ClippedResiduals(NamedTuple):
             response = (1.0 - self.slope(ratios, norm)) ** 2
             loss, added = loss / response, added / response
         risk = variance * added / np.maximum(variance + added, 1e-300) + loss
-        # Sums that tell nothing new of their own cell still show, together, a drift that cells have in common.
-        return np.asarray((risk / direct + SHARED * np.log1p((added + loss) / direct)).sum(axis=-1))
+        # Without it, limits of sums that add nothing to the prediction of their own cell would be arbitrary, and noise of
+        # wide ones would hide a drift that many cells have in common.
+        return np.asarray((risk / direct + COMMON_DRIFT * np.log1p((added + loss) / direct)).sum(axis=-1))
 
 
 def clipped_change(ratio: Floats, norm: Floats) -> Floats:

@@ -2,9 +2,9 @@
 
 In a cell a record adds u = ((r − c)/L, ρ_k/H_k), scaled into the L1 unit ball: u · min(1, 1/‖u‖₁). Here r = w − m_w,
 and ρ_k = w(y_k − μ_k) − m_w(m_k − μ_k) with the cell's predicted mean μ_k. c, L and H minimise the predicted error of a
-cell's count and means in direct standard errors: noise against what is clipped. What no reference record shows lies
-beyond with the probability of one record more, by a power law of exponent 4 up to the public range. So limits reach the
-range as the budget grows, and the estimate is then the direct one.
+cell's count and means in direct standard errors, noise against what is clipped, and let sums show drift that cells
+have in common. What no reference record shows lies beyond with the probability of one record more, by a power law of
+exponent 4 up to the public range. So limits reach the range as the budget grows, and the estimate is then the direct one.
 
 Where numbers of records are secret, m_w is left out of r and ρ, and c is 0: a record that is not there adds nothing. What
 is clipped of n records is n times its mean. n is secret, but goes with the count: the part of the expected clipped sums
