@@ -89,13 +89,13 @@ class Rule(NamedTuple):
 
     score: Score
     taught: Floats
-    """Scores of the teaching releases, in rising order. A level is the share of these scores that are smaller."""
+    """Scores of the teaching releases, in rising order."""
     below: float
     from_on: float
 
     def guesses(self, released: Floats, second: Floats) -> tuple[int, int]:
         """Numbers of right guesses and of guesses; `second` (run,) is true where the second file was released."""
-        levels = np.searchsorted(self.taught, self.score(released)) / len(self.taught)
+        levels = _levels(self.taught, self.score(released))
         first, other = levels < self.below, levels >= self.from_on
         return int((first & ~second.astype(bool)).sum() + (other & second.astype(bool)).sum()), int((first | other).sum())
 
@@ -109,7 +109,7 @@ def learn_rule(first: Floats, second: Floats) -> Rule:
             training = [np.arange(len(side)) % FOLDS != fold for side in (first, second)]
             score, scale = _scaled(attacker, first[training[0]], second[training[1]])
             for level, side, teaches in zip(levels, (first, second), training, strict=True):
-                level[~teaches] = np.searchsorted(scale, score(side[~teaches])) / len(scale)
+                level[~teaches] = _levels(scale, score(side[~teaches]))
         bound, below, from_on = _cuts(*levels)
         if bound > most:
             best, most = (attacker, below, from_on), bound
@@ -119,6 +119,15 @@ def learn_rule(first: Floats, second: Floats) -> Rule:
 def _scaled(attacker: tuple[Kind, int], first: Floats, second: Floats) -> tuple[Score, Floats]:
     score = _score(attacker, first, second)
     return score, np.sort(np.concatenate([score(first), score(second)]))
+
+
+def _levels(taught: Floats, scores: Floats) -> Floats:
+    """The share of teaching scores below each score, linear between two of them.
+
+    If scores of two files are apart, level 1/2 lies in the middle of the gap. Without the interpolation it lay at its end,
+    and every score beyond the last one of its file, 1 in 16 for 15 releases, was guessed wrong.
+    """
+    return np.interp(scores, taught, (np.arange(len(taught)) + 0.5) / len(taught))
 
 
 def _cuts(first: Floats, second: Floats) -> tuple[float, float, float]:
