@@ -91,7 +91,7 @@ class Draft:
     def clips_weights(self) -> bool:
         """True if the mechanism needs public bounds of the weight, or can use bounds that are known."""
         spec = self.spec
-        pays_for_histograms = spec.own_histograms and self.reference is None
+        pays_for_histograms = spec.histogram_share is not None and self.reference is None
         needed = pays_for_histograms or (spec.adds_noise and not spec.by_cell)
         return self.weight is not None and (needed or (spec.by_cell and self.weight in self.domains))
 
@@ -205,12 +205,12 @@ class Draft:
             yield "# survey: {weight: …}  # no weight: every record counts as one"
         if self.counts_codes and self.by:
             yield f"strata: {flow(list(self.by))}  # counted separately"
-        elif self.spec.weighs and self.by:
+        elif self.spec.weighting and self.by:
             yield f"strata: {flow([self.by[0]])}  # fitted separately"
         outcome_text = flow(self.outcomes[0] if len(self.outcomes) == 1 else list(self.outcomes))
         yield f"outcome: {outcome_text}" if self.outcomes else "# TODO fill: outcome: …, the sensitive number"
         if self.spec.statistics is None:
-            predictors = list(self.by[1:]) if self.spec.weighs else []
+            predictors = list(self.by[1:]) if self.spec.weighting else []
             model = {"family": "lognormal", **({"predictors": predictors} if predictors else {}), "synthesis": "fbs"}
             yield f"model: {flow(model)}"
 
@@ -219,7 +219,7 @@ class Draft:
         survey = {"weight": self.weight, **design.settings, **self._effect(clustered=design.psu is not None)}
         comment = "the sample's design" if design.names else "without strata and PSUs: see the how-to on designs"
         yield f"survey: {flow(survey)}  # {comment}"
-        if design.strata and self.spec.public_weights:
+        if design.strata and self.spec.uses("survey.design_weights"):
             yield PUBLIC_WEIGHTS.format(flow(list(design.strata)))
         if design.replicates is not None:
             prefix, columns = design.replicates
@@ -239,7 +239,7 @@ class Draft:
 
     def _cost(self) -> Iterator[str]:
         yield f"mechanism: {{name: {self.mechanism}}}  # {PROPOSED[self.mechanism]}"
-        if self.spec.weighs:
+        if self.spec.weighting:
             yield 'budget: {epsilon: "10.8", adjacency: zero_out}  # of the whole release'
         else:
             yield 'budget: {epsilon: "1", adjacency: substitution}  # of the whole release'
@@ -247,7 +247,7 @@ class Draft:
         if self.spec.adds_noise:
             yield PREDICTED
         if self.spec.statistics is None:
-            yield f"synthetic_sets: {3 if self.spec.weighs else 5}"
+            yield f"synthetic_sets: {3 if self.spec.weighting else 5}"
         if self.reference is not None and self.spec.needs_reference:
             if "period" not in self.reference:
                 reference_text = flow({**self.reference, "period": "…"})
@@ -255,10 +255,10 @@ class Draft:
                 return
             source = "" if "provenance" in self.reference else "; provenance: … says where it comes from"
             yield f"reference: {flow(dict(self.reference))}  # an earlier file, which you declare public{source}"
-            if self.spec.donates:
+            if self.spec.sets == "copied":
                 yield f"# {DONATED.text}"
-        elif self.spec.own_histograms:
-            histogram = f'{{histogram: {{epsilon: "{budget_text(self.spec.histogram_share)}"}}}}'
+        elif (share := self.spec.histogram_share) is not None:
+            histogram = f'{{histogram: {{epsilon: "{budget_text(share)}"}}}}'
             yield f"reference: {histogram}  # a part of the budget; with an earlier public file: {{path: …}}"
         elif self.spec.needs_reference:
             yield "# TODO fill: reference: {path: …}, an earlier public file of this survey"
@@ -271,7 +271,7 @@ class Draft:
             yield "# TODO fill: tables: [{name: …, by: […], statistics: [count, {mean: …}]}]"
             return
         across: dict[str, Any] = {"by": [list(by) for by in self.tables] if self.tables else list(self.by)}
-        if self.spec.plans_tables and not self.tables and len(self.by) > 1:
+        if self.spec.uses("hierarchies") and not self.tables and len(self.by) > 1:
             across = {"every_pair_of": list(self.by)}
         table = {"name": "table", **across, "statistics": ["count", *({"mean": name} for name in self.outcomes)]}
         if self.proposed:

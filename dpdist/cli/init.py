@@ -194,7 +194,7 @@ def _noted(draft: Draft) -> Iterator[str]:
         yield f"survey design: {draft.design.in_words} ({options})"
     if draft.proposed and draft.by:
         yield f"the table is by {', '.join(draft.by)}, the first categories that are not redundant; --table names others"
-    if draft.reference is not None and draft.spec.needs_reference and draft.spec.donates:
+    if draft.reference is not None and draft.spec.needs_reference and draft.spec.sets == "copied":
         yield f"{draft.reference['path']} is the reference. {DONATED.text} --reference none leaves it out"
 
 

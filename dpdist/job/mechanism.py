@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from fractions import Fraction
 from math import ceil, floor, inf
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -145,6 +145,24 @@ def _gaps(column: Column) -> list[float]:
 
 
 NO_WEIGHTS = Weights(rule="none")
+Weighting: TypeAlias = Literal["tuned", "cut", "fixed"]
+"""Privacy weights are searched until the bound is below the target; or fixed by the rule's constants, but 0 for records
+whose bound is above the target (`cut`); or fixed. On a reference, some mechanisms aim below the target
+(`aim_on_reference`).
+"""
+Sets: TypeAlias = Literal["protected", "drawn", "copied", "none"]
+"""Each set is protected separately, so that estimates combine by T = B/m + W (METHODS §6). Or sets are drawn from the
+released parameters, and their number costs nothing. Or each record copies all its values, and further columns, from one
+reference record or point: the distribution is the reference's, and other cells supply what an empty reference cell lacks.
+Or noise is added to every figure of whole tables, margins included, and the release has no record, and no outcome's
+distribution.
+"""
+OwnKey: TypeAlias = Literal["accept", "hierarchies", "reference", "reference.release", "survey.design_weights"]
+"""`accept`: gates are proven for the noise (METHODS §7c). `hierarchies`: one plan measures all tables together on the cross
+of columns, by priority, target error and hierarchies; so sample counts are published that no table asks for, and small
+ones are stated, and refuse a run only where the job states `frame_minimum`. `reference.release`: a release states totals
+of its measured cells, from which a later one learns. `survey.design_weights`: nothing is spent on weights that are public.
+"""
 
 
 class MechanismSpec(Frozen):
@@ -171,56 +189,24 @@ class MechanismSpec(Frozen):
     """True if the mechanism counts records without their weights. A job then names no weight."""
     clamps: ClassVar[bool] = False
     """True if the mechanism draws from ∏ exp(clamp(α(f − g), ±M)), with log likelihood f and its centre g, or 0."""
-    weighs: ClassVar[bool] = False
-    """True if the mechanism has privacy weights."""
-    tunes_weights: ClassVar[bool] = False
-    """True if the mechanism searches for privacy weights that bring the bound below the target.
-
-    On a reference, some mechanisms aim at a bound below the target (`aim_on_reference`).
-    """
-    cuts_weights: ClassVar[bool] = False
-    """True if fixed privacy weights are set to 0 if a record's bound is above the target."""
-    sizes_by_sums: ClassVar[bool] = False
-    """True if secret numbers of records can be estimated from the mechanism's noisy sums."""
+    weighting: ClassVar[Weighting | None] = None
+    """How privacy weights are found; None if the mechanism has none."""
     tabulates: ClassVar[bool] = False
     """True if the mechanism releases figures of the tables' cells, and no model of the records."""
-    whole_tables: ClassVar[bool] = False
-    """True if the mechanism adds noise to every figure of whole tables, margins included, and releases only these sums:
-    no record, and no outcome's distribution.
-    """
     by_cell: ClassVar[bool] = False
     """True if the mechanism releases noisy sums of base cells, with weights clipped at limits that a reference fixes."""
-    sums_weights_of_zero: ClassVar[bool] = False
-    """True if records may have a weight of 0, where the weight's public bounds hold 0."""
-    plans_tables: ClassVar[bool] = False
-    """True if one plan measures all tables together, by priority, target error and hierarchies, on the cross of columns.
-
-    So sample counts are published that no table asks for: small ones are stated, and refuse a run only where the job
-    states `frame_minimum`.
-    """
-    sets_are_free: ClassVar[bool] = False
-    """True if synthetic sets are drawn from the released parameters, so that their number costs nothing."""
-    takes_reference: ClassVar[bool] = False
-    """True if the mechanism can learn something from a reference."""
+    sums_weights: ClassVar[bool] = False
+    """True if noisy sums are linear in the weights: they estimate secret numbers of records, and a weight may be 0."""
+    sets: ClassVar[Sets] = "protected"
+    """How synthetic sets are made."""
+    own_keys: ClassVar[frozenset[OwnKey]] = frozenset()
+    """Keys of a job that only some mechanisms use, and this one does."""
     needs_reference: ClassVar[str] = ""
     """The reason why the mechanism needs a reference, as the middle of a sentence; empty if it needs none."""
-    own_histograms: ClassVar[bool] = False
-    """True if noisy histograms of the current file may replace a reference, as they do if a job names none."""
-    states_totals: ClassVar[bool] = False
-    """True if a release states totals of its measured cells, and a later one may learn from them."""
-    histogram_share: ClassVar[Fraction] = Fraction(1, 3)
-    """Share of a release's ε for these histograms, if a job names no reference."""
-    gates: ClassVar[bool] = False
-    """True if gates have been proven for the mechanism's noise (METHODS §7c)."""
-    donates: ClassVar[bool] = False
-    """True if a synthetic record copies all its values, and further columns, from one reference record or point.
-
-    Records meet the tables. The distribution is the reference's, and other cells supply what an empty reference cell lacks.
+    histogram_share: ClassVar[Fraction | None] = None
+    """Share of a release's ε for noisy histograms of the current file, which may replace a reference, as they do if a job
+    names none; None if they cannot.
     """
-    public_weights: ClassVar[bool] = False
-    """True if weights that the job declares by design stratum are used, and nothing is spent on them."""
-    centres: ClassVar[bool] = False
-    """True if the mechanism is centred at a fit to the reference, and allows for drift from it."""
     gives: ClassVar[frozenset[StatisticName] | None] = None
     """Statistics that tables may have under the mechanism. If unset, tables may have all, those of plug-ins too."""
     several_outcomes: ClassVar[bool] = False
@@ -275,23 +261,28 @@ class MechanismSpec(Frozen):
 
     def noises(self, job: JobView) -> int:
         """Number of times that records were protected. Sets under one noise differ only by later draws."""
-        return 1 if self.sets_are_free else job.synthetic_sets
+        return 1 if self.sets == "drawn" else job.synthetic_sets
+
+    @classmethod
+    def uses(cls, key: OwnKey) -> bool:
+        """True if a key that only some mechanisms use has an effect under this one."""
+        return key in cls.own_keys
 
     @property
-    def sets_apart(self) -> bool:
-        """True if each synthetic set was protected separately, so that estimates combine by T = B/m + W (METHODS §6)."""
-        return not (self.whole_tables or self.sets_are_free or self.donates)
+    def centres(self) -> bool:
+        """True if the likelihood is clamped about a fit to the reference, with an allowance for drift from it."""
+        return self.clamps and bool(self.needs_reference)
 
     @property
     def spends(self) -> bool:
         """True if ε has an effect: by a clamp, by noise, or by weights that the bound tunes or cuts off."""
-        tuned = self.tunes_weights and self.weights.rule != "none"
-        return self.adds_noise or self.clamps or self.cuts_weights or tuned
+        tuned = self.weighting == "tuned" and self.weights.rule != "none"
+        return self.adds_noise or self.clamps or self.weighting == "cut" or tuned
 
     @classmethod
     def bounded_by_weights(cls) -> bool:
         """True if only privacy weights, computed on the file itself, keep the bound below the target."""
-        return cls.tunes_weights or cls.cuts_weights
+        return cls.weighting in ("tuned", "cut")
 
     @property
     def gaussian(self) -> bool:
@@ -318,7 +309,7 @@ class MechanismSpec(Frozen):
 
     def published(self, job: JobView) -> dict[str, Any]:
         """The part of the specification that a statement publishes: constants that have an effect."""
-        weights = {"weights": self.weights.settings} if self.weighs else {}
+        weights = {"weights": self.weights.settings} if self.weighting else {}
         settings = self.model_dump(mode="json", exclude_none=True, exclude={"weights"})
         return {"name": self.name, **weights, **settings}
 
@@ -331,7 +322,7 @@ class MechanismSpec(Frozen):
     def against_weights(self, job: JobView) -> Iterator[Contradiction]:
         """The weight rule must suit the mechanism, without another rule's constants."""
         weights, constants = self.weights, self.weights.facts.constants
-        if not self.weighs and weights.rule != "none":
+        if self.weighting is None and weights.rule != "none":
             fault = f"'{self.name}' leaves every privacy weight at 1"
             yield Contradiction(("mechanism", "weights"), fault, "leave weights out")
         options = {"c": weights.c is not None, "radius": weights.radius != NO_WEIGHTS.radius, "g": bool(weights.g)}
@@ -364,8 +355,8 @@ class MechanismSpec(Frozen):
 class FixedWeights(MechanismSpec):
     """Weights by the rule's constants alone, as in [G]: by default LW, the linear rule with c = 1."""
 
-    weighs: ClassVar[bool] = True
-    takes_reference: ClassVar[bool] = True
+    weighting: ClassVar[Weighting | None] = "fixed"
+    own_keys: ClassVar[frozenset[OwnKey]] = frozenset({"reference"})
     own_weights: ClassVar[dict[str, Any]] = {"c": 1.0}
     """Constants of the rule if a job states none."""
     weights: RuleOrName = Field(

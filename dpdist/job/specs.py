@@ -17,7 +17,7 @@ from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.plugins import MECHANISMS, REFUSED, Members, PluginRefused
 from dpdist.job.budget import FRAME_MINIMUM
-from dpdist.job.mechanism import JobView, MechanismSpec, Noisy
+from dpdist.job.mechanism import JobView, MechanismSpec, Noisy, OwnKey
 from dpdist.job.values import Guarantee
 from dpdist.job.yaml_lines import Keys, Lines, place
 
@@ -50,7 +50,7 @@ class Former(Noisy):
     tabulates: ClassVar[bool] = True
     statistics: ClassVar[str | None] = "sums of cells"
     several_outcomes: ClassVar[bool] = True
-    gates: ClassVar[bool] = True
+    own_keys: ClassVar[frozenset[OwnKey]] = frozenset({"accept"})
 
     def guarantee(self, job: JobView) -> Guarantee:
         return "strict"

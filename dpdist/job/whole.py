@@ -248,7 +248,7 @@ class BudgetShares(JobKeys):
     @property
     def published_sets(self) -> int:
         """Number of sets of synthetic records in a release: none if whole tables are all that it holds."""
-        return 0 if self.mechanism.whole_tables else self.synthetic_sets
+        return 0 if self.mechanism.sets == "none" else self.synthetic_sets
 
     @property
     def epsilon_per_set(self) -> Fraction:
@@ -320,8 +320,9 @@ class Job(BudgetShares):
         of the budget, `job.checks` says so.
         """
         funded = self.epsilon.release > 0
-        if self.reference is None and self.mechanism.own_histograms and not self.sizes_in_sums and funded:
-            histogram = HistogramReference(epsilon=self.epsilon.release * self.mechanism.histogram_share)
+        share = self.mechanism.histogram_share
+        if self.reference is None and share is not None and not self.sizes_in_sums and funded:
+            histogram = HistogramReference(epsilon=self.epsilon.release * share)
             object.__setattr__(self, "reference", HistogramsAlone(histogram=histogram))
             self.model_fields_set.discard("reference")  # a null states nothing
         return self
@@ -478,7 +479,7 @@ class Job(BudgetShares):
         """True if gates, which are limits on measured accuracy, are possible.
 
         The mechanism must allow it, and the release must be strict with ε alone, without δ."""
-        return self.mechanism.gates and self.strict and self.budget.delta is None
+        return self.mechanism.uses("accept") and self.strict and self.budget.delta is None
 
     @property
     def has_reference(self) -> bool:
@@ -547,7 +548,7 @@ class Job(BudgetShares):
     @property
     def local(self) -> bool:
         """True if the noise scale follows from sensitivities of the file itself. Then nothing is promised."""
-        return self.mechanism.whole_tables and self.mechanism.guarantee(self) == "none"
+        return self.mechanism.sets == "none" and self.mechanism.guarantee(self) == "none"
 
     @property
     def frozen(self) -> bool:

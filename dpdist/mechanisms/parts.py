@@ -179,7 +179,7 @@ def builder_of(job: Job) -> type[StratumModel]:
     sample counts, and the model lacks the method for that.
     """
     name, builder = job.mechanism.name, MODELS[job.mechanism.name](job)
-    if job.mechanism.adds_noise and not job.mechanism.whole_tables:
+    if job.mechanism.adds_noise and job.mechanism.sets != "none":
         for method, what in NOISY.items():
             if not hasattr(builder, method):
                 raise missing(name, "post", f"{getattr(builder, '__name__', 'model')}.{method}", what)

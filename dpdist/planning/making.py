@@ -190,7 +190,7 @@ def _check_reference(job: Job, layout: Layout, reference: ReferenceFile) -> None
         if n <= p + least:
             fault, allowed = f"{n} records, too few for p = {p} {what}", f"n > p + {least} = {p + least}"
             problems.append(Problem(f"stratum {label}", fault, allowed, "pool strata, or use a larger reference"))
-        elif job.mechanism.sets_are_free and label in reference.census.constant:
+        elif job.mechanism.sets == "drawn" and label in reference.census.constant:
             fault, allowed = "outcome or weight is the same for all records", f"{' and '.join(job.components)} that vary"
             problems.append(Problem(f"stratum {label}", fault, allowed, "pool strata, or use another reference"))
     if family_facts(job).on_reference:

@@ -425,7 +425,7 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
     text = f"{opened.records:,} records"
     if isinstance(opened, ReferenceFile) and opened.left_out:
         text += f", of which {opened.left_out:,} "
-        if plan.job.mechanism.donates:
+        if plan.job.mechanism.sets == "copied":
             text += (
                 "have combinations of columns that the file lacks: they are used for the prediction, but give no "
                 "synthetic record"
@@ -456,7 +456,9 @@ def hierarchies(plan: Plan) -> dict[str, str]:
         f"{nesting.name}: " + " > ".join(f"{name} ({len(levels[name]):,})" for name in nesting.columns)
         for nesting in plan.nestings
     ]
-    unused = "" if plan.job.mechanism.plans_tables else f"; checked, but '{plan.job.mechanism.name}' does not use them"
+    unused = (
+        "" if plan.job.mechanism.uses("hierarchies") else f"; checked, but '{plan.job.mechanism.name}' does not use them"
+    )
     return {"hierarchies": "; ".join(nested) + unused} if nested else {}
 
 
@@ -489,7 +491,7 @@ def noise_of_counts(plan: Plan) -> list[TableNoise]:
         cells = table.cells(crosstab)
         records, inside = cells.membership @ crosstab.count.astype(float), cells.membership.tocoo()
         pairs = np.unique(np.column_stack([inside.row, base[inside.col]])[crosstab.count[inside.col] > 0], axis=0)
-        added = np.ones(len(cells)) if job.mechanism.whole_tables else np.bincount(pairs[:, 0], minlength=len(cells))
+        added = np.ones(len(cells)) if job.mechanism.sets == "none" else np.bincount(pairs[:, 0], minlength=len(cells))
         noise, filled = deviation * np.sqrt(added), np.flatnonzero(records > 0)
         if len(filled):
             largest = filled[np.argmax(noise[filled])]

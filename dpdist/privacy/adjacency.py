@@ -225,7 +225,7 @@ def _weight(job: Job) -> str:
     else:
         bounds = f"within [{column.bounds[0]:,.10g}, {column.bounds[1]:,.10g}]"
     from_zero = column is not None and column.bounds is not None and column.bounds[0] == 0.0
-    least = "0 or more" if from_zero and job.mechanism.sums_weights_of_zero else "above 0"
+    least = "0 or more" if from_zero and job.mechanism.sums_weights else "above 0"
     return f"{name}: not missing, finite, {least}, {bounds}"
 
 

@@ -244,12 +244,13 @@ def refuse_small_counts(job: Job, counts: SmallCounts | None) -> None:
 
 
 def _published_unasked(job: Job) -> bool:
-    return job.mechanism.plans_tables and job.frame_minimum is None
+    return job.mechanism.uses("hierarchies") and job.frame_minimum is None
 
 
 def _remedies(job: Job) -> str:
     by_histograms = job.reference is not None and job.reference.histograms is not None
-    return REMEDIES.format(("", BY_A_REFERENCE)[by_histograms] if job.mechanism.own_histograms else BY_NOISY_COUNTS)
+    needs_no_reference = job.mechanism.histogram_share is not None
+    return REMEDIES.format(("", BY_A_REFERENCE)[by_histograms] if needs_no_reference else BY_NOISY_COUNTS)
 
 
 def accepted(job: Job, crosstab: Crosstab) -> dict[str, Any]:

@@ -186,13 +186,13 @@ def search(weights: Weights, target: float) -> Search:
 
 def search_of(mechanism: Mechanism, target: float) -> Search:
     """The search that a job's mechanism makes for its privacy weights."""
-    return fixed(mechanism.weights, target) if mechanism.cuts_weights else search(mechanism.weights, target)
+    return fixed(mechanism.weights, target) if mechanism.weighting == "cut" else search(mechanism.weights, target)
 
 
 def reference_search(mechanism: Mechanism, target: float) -> Search:
     """The search for weights on a reference, in which tuned weights aim below the target."""
     aim = mechanism.aim_on_reference(target)
-    return search(mechanism.weights, aim) if mechanism.tunes_weights else fixed(mechanism.weights, aim)
+    return search(mechanism.weights, aim) if mechanism.weighting == "tuned" else fixed(mechanism.weights, aim)
 
 
 def reference_counts(mechanism: Mechanism) -> Counted:
@@ -200,7 +200,7 @@ def reference_counts(mechanism: Mechanism) -> Counted:
 
     Tuned weights must keep the bound for later files too, so records count less.
     """
-    return for_later_files if mechanism.tunes_weights else as_weighted
+    return for_later_files if mechanism.weighting == "tuned" else as_weighted
 
 
 def fixed(weights: Weights, limit: float = np.inf) -> Search:

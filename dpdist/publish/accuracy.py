@@ -81,9 +81,9 @@ def _of_parameters(released: ReleasedObject) -> list[str]:
 
 def standard_errors(released: ReleasedObject) -> list[str]:
     """The statement's entries on standard errors, by key."""
-    if released.job.mechanism.whole_tables:
+    if released.job.mechanism.sets == "none":
         return [*_of_parameters(released), *([] if released.job.local else [WITHIN_BOUNDS, *_design(released)])]
-    job, simulated, sets_are_free = released.job, has_laws(released), released.job.mechanism.sets_are_free
+    job, simulated, sets_are_free = released.job, has_laws(released), released.job.mechanism.sets == "drawn"
     texts = [
         *_of_parameters(released),
         words_of(job).errors_of_records or (SYNTHESIS_ADDED if simulated else BETWEEN_AND_WITHIN),

@@ -505,7 +505,7 @@ def _refuse_without_errors(release: Release, name: str, rows: pd.DataFrame) -> N
         mechanism = release.mechanism
         where = f"table '{name}' of {release.statement['period']}"
         fault = f"{where} has no standard errors of {missing[0]}, because '{mechanism}' does not give them"
-        able = ", ".join(other for other in those(lambda spec: not spec.whole_tables) if other != mechanism)
+        able = ", ".join(other for other in those(lambda spec: spec.sets != "none") if other != mechanism)
         raise AnalysisError(fault, f"figures with standard errors, as from {able}", "use a mechanism that gives them")
 
 

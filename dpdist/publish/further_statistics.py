@@ -276,7 +276,7 @@ def _variances(material: Material, figures: StatisticFigures) -> tuple[Floats, F
     """T and V_x of a figure, (cell,) each; `standard_errors` defines them."""
     job, sets = material.released.job, len(material.released.sets)
     effect = further_effects(material.released.design_effects, figures.cells, figures.statistic)
-    noises = 1 if job.mechanism.sets_are_free else sets
+    noises = 1 if job.mechanism.sets == "drawn" else sets
     composed = material.variance(figures, material.composed)
     if material.spreads is None:
         between = figures.of(material.sets).var(axis=0, ddof=1) if sets > 1 else np.full(len(composed), np.nan)
@@ -315,9 +315,9 @@ def _from_records(material: Material, figures: StatisticFigures, parameters: Fur
             return combined
         least = np.fmax(combined.standard_error, np.sqrt(parameters.total))
         return t_interval(combined.value, least**2, np.full(len(least), np.inf))
-    mean, free_sets = within.mean(axis=0), job.mechanism.sets_are_free
+    mean, free_sets = within.mean(axis=0), job.mechanism.sets == "drawn"
     added = parameters.total + effect * mean if free_sets else np.maximum(mean - parameters.composed, 0.0)
-    added = np.zeros_like(added) if job.mechanism.donates else added
+    added = np.zeros_like(added) if job.mechanism.sets == "copied" else added
     total = parameters.total + added / sets
     finite = np.isfinite(total)
     return t_interval(

@@ -90,7 +90,7 @@ def _measurements(released: ReleasedObject) -> Iterator[pa.Table]:
     measures once for all sets.
     """
     mechanism = released.job.mechanism
-    number, once = 0, mechanism.whole_tables or mechanism.donates or mechanism.sets_are_free
+    number, once = 0, mechanism.sets != "protected"
     sharing = len(released.sets) // mechanism.noises(released.job)
     measurements = measured_of(released.job)
     for stratum in range(len(released.crosstab.stratum_labels)):
@@ -138,7 +138,7 @@ def _sensitivity(released: ReleasedObject, figures: Figures, scale: Fraction) ->
     job = released.job
     if figures.sensitivity is not None:
         return figures.sensitivity * job.most_records
-    once = job.mechanism.sets_are_free or job.mechanism.whole_tables
+    once = job.mechanism.sets != "protected"
     epsilon = job.epsilon.tables / (1 if once else job.synthetic_sets)
     return float(scale * epsilon / Fraction(figures.unit))
 

@@ -200,7 +200,7 @@ class Release(os.PathLike[str]):
         mechanism = self._job.mechanism
         if not self._job.published_sets:
             raise AnalysisError("the release has no synthetic records", "a release with synthetic sets", QUOTE)
-        if not mechanism.sets_apart:
+        if mechanism.sets != "protected":
             fault = "the synthetic sets follow one noisy release, whose noise does not vary between them"
             allowed = "sets that are protected separately, for which T = B/m + W holds"
             raise AnalysisError(fault, allowed, f"{QUOTE}; `synthetic(k)` gives records, without standard errors")

@@ -292,7 +292,7 @@ def _underivable(released: Job, job: Job) -> str:
     """
     if job.tables == released.tables:
         return ""
-    if released.mechanism.whole_tables:
+    if released.mechanism.sets == "none":
         return f"other tables, although each figure of '{released.mechanism}' has its own noise"
     if (job.categories, job.cell_columns) != (released.categories, released.cell_columns):
         return f"columns {', '.join(job.categories) or 'none'}, in this order"
@@ -312,7 +312,7 @@ def with_totals(released: ReleasedObject) -> ReleasedObject:
 
     Before this call, `donors` hold totals of earlier periods only.
     """
-    if not released.job.mechanism.states_totals:
+    if not released.job.mechanism.uses("reference.release"):
         return released
     history = dict[str, tuple[PeriodTotals, ...]]()
     for stratum, label in enumerate(released.crosstab.stratum_labels):

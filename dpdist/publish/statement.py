@@ -110,7 +110,7 @@ def _made(released: ReleasedObject) -> dict[str, Any]:
         **({"publication": PUBLICATION} if job.held_on_a_verdict else {}),
         "domain": domain(job),
         "synthetic_sets": job.published_sets,
-        **({"combining": COMBINING} if job.mechanism.sets_apart and job.synthetic_sets > 1 else {}),
+        **({"combining": COMBINING} if job.mechanism.sets == "protected" and job.synthetic_sets > 1 else {}),
         "metered": released.promise.get("metered", False),
         "mechanism": _mechanism(job),
         **({"calibration": job.calibration.public} if job.calibration is not None else {}),
@@ -163,7 +163,7 @@ def _noisy_crosstab(job: Job) -> dict[str, Any]:
         for level in layers_of(job)
     ]
     words = NOISY_COUNTS.format(law=law, columns=", ".join(job.protected_columns) or "no column")
-    words += "" if job.mechanism.whole_tables else NOISE_IN_ERRORS
+    words += "" if job.mechanism.sets == "none" else NOISE_IN_ERRORS
     return {"protected_predictors": {"in_words": words, "epsilon": budget_text(job.epsilon.crosstab), "measured": parts}}
 
 
@@ -305,7 +305,7 @@ def _drawn(job: Job) -> str:
 
 def _post_processing(released: ReleasedObject) -> list[str]:
     job, words = released.job, words_of(released.job)
-    if job.mechanism.whole_tables:
+    if job.mechanism.sets == "none":
         return words.post_processing(released)
     steps = []
     for name, column in job.outcome_columns.items():

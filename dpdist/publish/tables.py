@@ -167,7 +167,7 @@ def _records_of(released: ReleasedObject, cells: Cells, grounds: Grounds, parame
     """
     assert grounds.expected is not None
     sets, per_set = len(released.sets), _per_set(released, cells, grounds.sums)
-    composed, free_sets = composition(released, cells, grounds.expected), released.job.mechanism.sets_are_free
+    composed, free_sets = composition(released, cells, grounds.expected), released.job.mechanism.sets == "drawn"
     combined = combined_records(released, cells, grounds.sums, outcome=grounds.outcome)
     effects = plain_effects(released.design_effects, cells, released.job.outcomes[grounds.outcome])
     totals, degrees = [], []
@@ -178,7 +178,7 @@ def _records_of(released: ReleasedObject, cells: Cells, grounds: Grounds, parame
             if free_sets
             else np.maximum(within - composed[i].variance, 0.0)
         )
-        added = np.zeros_like(added) if released.job.mechanism.donates else added
+        added = np.zeros_like(added) if released.job.mechanism.sets == "copied" else added
         total = from_parameters.standard_error**2 + added / sets
         totals.append(np.where(np.isfinite(total), total, from_records.standard_error**2))
         degrees.append(np.where(np.isfinite(total), np.inf, from_records.df))

@@ -88,7 +88,7 @@ def knobs_of(job: Job) -> tuple[Knob, ...]:
         return tuple(Knob(name, grid, True, getattr(mechanism, name) is None) for name, grid in mechanism.scanned.items())
     if weights.rule == "none":
         return ()
-    tuned_on_reference = job.frozen and mechanism.tunes_weights
+    tuned_on_reference = job.frozen and mechanism.weighting == "tuned"
     constants = rule_of(weights).constants
     start = rule_of(weights).start(target_of(job), BOUNDS_OF_1)
     knobs = []
@@ -98,8 +98,8 @@ def knobs_of(job: Job) -> tuple[Knob, ...]:
         knobs.append(Knob("weights.c", tuple(round(start * step, 6) for step in TUNED_FACTORS), required=weights.c is None))
     if "g" in constants:
         knobs.append(Knob("weights.g", (0.0, 0.05, 0.1, 0.2, 0.3)))
-    if not mechanism.cuts_weights:
-        without = (None,) if mechanism.tunes_weights else ()
+    if mechanism.weighting != "cut":
+        without = (None,) if mechanism.weighting == "tuned" else ()
         knobs.append(Knob("weights.reweight", (*without, 0.8, 0.9, 0.95, 1.0)))
     return (*knobs, Knob("weights.scale", (1.0, 0.9, 0.8, 0.7)), Knob("weights.shift", (0.0, 0.05, 0.1, 0.2)))
 

@@ -66,7 +66,7 @@ def cautions(plan: Plan, prediction: ErrorPrediction | None = None, workspace: s
 def _priorities(job: Job) -> Iterator[Caution]:
     """Priorities of tables have no effect if a mechanism measures all tables alike."""
     weighted = [table.name for table in job.tables if table.weighted]
-    if weighted and not job.mechanism.plans_tables:
+    if weighted and not job.mechanism.uses("hierarchies"):
         yield Caution.of("priority_without_effect", mechanism=job.mechanism.name, tables=first_named(weighted))
 
 
@@ -74,7 +74,7 @@ def advice(job: Job, workspace: str = "WORKSPACE") -> Iterator[Caution]:
     """Names the commands that measure, before publication, the problems that the statement warns of."""
     if family_facts(job).law:
         yield Caution.of("fit_unseen", command=f"`dpdist report {workspace} --confidential`")
-    if job.mechanism.tunes_weights and job.mechanism.weights.rule != "none" and not job.frozen:
+    if job.mechanism.weighting == "tuned" and job.mechanism.weights.rule != "none" and not job.frozen:
         yield Caution.of("exact_losses", command=f"`dpdist audit {workspace}`")
 
 
@@ -99,7 +99,7 @@ def _of_reference(job: Job) -> Iterator[Caution]:
         yield Caution.of("periods", period=job.period, earlier=reference.period, doubt=doubt)
     if (years := _years_between(reference.period, job.period)) >= OLD_REFERENCE:
         yield Caution.of("old_reference", earlier=reference.period, years=years, period=job.period)
-    if job.mechanism.donates:
+    if job.mechanism.sets == "copied":
         yield Caution.of("reference_published", file=f"public/released/{DONORS}")
 
 

@@ -174,7 +174,7 @@ def described(plan: Plan, fit: JobFit) -> dict[str, Any] | None:
         "period": spec.period,
         "provenance": spec.provenance,
     }
-    if plan.job.mechanism.donates:  # a later release may take this one for its reference, and compares its root
+    if plan.job.mechanism.sets == "copied":  # a later release may take this one for its reference, and compares its root
         facts["content"] = table_content(plan.job, reference.source)
     if plan.goodness is not None:
         facts["fit"] = plan.goodness.described()
@@ -231,7 +231,7 @@ def store_reference(space: Workspace, plan: Plan, listener: Listener) -> None:
     ):
         placed = records_of(job, reference, Path(scratch), tick)
         records, further = in_rows(reference, placed), list[Path]()
-        if job.mechanism.donates:
+        if job.mechanism.sets == "copied":
             write_table(space.absent, absent_records(job, reference, placed).table(job.outcomes))
             further.append(space.absent)
         if job.microdata.columns:

@@ -137,7 +137,7 @@ class JobFit:
         """A stratum's reference records in crosses that the current file lacks; None if the mechanism learns nothing from
         them.
         """
-        if not self.job.mechanism.donates:
+        if self.job.mechanism.sets != "copied":
             return None
         return self._absent.within(
             {name: int(self.crosstab.codes[name][self.crosstab.rows_of(stratum).start]) for name in self.crosstab.strata}
@@ -145,7 +145,7 @@ class JobFit:
 
     def history(self, stratum: int) -> tuple[PeriodTotals, ...]:
         """A stratum's totals of earlier periods, if the reference is a release that states them."""
-        if not (self.job.carries and self.job.mechanism.states_totals):
+        if not (self.job.carries and self.job.mechanism.uses("reference.release")):
             return ()
         return self._history.get(self.crosstab.stratum_labels[stratum], ())
 
@@ -572,7 +572,7 @@ def fit_error(fit: JobFit, outcome: Outcome) -> FitError:
 def _remedies(fit: JobFit) -> str:
     job, fallback_taken = fit.job, fit.job.mechanism.fallback
     ways = []
-    if job.frozen and job.mechanism.tunes_weights:
+    if job.frozen and job.mechanism.weighting == "tuned":
         calibrated = "" if job.calibration is None else "leave calibration out and state its constants with a "
         ways.append(f"{calibrated}lower mechanism.aim")
     if fit.crosstab.strata:

@@ -105,11 +105,11 @@ def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
             details = ", ".join(filter(None, [variant, family]))
             label = f"{name} ({details})" if details else name
             terms = base | {"mechanism": mechanism, "model": None if family is None else _model(job, family)}
-            yield label, terms | {"reference": ground if spec.takes_reference else None}
-            if spec.takes_reference and not spec.needs_reference:
+            yield label, terms | {"reference": ground if spec.uses("reference") else None}
+            if spec.uses("reference") and not spec.needs_reference:
                 yield f"{label}, no reference", terms | {"reference": None}
-            if spec.own_histograms:
-                share = budget_text(spec.histogram_share * job.budget.epsilon)
+            if (part := spec.histogram_share) is not None:
+                share = budget_text(part * job.budget.epsilon)
                 yield f"{label}, histograms", terms | {"reference": {"histogram": {"epsilon": share}}}
 
 

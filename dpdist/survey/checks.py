@@ -518,7 +518,7 @@ def _weight(job: Job, b: Batch) -> tuple[Floats, Floats]:
     b.wrong(values < 0, name, "negative weights", allowed, "correct the file")
     declared = job.columns.get(name)
     lowest = declared.bounds[0] if declared is not None and declared.bounds is not None else 1.0
-    if not job.mechanism.sums_weights_of_zero:
+    if not job.mechanism.sums_weights:
         b.wrong(values == 0, name, "zero weights", allowed, LEFT_OUT)
     elif lowest > 0.0:
         remedy = f"let the public bounds of '{name}' begin at 0, or {LEFT_OUT}"

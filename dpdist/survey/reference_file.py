@@ -132,7 +132,7 @@ def _opened(job: Job, source: Source, crosstab: Crosstab, tick: Tick) -> Referen
     if (records := int(census.crosstab.count.sum())) < FEWEST_RECORDS:
         doubts.append(Caution.of("few_reference_records", records=f"{records:,}", least=f"{FEWEST_RECORDS:,}"))
     row, missing = _matched(job, crosstab, census.crosstab)
-    if missing and not job.mechanism.donates:
+    if missing and job.mechanism.sets != "copied":
         names = " and ".join(job.reference_columns) or "file"
         allowed = f"a record for every combination of {names} that the current file has"
         fewer = "leave a predictor out" if job.likelihood_predictors else "leave a column out of the tables"

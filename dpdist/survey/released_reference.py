@@ -457,7 +457,7 @@ def open_release(job: Job, source: Source, crosstab: Crosstab) -> ReferenceRelea
     carried = read_earlier(Path(job.reference.release_folder), job.reference.signer)
     if problems := list(_problems(job, source, carried)):
         raise DataError(str(carried.folder), problems)
-    if job.mechanism.states_totals:
+    if job.mechanism.uses("reference.release"):
         carried = replace(carried, history=_by_columns(carried, job.cell_columns))
         sample = carried.sample if carried.sample is not None else _sample_of_points(job, carried)
         return _of_records(job, crosstab, carried, sample)
@@ -581,7 +581,7 @@ def _stated(theirs: object, ours: object) -> str:
 def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Problem]:
     where, other = "reference.release", earlier.job
     columns = dict.fromkeys([*job.strata, *job.cell_columns, *job.outcomes])
-    if other.mechanism.states_totals and not job.mechanism.states_totals:
+    if other.mechanism.uses("reference.release") and not job.mechanism.uses("reference.release"):
         fault = f"it is a release of '{other.mechanism.name}', which '{job.mechanism.name}' cannot use"
         yield Problem(where, fault, "a release of the same mechanism", "name another release, or a public file")
     if job.strata and earlier.points is not None:

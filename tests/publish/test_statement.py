@@ -95,7 +95,7 @@ SAID: dict[str, dict[str, str]] = {
 }
 ADJACENCIES = ("zero_out", "substitution", "substitution, exchange: anywhere", "add_remove")
 SECRET = ADJACENCIES[2:]
-BY_SUMS = [name for name in MECHANISMS if SPECS[name].sizes_by_sums]
+BY_SUMS = [name for name in MECHANISMS if SPECS[name].sums_weights]
 """Mechanisms whose noisy sums give secret sizes."""
 
 

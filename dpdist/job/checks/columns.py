@@ -245,7 +245,7 @@ def constant_weights(job: Job) -> Iterator[Contradiction]:
     out = "or leave weights_constant_in out: weights then vary in synthetic records"
     if job.survey.weight is None:
         yield Contradiction(path, "the job has no weight", "name survey.weight, or leave weights_constant_in out")
-    elif not job.mechanism.donates:
+    elif job.mechanism.sets != "copied":
         fault = f"'{job.mechanism.name}' does not give records the weight of their cell"
         yield Contradiction(path, fault, f"use mechanism: {{name: tables}}, {out}")
     elif {*columns} != {*job.cell_columns} | {*job.strata}:
@@ -269,7 +269,7 @@ def units(job: Job) -> Iterator[Contradiction]:
     if not job.strict:
         what = "promises nothing" if job.local else "bounds the loss of one record on this file, but not the loss of a unit"
         fault = f"'{job.mechanism.name}' as stated {what}"
-        strict = those(lambda spec: (spec.adds_noise and not spec.whole_tables) or (spec.clamps and not spec.weighs))
+        strict = those(lambda spec: (spec.adds_noise and spec.sets != "none") or (spec.clamps and not spec.weighting))
         names = ", ".join(strict)
         yield Contradiction(("privacy_unit",), fault, f"leave it out, or use a strict mechanism: {names}")
 
@@ -289,12 +289,12 @@ def predictors(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(("predictors",), fault, remedy)
     if job.noisy_crosstab:
         yield from _noisy_crosstab(job)
-    elif not job.mechanism.sizes_by_sums:
+    elif not job.mechanism.sums_weights:
         fault = (
             f"the sums of '{job.mechanism.name}' do not give numbers of records, and no part of ε is stated for counting "
             "them"
         )
-        remedy = f"state a part of budget.epsilon, or use {' or '.join(those(lambda spec: spec.sizes_by_sums))}"
+        remedy = f"state a part of budget.epsilon, or use {' or '.join(those(lambda spec: spec.sums_weights))}"
         yield Contradiction((*PROTECTED, "epsilon"), fault, remedy)
     else:
         yield from _columns_exist(job)
@@ -309,7 +309,7 @@ def predictors(job: Job) -> Iterator[Contradiction]:
 
 def _noisy_crosstab(job: Job) -> Iterator[Contradiction]:
     if reason := job.mechanism.against_noisy_crosstab(job):
-        by_sums = job.mechanism.sizes_by_sums
+        by_sums = job.mechanism.sums_weights
         where: Where = (*PROTECTED, "epsilon") if by_sums else ("predictors",)
         out = "leave epsilon out, and all columns are protected within the whole budget" if by_sums else "leave it out"
         remedy = f"{out}, or use perturbed_histogram"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from fractions import Fraction
 from math import ceil, isfinite
 
 import numpy as np
@@ -244,7 +245,7 @@ def reference(job: Job) -> Iterator[Contradiction]:
     mechanism, name, form = job.mechanism, job.mechanism.name, job.reference
     if mechanism.needs_reference and form is None:
         fault, remedy = f"'{name}' {mechanism.needs_reference}, and the job names none", "add reference: {path: …}"
-        if job.sizes_in_sums and mechanism.own_histograms:
+        if job.sizes_in_sums and mechanism.histogram_share is not None:
             fault += "; noisy histograms can replace a reference only if numbers of records are public"
             remedy += ", or use adjacency: substitution or zero_out without exchange: anywhere"
         yield Contradiction(("reference",), fault, remedy)
@@ -258,8 +259,8 @@ def reference(job: Job) -> Iterator[Contradiction]:
             "laplace_finest and reference_only need a reference",
             "add reference: {path: …}, or leave them out",
         )
-    if form is not None and not mechanism.takes_reference and (mechanism.clamps or not scored):
-        names = those(lambda spec: spec.takes_reference)
+    if form is not None and not mechanism.uses("reference") and (mechanism.clamps or not scored):
+        names = those(lambda spec: spec.uses("reference"))
         yield Contradiction(
             ("reference",), f"'{name}' does not use a reference", f"leave it out, or use {' or '.join(names)}"
         )
@@ -290,11 +291,12 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
     form, name = job.reference, job.mechanism.name
     if form is None or form.holds_records:
         return
-    if not (job.mechanism.own_histograms or (job.mechanism.states_totals and form.release_folder is not None)):
+    share, chained = job.mechanism.histogram_share, job.mechanism.uses("reference.release") and job.carries
+    if share is None and not chained:
         yield Contradiction(
             ("reference",), f"'{name}' is fixed on the records of a reference", "name a public file under reference.path"
         )
-    elif job.mechanism.states_totals and form.release_folder is not None and form.histograms is not None:
+    elif chained and form.histograms is not None:
         fault = f"'{name}' measures drift with its own tables, and needs no histograms"
         yield Contradiction(("reference", "histogram"), fault, "leave it out")
         return
@@ -304,7 +306,7 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
         return
     if form.histograms.epsilon >= job.budget.epsilon:
         fault = "the histograms would spend the whole budget that budget.epsilon states"
-        remedy = f"give them a part of the budget, usually {job.mechanism.histogram_share}"
+        remedy = f"give them a part of the budget, usually {share or Fraction(1, 3)}"
         yield Contradiction(("reference", "histogram", "epsilon"), fault, remedy)
     elif 0 < job.epsilon.tables / job.most_records < LEAST_BUDGET:
         fault = f"the histograms leave less than 1e-6 for the table, and {TOO_LITTLE}"

@@ -66,9 +66,9 @@ def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradictio
     spec = job.mechanism
     if not spec.has_statistic(statistic.name):
         fault = f"'{job.mechanism.name}' does not give a {statistic.name}"
-    elif statistic.of is None and statistic.of_shape and spec.whole_tables:
+    elif statistic.of is None and statistic.of_shape and spec.sets == "none":
         fault = f"'{job.mechanism.name}' releases only sums, and no distribution from which a {statistic.name} could follow"
-    elif statistic.of is None and statistic.of_shape and spec.donates and not _on_records(job):
+    elif statistic.of is None and statistic.of_shape and spec.sets == "copied" and not _on_records(job):
         fault = f"'{job.mechanism.name}' takes the distribution for a {statistic.name} from the records of a reference"
         yield Contradiction(path, fault, "name a public file under reference.path, or leave the statistic out")
         return
@@ -78,7 +78,7 @@ def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradictio
     able = those(
         lambda other: (
             other.has_statistic(statistic.name)
-            and not (statistic.of_shape and other.whole_tables)
+            and not (statistic.of_shape and other.sets == "none")
             and (several_outcomes(other) or not several)
         )
     )
@@ -154,9 +154,9 @@ def copied(job: Job) -> Iterator[Contradiction]:
         return
     existing = (*job.modelled_columns, *job.components)
     reference = job.reference
-    if not job.mechanism.donates:
+    if job.mechanism.sets != "copied":
         fault = f"'{job.mechanism.name}' does not copy further columns of a reference into synthetic records"
-        able = those(lambda spec: spec.donates)
+        able = those(lambda spec: spec.sets == "copied")
         yield Contradiction(path, fault, f"use mechanism: {{name: {' or '.join(able)}}}, or leave microdata out")
     elif reference is not None and not reference.holds_records:
         what = "an earlier release has" if reference.release_folder is not None else "histograms have"
@@ -185,7 +185,7 @@ def promises(job: Job) -> Iterator[Contradiction]:
     if anywhere and job.budget.adjacency != "substitution":
         fault = f"no record is exchanged under {job.budget.adjacency}"
         yield Contradiction(("budget", "exchange"), fault, "leave it out, or use adjacency: substitution")
-    elif job.sizes_in_sums and job.mechanism.sizes_by_sums:
+    elif job.sizes_in_sums and job.mechanism.sums_weights:
         yield from _secret_sizes(job)
     elif anywhere and not job.noisy_crosstab:
         fault = (
@@ -274,9 +274,10 @@ def design_weights(job: Job) -> Iterator[Contradiction]:
     without = [name for name in public.by if name not in job.columns or job.columns[name].levels is None]
     if weight is None:
         yield Contradiction(path, "the job has no weight", "name survey.weight, or leave design_weights out")
-    elif not job.mechanism.public_weights:
+    elif not job.mechanism.uses("survey.design_weights"):
         fault = f"'{job.mechanism.name}' does not use public weights"
-        yield Contradiction(path, fault, f"use {listed(those(lambda spec: spec.public_weights))}, or leave it out")
+        able = those(lambda spec: spec.uses("survey.design_weights"))
+        yield Contradiction(path, fault, f"use {listed(able)}, or leave it out")
     elif job.survey.weights_constant_in:
         fault = "design_weights already state where weights are the same"
         yield Contradiction(("survey", "weights_constant_in"), fault, "leave it out")
@@ -342,7 +343,7 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
     if accept is None:
         return
     if not job.gated:
-        names = those(lambda spec: spec.gates)
+        names = those(lambda spec: spec.uses("accept"))
         fault, remedy = f"gates cannot be combined with '{job.mechanism.name}'", f"use {' or '.join(names)}"
         if job.mechanism.name in names and job.budget.delta is not None:
             fault, remedy = "gates are measured under pure ε, and the budget has a delta", "use noise: laplace"
@@ -457,7 +458,7 @@ def _sample_size(job: Job) -> Iterator[Contradiction]:
 
 def _estimator(job: Job) -> Iterator[Contradiction]:
     estimator, path = job.presentation.estimator, ("presentation", "estimator")
-    if estimator == "records" and job.mechanism.whole_tables:
+    if estimator == "records" and job.mechanism.sets == "none":
         fault = f"'{job.mechanism.name}' does not make synthetic records"
         yield Contradiction(path, fault, "leave it out", "parameters")
     if estimator == "parameters" and job.family == "user":

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from dpdist.job import Contradiction, JobView, Noisy
+from dpdist.job.mechanism import Sets
 from dpdist.job.values import Consistency, Guarantee, Sensitivity, StatisticName
 
 
@@ -26,7 +27,7 @@ class WholeTables(Noisy):
     consistency: Consistency = Field(default="none", description="make margins the sums of their cells, at no cost")
     statistics: ClassVar[str | None] = "noisy_tables"
     tabulates: ClassVar[bool] = True
-    whole_tables: ClassVar[bool] = True
+    sets: ClassVar[Sets] = "none"
     gives: ClassVar[frozenset[StatisticName] | None] = frozenset({"count", "mean", "total"})
 
     def against_noisy_crosstab(self, job: JobView) -> str:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from dpdist.job import LEAST_BUDGET, TOO_LITTLE, Budget, Column, Frozen, Guarantee
-from dpdist.job.mechanism import Contradiction, JobView, Noisy, declared, listed
+from dpdist.job.mechanism import Contradiction, JobView, Noisy, OwnKey, declared, listed
 
 MOST_LEVELS = 10_000
 """Largest number of levels of a column."""
@@ -47,7 +47,7 @@ class CodedMarginals(Noisy):
 
     statistics: ClassVar[str | None] = "marginals"
     several_outcomes: ClassVar[bool] = True
-    takes_reference: ClassVar[bool] = True
+    own_keys: ClassVar[frozenset[OwnKey]] = frozenset({"reference"})
     name: Literal["marginals"] = Field(
         description="noisy weighted counts of tables of coded columns, and records of all columns that agree with them"
     )

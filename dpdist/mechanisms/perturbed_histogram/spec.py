@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dpdist.job import Guarantee, JobView, Noisy
+from dpdist.job.mechanism import OwnKey
 
 
 class PerturbedHistogram(Noisy):
@@ -18,7 +19,7 @@ class PerturbedHistogram(Noisy):
     )
     statistics: ClassVar[str | None] = "histogram"
     counts_records: ClassVar[bool] = True
-    gates: ClassVar[bool] = True
+    own_keys: ClassVar[frozenset[OwnKey]] = frozenset({"accept"})
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {"bins": (2, 3, 5, 8, 13, 21, 34, 55, 89)}
 
     def guarantee(self, job: JobView) -> Guarantee:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from dpdist.job import RuleOrName, Weights
-from dpdist.job.mechanism import ClampedSpec, Contradiction, FixedWeights, JobView, MechanismSpec
+from dpdist.job.mechanism import ClampedSpec, Contradiction, FixedWeights, JobView, MechanismSpec, OwnKey, Weighting
 from dpdist.job.values import LARGEST_DRIFT, Guarantee
 
 
@@ -25,9 +25,8 @@ class Weighted(MechanismSpec):
         le=1,
         description="share of the target Δ* for weights that are tuned on a reference; the rest is reserved for drift",
     )
-    weighs: ClassVar[bool] = True
-    tunes_weights: ClassVar[bool] = True
-    takes_reference: ClassVar[bool] = True
+    weighting: ClassVar[Weighting | None] = "tuned"
+    own_keys: ClassVar[frozenset[OwnKey]] = frozenset({"reference"})
 
     def guarantee(self, job: JobView) -> Guarantee:
         return "none" if self.weights.rule == "none" else "asymptotic"
@@ -63,7 +62,7 @@ class WeightedE(FixedWeights):
     name: Literal["weighted_e"] = Field(
         description="a posterior with fixed privacy weights; weights of records above the bound are 0"
     )
-    cuts_weights: ClassVar[bool] = True
+    weighting: ClassVar[Weighting | None] = "cut"
 
     def guarantee(self, job: JobView) -> Guarantee:
         return "asymptotic"
@@ -114,9 +113,8 @@ class Centred(ClampedSpec):
         le=LARGEST_DRIFT,
         description="planned distance from the reference, in standard deviations of a record",
     )
-    takes_reference: ClassVar[bool] = True
+    own_keys: ClassVar[frozenset[OwnKey]] = frozenset({"reference"})
     needs_reference: ClassVar[str] = "centres likelihoods at a fit of the reference"
-    centres: ClassVar[bool] = True
 
     def guarantee(self, job: JobView) -> Guarantee:
         return "strict"

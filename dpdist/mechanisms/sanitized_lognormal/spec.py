@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dpdist.job import Contradiction, Guarantee, JobView, NoiseName, Noisy, Prior, Sampler, declared
+from dpdist.job.mechanism import OwnKey, Sets
 
 
 class SanitizedStatistics(Noisy):
@@ -20,8 +21,8 @@ class SanitizedStatistics(Noisy):
     )
     by_cell: ClassVar[bool] = True
     tabulates: ClassVar[bool] = True
-    sets_are_free: ClassVar[bool] = True
-    takes_reference: ClassVar[bool] = True
+    sets: ClassVar[Sets] = "drawn"
+    own_keys: ClassVar[frozenset[OwnKey]] = frozenset({"reference"})
     needs_reference: ClassVar[str] = "has clipping limits that are fixed on the records"
 
     def guarantee(self, job: JobView) -> Guarantee:

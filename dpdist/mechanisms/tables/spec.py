@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
-from dpdist.job.mechanism import Contradiction, JobView, Noisy, against_secret_counts
+from dpdist.job.mechanism import Contradiction, JobView, Noisy, OwnKey, Sets, against_secret_counts
 from dpdist.job.values import Guarantee, NoiseName
 
 MEAN_SQUARE: Literal["mean_square"] = "mean_square"
@@ -41,19 +41,13 @@ class Tables(Noisy):
     )
     statistics: ClassVar[str | None] = "residuals"
     by_cell: ClassVar[bool] = True
-    sizes_by_sums: ClassVar[bool] = True
-    sums_weights_of_zero: ClassVar[bool] = True
-    plans_tables: ClassVar[bool] = True
+    sums_weights: ClassVar[bool] = True
     tabulates: ClassVar[bool] = True
-    takes_reference: ClassVar[bool] = True
     needs_reference: ClassVar[str] = "predicts weights and outcomes from a reference's records"
-    own_histograms: ClassVar[bool] = True
-    histogram_share: ClassVar[Fraction] = Fraction(1, 6)
-    gates: ClassVar[bool] = True
-    donates: ClassVar[bool] = True
+    histogram_share: ClassVar[Fraction | None] = Fraction(1, 6)
+    sets: ClassVar[Sets] = "copied"
     several_outcomes: ClassVar[bool] = True
-    public_weights: ClassVar[bool] = True
-    states_totals: ClassVar[bool] = True
+    own_keys: ClassVar[frozenset[OwnKey]] = frozenset(get_args(OwnKey))
 
     def guarantee(self, job: JobView) -> Guarantee:
         return "strict"

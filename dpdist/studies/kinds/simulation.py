@@ -145,13 +145,13 @@ class Arm(MechanismSpec):
     def _what_can_be_let_pass_or_matched(self) -> Self:
         if self.needs_reference and not self.reference:
             raise ValueError(f"{self.name} is fixed on a reference: add reference: true")
-        if self.reference and (not self.takes_reference or not self.enforced or self.match is not None):
-            allowed = ", ".join(those(lambda spec: spec.takes_reference))
+        if self.reference and (not self.uses("reference") or not self.enforced or self.match is not None):
+            allowed = ", ".join(those(lambda spec: spec.uses("reference")))
             raise ValueError(f"reference: true is for {allowed}, enforced and not matched: leave it out")
         if not self.enforced and not self.bounded_by_weights():
             allowed = " and ".join(those(lambda spec: spec.bounded_by_weights()))
             raise ValueError(f"enforced: false is for {allowed}: {self.name} has no bound that could be exceeded")
-        if self.match is not None and (not self.tunes_weights or not self.enforced):
+        if self.match is not None and (self.weighting != "tuned" or not self.enforced):
             raise ValueError("match is for weighted mechanisms whose bound is enforced")
         return self
 
@@ -205,7 +205,7 @@ class Simulation(Study):
         """True if results depend on ε; otherwise one run serves all ε."""
         if arm.match is not None:
             return self.needs_epsilon(self.arm(arm.match))
-        return arm.spends and (arm.enforced or not arm.tunes_weights)
+        return arm.spends and (arm.enforced or arm.weighting != "tuned")
 
     def grid_of(self, arm: Arm) -> tuple[str, ...]:
         return self.grid if arm.epsilons is None else tuple(budget_text(epsilon) for epsilon in arm.epsilons)
@@ -457,7 +457,7 @@ def rounds_of(
 def mechanism_of(arm: Arm) -> Mechanism:
     if arm.enforced:
         return MECHANISMS[arm.name]
-    return WeightedEMechanism(enforced=False) if arm.cuts_weights else WeightedMechanism(enforced=False)
+    return WeightedEMechanism(enforced=False) if arm.weighting == "cut" else WeightedMechanism(enforced=False)
 
 
 def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
