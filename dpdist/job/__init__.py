@@ -4,6 +4,7 @@ Public domains and bounds of columns are stated in the job. They are never infer
 """
 
 from dpdist.job.budget import LedgerSettings, Limits, ReleaseBudget, Window, epsilon_of, rho_of
+from dpdist.job.calibration import Calibration
 from dpdist.job.data import Column, DesignEffect, ReplicateWeights, Simulate, TextFile
 from dpdist.job.families import (
     FAMILIES,
@@ -17,9 +18,10 @@ from dpdist.job.families import (
     Runtime,
     Sampler,
 )
-from dpdist.job.mechanism import Contradiction, JobView, MechanismSpec, Noisy, declared, family_facts
+from dpdist.job.mechanism import JobView, MechanismSpec, Noisy, declared, family_facts
 from dpdist.job.presentation import FLAGS, Gate, Presentation, refuse_formats
 from dpdist.job.reference import Fit, Reference, SimulatedReference
+from dpdist.job.rules import Contradiction
 from dpdist.job.specs import SPECS, Former, Mechanism, spec_of, those
 from dpdist.job.tables import Hierarchy, Statistic, Table
 from dpdist.job.values import (
@@ -41,7 +43,7 @@ from dpdist.job.values import (
     budget_text,
 )
 from dpdist.job.weights import WEIGHT_RULES, RuleOrName, Weights
-from dpdist.job.whole import Calibration, Job
+from dpdist.job.whole import Job
 
 __all__ = [
     "FAMILIES",

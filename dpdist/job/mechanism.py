@@ -6,23 +6,22 @@ share; `mechanisms` lists the specifications.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from fractions import Fraction
 from math import ceil, floor, inf
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
-from dpdist.core.errors import Problem
 from dpdist.job.budget import ReleaseBudget
 from dpdist.job.data import Column, Survey
 from dpdist.job.families import FamilyFacts, Model, Record, Sampler, Support, facts_of, samplers_of
 from dpdist.job.reference import Reference
+from dpdist.job.rules import Contradiction, broken
 from dpdist.job.tables import Rake
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Fallback, Frozen, Guarantee, StatisticName
 from dpdist.job.weights import WEIGHT_RULES, RuleOrName, Weights, rule_of
-from dpdist.job.yaml_lines import Lines, Where, dotted, place
 
 
 class JobView(Protocol):
@@ -80,19 +79,6 @@ class JobView(Protocol):
     def outcome_dependent_rules(self) -> tuple[str, ...]: ...
 
 
-class Contradiction(NamedTuple):
-    """Keys of a job that contradict each other: the path of the key to change, what is wrong, and the remedy."""
-
-    where: Where
-    fault: str
-    remedy: str
-    allowed: str = ""
-    """The values that are allowed; empty if the remedy names them."""
-
-    def problem(self, lines: Lines) -> Problem:
-        return Problem(dotted(self.where), self.fault, self.allowed, self.remedy, 1, place(self.where, lines))
-
-
 def family_facts(job: JobView) -> FamilyFacts:
     """The facts of a job's family, or of the statistics that its mechanism sums."""
     if job.mechanism.statistics is None:
@@ -109,11 +95,6 @@ def near_column(job: JobView, name: str) -> str | None:
     names = {column.casefold(): column for column in job.columns}
     near = get_close_matches(name.casefold(), list(names), n=1)
     return names[near[0]] if near else None
-
-
-def listed(values: Sequence[object], most: int = 8) -> str:
-    """The first values of a public list as text."""
-    return ", ".join(map(str, values[:most])) + (", …" if len(values) > most else "")
 
 
 def levels_between(column: Column) -> int:
@@ -322,24 +303,17 @@ class MechanismSpec(Frozen):
     def against_weights(self, job: JobView) -> Iterator[Contradiction]:
         """The weight rule must suit the mechanism, without another rule's constants."""
         weights, constants = self.weights, self.weights.facts.constants
-        if self.weighting is None and weights.rule != "none":
-            fault = f"'{self.name}' leaves every privacy weight at 1"
-            yield Contradiction(("mechanism", "weights"), fault, "leave weights out")
         options = {"c": weights.c is not None, "radius": weights.radius != NO_WEIGHTS.radius, "g": bool(weights.g)}
         for name, value in options.items():
             if value and name not in constants:
                 a = "radius" if name == "radius" else f"constant {name}"
                 yield Contradiction(("mechanism", "weights", name), f"'{weights.rule}' has no {a}", f"leave {name} out")
         adjusted = weights.reweight is not None or (weights.scale, weights.shift) != (1.0, 0.0)
-        if weights.rule == "none" and adjusted:
-            fault = "'none' leaves every weight at 1"
-            yield Contradiction(("mechanism", "weights"), fault, "use no reweight, scale or shift")
+        yield from broken("weights", job, mechanism=self, adjusted=adjusted)
 
     def _against_dependence(self, job: JobView) -> Iterator[Contradiction]:
         """Yields settings that would make a strict guarantee depend on the records."""
-        if self.fallback != "refuse":
-            fault = f"'{self.name}' is strict, and whether a fallback is used depends on the records"
-            yield Contradiction(("mechanism", "fallback"), fault, "use refuse")
+        yield from broken("strict", job, mechanism=self)
         for rule in job.outcome_dependent_rules if len(declared(job)) == len(job.outcomes) else ():
             fault = f"'{self.name}' is strict, and the number of records left after '{rule}' is not public"
             remedy_text = (
@@ -392,17 +366,9 @@ class ClampedSpec(MechanismSpec):
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
-        if samplers_of(job.family) == ("exact",):
-            fault = f"'{self.name}' clamps the likelihood, but '{job.family}' is fitted only in closed form"
-            yield Contradiction(("mechanism", "name"), fault, "use weighted, weighted_e or unweighted")
-            return
-        if job.sampler.name == "exact":
-            choices = " or ".join(sampler for sampler in samplers_of(job.family) if sampler != "exact")
-            fault = f"'{self.name}' clamps the likelihood, which then has no closed form"
-            yield Contradiction(("sampler", "name"), fault, f"use {choices}")
-        if job.family == "lognormal" and job.likelihood.prior.name == "improper":
-            fault = f"'{self.name}' clamps the likelihood, and with an improper prior there would be no posterior"
-            yield Contradiction(("model", "prior"), fault, "use model.prior: {name: proper}")
+        samplers = samplers_of(job.family)
+        choices = " or ".join(sampler for sampler in samplers if sampler != "exact")
+        yield from broken("clamped", job, mechanism=self, closed_form=samplers == ("exact",), samplers=choices)
 
 
 class Noisy(MechanismSpec):
@@ -420,14 +386,10 @@ class Noisy(MechanismSpec):
         yield from super().contradictions(job)
         if job.strict:
             yield from self._against_bounds(job)
-        if job.record.log_lik == "always":
-            yield Contradiction(("record", "log_lik"), f"'{self.name}' has no posterior", "write never or auto")
-        if job.epsilon_per_set < LEAST_BUDGET:
-            fault = f"with {job.synthetic_sets} sets, less than 1e-6 is left for each"
-            yield Contradiction(("synthetic_sets",), f"{fault}, and {TOO_LITTLE}", "use fewer sets, or a larger epsilon")
-        elif job.epsilon_per_set / job.most_records < LEAST_BUDGET:
-            fault = f"with {job.most_records} records per unit, less than 1e-6 is left for each"
-            yield Contradiction(("privacy_unit", "most"), f"{fault}, and {TOO_LITTLE}", "use fewer, or a larger epsilon")
+        each = job.epsilon_per_set
+        of_sets, of_records = each < LEAST_BUDGET, each / job.most_records < LEAST_BUDGET
+        little = {"little_each_set": of_sets, "little_each_record": of_records, "too_little": TOO_LITTLE}
+        yield from broken("noisy", job, mechanism=self, **little)
 
     def _against_bounds(self, job: JobView) -> Iterator[Contradiction]:
         """Requires clipping at public bounds, because records decide whether a value lies outside."""
@@ -443,22 +405,3 @@ class Noisy(MechanismSpec):
             if job.columns[outcome].outside != "clip" and job.columns[outcome].codes is None:
                 fault = f"'{self.name}' is strict, and whether an outcome lies outside its bounds depends on the records"
                 yield Contradiction(("columns", outcome, "outside"), fault, "state outside: clip")
-
-
-def against_secret_counts(job: JobView) -> Iterator[Contradiction]:
-    """Requires measured weights where numbers of records are secret: counts would otherwise be these numbers."""
-    secret = job.budget.adjacency == "add_remove" or job.budget.exchange == "anywhere"
-    if secret and job.survey.measured_weight is None:
-        public = job.survey.design_weights is not None
-        fault = (
-            "without weights, counts would be whole numbers of records, but these numbers are secret and can only be "
-            "estimated"
-        )
-        if public:
-            fault = (
-                "with public weights, a count follows from a number of records, but these numbers are secret and can "
-                "only be estimated"
-            )
-        remedy = "leave design_weights out, so that weights are measured" if public else "name a weight column"
-        remedy += ", or use adjacency: substitution or zero_out without exchange: anywhere"
-        yield Contradiction(("survey", "design_weights" if public else "weight"), fault, remedy)

@@ -13,8 +13,9 @@ from pydantic_core import ErrorDetails
 from dpdist.core.errors import Problem, ProblemsError, suggestion
 from dpdist.core.plugins import REFUSED
 from dpdist.job.families import Family
-from dpdist.job.mechanism import Contradiction, MechanismSpec
+from dpdist.job.mechanism import MechanismSpec
 from dpdist.job.reference import ONE_FORM
+from dpdist.job.rules import Contradiction
 from dpdist.job.specs import SPECS, STATISTICS, those
 from dpdist.job.values import NAME, PATTERNS, TABLE
 from dpdist.job.weights import Weights

@@ -15,9 +15,9 @@ from dpdist.core.records import POOLED, Crosstab, Floats
 from dpdist.core.this_process import container_memory, machine_memory
 from dpdist.estimation.estimators import stratum_sizes
 from dpdist.job import Job, refuse_formats
-from dpdist.job.checks.models import likelihood
 from dpdist.job.families import parametric
 from dpdist.job.mechanism import family_facts
+from dpdist.job.rules import broken
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.lognormal.conjugate import SINGULAR
@@ -116,7 +116,7 @@ def _check_scale(job: Job, model: StratumModel) -> None:
 
 def _check_likelihood(job: Job) -> None:
     """Raises `JobError` if a job that was made in Python states no likelihood, though its mechanism needs one."""
-    if against := list(likelihood(job)):
+    if against := list(broken("likelihood", job)):
         raise JobError(
             job.dataset, [Problem(".".join(map(str, fault.where)), fault.fault, "", fault.remedy) for fault in against]
         )

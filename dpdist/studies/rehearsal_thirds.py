@@ -25,8 +25,9 @@ from dpdist.core.records import Floats, Ints
 from dpdist.estimation.direct import Direct, SamplingDesign
 from dpdist.job import Job, Simulate, SimulatedReference, Table
 from dpdist.quality.verdict import NOMINAL, SAME, without_error
+from dpdist.survey.batch import Batch, Findings
 from dpdist.survey.census import records_as_they_came, take_census
-from dpdist.survey.checks import Batch, Findings, in_universe
+from dpdist.survey.checks import in_universe
 from dpdist.survey.schema import needed_columns
 from dpdist.survey.source import Source, open_file, open_source, simulated_source
 from dpdist.survey.typed_file import plain_batch

@@ -25,7 +25,8 @@ from dpdist.core.records import Codes, Crosstab, Floats, Ints, Level, SmallCount
 from dpdist.estimation.direct import ReplicateSums, SamplingDesign, replication
 from dpdist.estimation.estimators import crossed_products, replicate_df, summable
 from dpdist.job import Job, family_facts
-from dpdist.survey.checks import CheckedBatch, Findings, Mask, check, recoded
+from dpdist.survey.batch import Findings, Mask
+from dpdist.survey.checks import CheckedBatch, check, recoded
 from dpdist.survey.csv_file import no_header
 from dpdist.survey.schema import causes, check_replicates, check_schema, combined, needed_columns, replicates
 from dpdist.survey.source import Source

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from dpdist.core.errors import DataError, Problem, suggestion
 from dpdist.core.records import Level
 from dpdist.job.values import NUMBER
-from dpdist.survey.checks import DECIMAL_TEXT
+from dpdist.survey.batch import DECIMAL_TEXT
 from dpdist.survey.csv_file import guess_format
 from dpdist.survey.source import Source
 from dpdist.survey.typed_file import (

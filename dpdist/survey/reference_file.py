@@ -20,8 +20,9 @@ from dpdist.core.errors import DataError, Problem
 from dpdist.core.records import Crosstab, Ints
 from dpdist.estimation.donors import AbsentRecords
 from dpdist.job import Job, SimulatedReference
+from dpdist.survey.batch import Batch, Findings
 from dpdist.survey.census import Census, Tick, place, take_census
-from dpdist.survey.checks import Batch, Findings, in_universe, recoded
+from dpdist.survey.checks import in_universe, recoded
 from dpdist.survey.same_file import LARGEST, ColumnValues, column_values, hashed, moved_records, same_records
 from dpdist.survey.schema import MISSING, MISSING_VALUES, check_copied, needed_columns
 from dpdist.survey.source import Source, open_source, simulated_source

@@ -29,7 +29,8 @@ from dpdist.models.protocol import StratumModel
 from dpdist.release import run
 from dpdist.runtime import tasks
 from dpdist.runtime.tasks import JobFit
-from dpdist.survey.checks import Findings, check
+from dpdist.survey.batch import Findings
+from dpdist.survey.checks import check
 from dpdist.survey.schema import needed_columns
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dpdist.job import Job
-from dpdist.survey.checks import Batch, CheckedBatch, Findings, check, positions
+from dpdist.survey.batch import Batch, Findings, positions
+from dpdist.survey.checks import CheckedBatch, check
 from dpdist.survey.schema import check_schema, needed_columns
 
 BASE: dict[str, Any] = {

@@ -20,8 +20,8 @@ from dpdist.ledger.runs import charge_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.mechanisms.tables.sensitivity import joint_query
 from dpdist.opening.verifying import problems
+from dpdist.survey.batch import Findings
 from dpdist.survey.census import checked_batches
-from dpdist.survey.checks import Findings
 from dpdist.survey.source import open_source
 
 JOB = """

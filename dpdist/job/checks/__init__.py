@@ -20,7 +20,6 @@ from dpdist.job.checks.models import (
     comparators,
     family_keys,
     fit,
-    likelihood,
     noise_of_budget,
     outcomes,
     reference,
@@ -34,19 +33,18 @@ from dpdist.job.checks.tables import (
     modelled,
     presentation,
     promises,
-    publication,
     raked_totals,
     table_statistics,
     table_universes,
 )
-from dpdist.job.mechanism import Contradiction
+from dpdist.job.rules import Contradiction, broken
 
 __all__ = ["Contradiction", "contradictions", "scheduler_contradictions"]
 
 
 def contradictions(job: Job) -> list[Contradiction]:
     """Lists every contradiction between keys; empty if the job is consistent."""
-    if against := [*likelihood(job), *misspelt(job)]:
+    if against := [*broken("likelihood", job), *misspelt(job)]:
         return against
     return [
         *categories(job),
@@ -74,7 +72,7 @@ def contradictions(job: Job) -> list[Contradiction]:
         *calibration(job),
         *noise_of_budget(job),
         *acceptance(job),
-        *publication(job),
+        *broken("publish", job),
         *comparators(job),
         *presentation(job),
         *scheduler_contradictions(job.runtime),

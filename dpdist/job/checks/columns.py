@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import prod
 from typing import get_args
 
 from dpdist.core.errors import suggestion
 from dpdist.job import LEAST_BUDGET, Comparator, Hierarchy, Job, those
 from dpdist.job.data import level_text
-from dpdist.job.mechanism import Contradiction, listed, near_column
+from dpdist.job.mechanism import near_column
+from dpdist.job.rules import Contradiction, broken, listed
 from dpdist.job.yaml_lines import Where
 
 WITHOUT_A_WEIGHT = (
@@ -102,7 +104,7 @@ def recodes(job: Job) -> Iterator[Contradiction]:
 
 def roles(job: Job) -> Iterator[Contradiction]:
     """Outcome, weight and PSU must be different columns, each with what its role needs."""
-    outcomes, weight, psu = job.outcomes, job.survey.weight, job.survey.psu
+    outcomes, weight = job.outcomes, job.survey.weight
     for outcome in outcomes:
         if outcome not in job.columns or job.columns[outcome].bounds is None:
             yield Contradiction(
@@ -110,10 +112,6 @@ def roles(job: Job) -> Iterator[Contradiction]:
                 f"column '{outcome}' needs public bounds in columns",
                 f"add {outcome}: {{bounds: [lower, upper]}} to columns",
             )
-    if weight is not None and weight in (*outcomes, *job.categories):
-        yield Contradiction(
-            ("survey", "weight"), f"'{weight}' is used as outcome or category as well", "name another column"
-        )
     declared = job.columns.get(weight) if weight is not None else None
     clipped = (
         declared is not None and declared.outside == "clip" and not (job.mechanism.clips(job) or job.mechanism.by_cell)
@@ -128,8 +126,7 @@ def roles(job: Job) -> Iterator[Contradiction]:
         if name in job.columns and job.columns[name].levels and job.columns[name].outside == "clip":
             fault = f"'{name}' is a design stratum, and clipping would merge strata"
             yield Contradiction(("columns", name, "outside"), fault, "delete the key outside, and list every stratum")
-    if psu is not None and psu in (*outcomes, weight):
-        yield Contradiction(("survey", "psu"), f"'{psu}' is used as outcome or weight as well", "name another column")
+    yield from broken("roles", job)
     yield from _replicates_and_populations(job)
     for name in job.likelihood.prior.location:
         if name not in (*outcomes, weight):
@@ -162,20 +159,6 @@ def _replicates_and_populations(job: Job) -> Iterator[Contradiction]:
     """Replicate weights exclude PSUs and population sizes, and their columns may have no other role."""
     outcomes, weight, psu = job.outcomes, job.survey.weight, job.survey.psu
     replicated = job.survey.replicate_weights
-    if replicated is not None and weight is None:
-        yield Contradiction(("survey", "replicate_weights"), "replicate weights need a weight", "name survey.weight")
-    if replicated is not None and (psu is not None or job.survey.fpc):
-        yield Contradiction(
-            ("survey", "replicate_weights"),
-            "replicate weights already account for PSUs and population sizes",
-            "leave psu and fpc out",
-        )
-    if len(job.survey.fpc) == 2 and psu is None:
-        yield Contradiction(
-            ("survey", "fpc"),
-            "the second population size is for PSUs, and the job names none",
-            "name survey.psu, or one column",
-        )
     for i, name in enumerate(job.survey.fpc):
         if name in (*outcomes, weight, psu, *job.categories) or name in job.survey.fpc[:i]:
             yield Contradiction(
@@ -213,18 +196,11 @@ def universe(job: Job) -> Iterator[Contradiction]:
 
 
 DESIGN_EFFECT: Where = ("survey", "design_effect")
-STATED = "state a number, or a list of numbers by statistic and by columns"
 
 
 def design_effects(job: Job) -> Iterator[Contradiction]:
     """Design effects must have a source, and name columns and outcomes of the job."""
-    reference = job.reference
-    if job.survey.effects_of_reference and not job.survey.clustered:
-        fault = "no clusters are stated, so the reference has no design effect"
-        yield Contradiction(DESIGN_EFFECT, fault, "name survey.psu or survey.replicate_weights, or leave design_effect out")
-    elif job.survey.effects_of_reference and not (job.carries or (reference is not None and reference.holds_records)):
-        fault = "design effects come from records of a reference or from an earlier release, and the job names neither"
-        yield Contradiction(DESIGN_EFFECT, fault, f"add reference: {{path: …}}, or {STATED}")
+    yield from broken("design_effects", job)
     for i, effect in enumerate(job.survey.stated_effects):
         for j, name in enumerate(effect.by or ()):
             if name not in job.categories:
@@ -239,21 +215,10 @@ def design_effects(job: Job) -> Iterator[Contradiction]:
 
 def constant_weights(job: Job) -> Iterator[Contradiction]:
     """Columns of `weights_constant_in` must be those that cut the base cells, where synthetic records get weights."""
-    columns, path = job.survey.weights_constant_in, ("survey", "weights_constant_in")
-    if not columns:
-        return
-    out = "or leave weights_constant_in out: weights then vary in synthetic records"
-    if job.survey.weight is None:
-        yield Contradiction(path, "the job has no weight", "name survey.weight, or leave weights_constant_in out")
-    elif job.mechanism.sets != "copied":
-        fault = f"'{job.mechanism.name}' does not give records the weight of their cell"
-        yield Contradiction(path, fault, f"use mechanism: {{name: tables}}, {out}")
-    elif {*columns} != {*job.cell_columns} | {*job.strata}:
-        fault = f"tables and strata are by {listed(tuple(dict.fromkeys([*job.strata, *job.cell_columns]))) or 'no column'}"
-        yield Contradiction(path, fault, f"name exactly these columns, {out}")
-    elif further := [name for rake in job.rake for name in rake.by if name not in columns]:
-        fault = f"raking to totals by '{further[0]}' would give records of one stratum different weights"
-        yield Contradiction(path, fault, f"rake by these columns only, {out}")
+    columns, by = job.survey.weights_constant_in, tuple(dict.fromkeys([*job.strata, *job.cell_columns]))
+    raked = next((name for rake in job.rake for name in rake.by if name not in columns), None)
+    facts = {"differ": {*columns} != {*by}, "by": listed(by) or "no column", "raked": raked}
+    yield from broken("constant_weights", job, **facts)
 
 
 def units(job: Job) -> Iterator[Contradiction]:
@@ -263,15 +228,9 @@ def units(job: Job) -> Iterator[Contradiction]:
         return
     replicated = job.survey.replicate_weights
     roles = {*job.components, *job.categories, *job.survey.fpc, *(keep.column for keep in job.universe)}
-    if unit.column in roles or (replicated is not None and replicated.has(unit.column)):
-        fault = f"'{unit.column}' is used as outcome, weight, category, universe or design column as well"
-        yield Contradiction(("privacy_unit", "column"), fault, "name the column that identifies units")
-    if not job.strict:
-        what = "promises nothing" if job.local else "bounds the loss of one record on this file, but not the loss of a unit"
-        fault = f"'{job.mechanism.name}' as stated {what}"
-        strict = those(lambda spec: (spec.adds_noise and spec.sets != "none") or (spec.clamps and not spec.weighting))
-        names = ", ".join(strict)
-        yield Contradiction(("privacy_unit",), fault, f"leave it out, or use a strict mechanism: {names}")
+    taken = unit.column in roles or (replicated is not None and replicated.has(unit.column))
+    strict = partial(those, lambda spec: (spec.adds_noise and spec.sets != "none") or (spec.clamps and not spec.weighting))
+    yield from broken("units", job, taken=taken, able=lambda: ", ".join(strict()))
 
 
 MOST_COMBINATIONS = 2**20
@@ -283,43 +242,20 @@ def predictors(job: Job) -> Iterator[Contradiction]:
     """Protected counts need an adjacency under which sizes are secret, and are measured by sums or a part of the budget."""
     if job.predictors is None:
         return
-    if not job.sizes_secret:
-        fault = f"under {job.budget.adjacency} at the same x, neighbours have the same sample counts"
-        remedy = "use budget.adjacency: add_remove, or substitution with exchange: anywhere"
-        yield Contradiction(("predictors",), fault, remedy)
-    if job.noisy_crosstab:
-        yield from _noisy_crosstab(job)
-    elif not job.mechanism.sums_weights:
-        fault = (
-            f"the sums of '{job.mechanism.name}' do not give numbers of records, and no part of ε is stated for counting "
-            "them"
-        )
-        remedy = f"state a part of budget.epsilon, or use {' or '.join(those(lambda spec: spec.sums_weights))}"
-        yield Contradiction((*PROTECTED, "epsilon"), fault, remedy)
-    else:
+    protect = job.predictors.protect.columns
+    exact = ", ".join(name for name in job.categories if name not in (protect or job.categories))
+    yield from broken("predictors", job, able=lambda: " or ".join(those(lambda spec: spec.sums_weights)), exact=exact)
+    facts = {
+        "reason": lambda: job.mechanism.against_noisy_crosstab(job),
+        "counted": ", ".join(job.counted_columns),
+        "most": f"{MOST_COMBINATIONS:,}",
+        "too_many": prod(len(job.columns[name].levels or ()) for name in job.categories if name in job.columns)
+        > MOST_COMBINATIONS,
+        "little_each": job.epsilon.crosstab / 10 / job.most_records < LEAST_BUDGET,
+    }
+    yield from broken("noisy_counts", job, **facts)
+    if job.noisy_crosstab or job.mechanism.sums_weights:
         yield from _columns_exist(job)
-        if exact := [name for name in job.categories if name not in (job.predictors.protect.columns or job.categories)]:
-            fault = (
-                f"the sums of '{job.mechanism.name}' measure all sample counts, but the job keeps the counts by "
-                f"{', '.join(exact)} public"
-            )
-            remedy = "leave columns out, which protects all of them"
-            yield Contradiction((*PROTECTED, "columns"), fault, remedy)
-
-
-def _noisy_crosstab(job: Job) -> Iterator[Contradiction]:
-    if reason := job.mechanism.against_noisy_crosstab(job):
-        by_sums = job.mechanism.sums_weights
-        where: Where = (*PROTECTED, "epsilon") if by_sums else ("predictors",)
-        out = "leave epsilon out, and all columns are protected within the whole budget" if by_sums else "leave it out"
-        remedy = f"{out}, or use perturbed_histogram"
-        yield Contradiction(where, f"'{job.mechanism.name}': {reason}", remedy)
-    yield from _columns_exist(job)
-    yield from _protected_columns(job)
-    yield from _budget_of_counts(job)
-    if job.rake:
-        fault = "raking depends on the number of records in a cell, which may be 0 under noise"
-        yield Contradiction(("rake",), fault, "leave it out, or leave predictors out")
 
 
 def _columns_exist(job: Job) -> Iterator[Contradiction]:
@@ -332,33 +268,6 @@ def _columns_exist(job: Job) -> Iterator[Contradiction]:
                 "name one of these, or leave columns out",
             )
             yield Contradiction((*PROTECTED, "columns", i), fault, remedy, columns)
-
-
-def _protected_columns(job: Job) -> Iterator[Contradiction]:
-    if job.budget.adjacency == "add_remove" and job.counted_columns:
-        fault = f"add_remove keeps sample counts secret, and those by {', '.join(job.counted_columns)} would be exact"
-        yield Contradiction(
-            (*PROTECTED, "columns"), fault, "leave columns out, which protects all of them, or use substitution"
-        )
-    if job.budget.adjacency == "substitution" and not job.protected_columns:
-        fault = "no column with sample counts is left to protect, and an exchange does not change the number of records"
-        yield Contradiction(("predictors",), fault, "leave it out")
-    if prod(len(job.columns[name].levels or ()) for name in job.categories if name in job.columns) > MOST_COMBINATIONS:
-        fault = f"more than {MOST_COMBINATIONS:,} combinations of levels, each with a noisy count"
-        yield Contradiction((*PROTECTED, "columns"), fault, "merge levels, or use fewer columns")
-
-
-def _budget_of_counts(job: Job) -> Iterator[Contradiction]:
-    where = (*PROTECTED, "epsilon")
-    if job.epsilon.tables <= 0 or (job.budget.delta is not None and job.rho.tables <= 0):
-        fault = "the noisy counts leave nothing of the release's budget, which budget.epsilon states"
-        yield Contradiction(where, fault, "give them a part of the budget")
-    elif job.epsilon.crosstab / 10 / job.most_records < LEAST_BUDGET:
-        yield Contradiction(
-            where,
-            f"less than {LEAST_BUDGET:g} of ε is left for each level of counts, per record of a unit",
-            "give them more",
-        )
 
 
 def hierarchies(job: Job) -> Iterator[Contradiction]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 
 from dpdist.core.errors import suggestion
@@ -11,12 +12,11 @@ from dpdist.core.records import TOTAL
 from dpdist.job import LEAST_BUDGET, Column, Job, Statistic, Table, those
 from dpdist.job.checks.models import several_outcomes
 from dpdist.job.data import label_of
-from dpdist.job.mechanism import Contradiction, family_facts, listed, near_column
+from dpdist.job.mechanism import family_facts, near_column
 from dpdist.job.presentation import ColumnText
+from dpdist.job.rules import Contradiction, broken, listed
 from dpdist.job.tables import MOST_TABLES, Rake
 from dpdist.job.yaml_lines import Where
-
-PROTECT = 'protect them by predictors: {protect: {epsilon: "…"}}'
 
 
 def table_statistics(job: Job) -> Iterator[Contradiction]:
@@ -149,19 +149,9 @@ def modelled(job: Job) -> Iterator[Contradiction]:
 
 def copied(job: Job) -> Iterator[Contradiction]:
     """Copying columns needs reference records to copy from, and columns that the release does not have otherwise."""
-    names, path = job.microdata.columns, ("microdata", "columns")
-    if not names:
-        return
-    existing = (*job.modelled_columns, *job.components)
-    reference = job.reference
-    if job.mechanism.sets != "copied":
-        fault = f"'{job.mechanism.name}' does not copy further columns of a reference into synthetic records"
-        able = those(lambda spec: spec.sets == "copied")
-        yield Contradiction(path, fault, f"use mechanism: {{name: {' or '.join(able)}}}, or leave microdata out")
-    elif reference is not None and not reference.holds_records:
-        what = "an earlier release has" if reference.release_folder is not None else "histograms have"
-        fault = f"{what} no columns but {', '.join(existing)}"
-        yield Contradiction(path, fault, "name a public file under reference.path, or leave microdata out")
+    names, path, existing = job.microdata.columns, ("microdata", "columns"), (*job.modelled_columns, *job.components)
+    able = " or ".join(those(lambda spec: spec.sets == "copied")) if names else ""
+    yield from broken("copied", job, able=able, existing=", ".join(existing))
     replicated = job.survey.replicate_weights
     design = {job.survey.psu, *job.survey.fpc, *job.categories}
     for i, name in enumerate(names):
@@ -181,59 +171,14 @@ def promises(job: Job) -> Iterator[Contradiction]:
     """The job must be able to keep its promises: sizes must be secret if the neighbours need it, and population weights
     possible.
     """
-    anywhere = job.budget.exchange == "anywhere"
-    if anywhere and job.budget.adjacency != "substitution":
-        fault = f"no record is exchanged under {job.budget.adjacency}"
-        yield Contradiction(("budget", "exchange"), fault, "leave it out, or use adjacency: substitution")
-    elif job.sizes_in_sums and job.mechanism.sums_weights:
-        yield from _secret_sizes(job)
-    elif anywhere and not job.noisy_crosstab:
-        fault = (
-            f"'{job.mechanism.name}' publishes exact sample counts, which reveal a record that moves to another "
-            "cell, however large the noise is"
-        )
-        yield Contradiction(("budget", "exchange"), fault, f"use tables, {PROTECT}, or leave it out")
-    elif job.sizes_in_sums:
-        fault = (
-            f"'{job.mechanism.name}' publishes stratum sizes and predictors, so it cannot give a guarantee under add_remove"
-        )
-        yield Contradiction(("budget", "adjacency"), fault, f"use zero_out or substitution, or {PROTECT}")
-    if job.likelihood.population_weights == "proportional":
-        if job.likelihood.synthesis != "fbp":
-            yield Contradiction(
-                ("model", "population_weights"), "only synthesis: fbp uses population weights", "leave it out"
-            )
-        elif job.survey.population is None:
-            yield Contradiction(
-                ("model", "population_weights"), "proportional needs a public population size", "add survey.population"
-            )
-
-
-def _secret_sizes(job: Job) -> Iterator[Contradiction]:
-    """Under add_remove, or exchange: anywhere, no public value may show numbers of records or their places."""
+    yield from broken("promises", job)
     why = "add_remove" if job.budget.adjacency == "add_remove" else "exchange: anywhere"
-    for path in (("strata",), ("survey", "design_strata")):
-        if job.strata if path == ("strata",) else job.survey.design_strata:
-            yield Contradiction(
-                path, f"{why} keeps sample sizes secret, and this key publishes them", "leave it out, or use zero_out"
-            )
-    if job.rake:
-        yield Contradiction(
-            ("rake",), "raking depends on the public number of records in a cell", "leave it out, or use zero_out"
-        )
-    if job.reference is not None and job.reference.histograms is not None:
-        fault = "noisy histograms give clipping limits only if numbers of records are public"
-        yield Contradiction(("reference", "histogram"), fault, "name a public file under reference.path, or use zero_out")
+    yield from broken("secret_sizes", job, why=why)
 
 
 def raked_totals(job: Job) -> Iterator[Contradiction]:
     """Public totals must cover every combination of levels once; totals of several margins must have the same sum."""
-    if job.likelihood.synthetic_weights == "expected" and (job.family, job.likelihood.synthesis) != ("lognormal", "fbs"):
-        yield Contradiction(
-            ("model", "synthetic_weights"), "only 'lognormal' with synthesis: fbs draws weights", "leave it out"
-        )
-    if job.rake and job.survey.weight is None:
-        yield Contradiction(("rake",), "without a weight column there are no weights to rake", "leave rake out")
+    yield from broken("rake", job)
     margins = list[Rake]()
     for i, rake in enumerate(job.rake):
         if any(name not in job.columns or job.columns[name].levels is None for name in rake.by):
@@ -269,30 +214,12 @@ def _one_a_combination(
 def design_weights(job: Job) -> Iterator[Contradiction]:
     """Every combination of levels needs one weight, within the weight's bounds. The mechanism must be able to use them."""
     public, path, weight = job.survey.design_weights, ("survey", "design_weights"), job.survey.weight
-    if public is None:
-        return
-    without = [name for name in public.by if name not in job.columns or job.columns[name].levels is None]
-    if weight is None:
-        yield Contradiction(path, "the job has no weight", "name survey.weight, or leave design_weights out")
-    elif not job.mechanism.uses("survey.design_weights"):
-        fault = f"'{job.mechanism.name}' does not use public weights"
-        able = those(lambda spec: spec.uses("survey.design_weights"))
-        yield Contradiction(path, fault, f"use {listed(able)}, or leave it out")
-    elif job.survey.weights_constant_in:
-        fault = "design_weights already state where weights are the same"
-        yield Contradiction(("survey", "weights_constant_in"), fault, "leave it out")
-    elif job.rake:
-        yield Contradiction(("rake",), "raking would change weights that are public", "leave rake or design_weights out")
-    elif job.survey.replicate_weights is not None:
-        fault = (
-            "replicate weights belong to weights that were adjusted to the sample, and such weights are not public by "
-            "design"
-        )
-        yield Contradiction(path, fault, "leave design_weights or replicate_weights out")
-    elif without:
-        fault = f"'{without[0]}' has no declared levels"
-        yield Contradiction((*path, "by"), fault, f"declare it: columns: {{{without[0]}: {{levels: […]}}}}")
-    else:
+    by = () if public is None else public.by
+    undeclared = next((name for name in by if name not in job.columns or job.columns[name].levels is None), None)
+    able = partial(those, lambda spec: spec.uses("survey.design_weights"))
+    against = [*broken("design_weights", job, undeclared=undeclared, able=able)]
+    yield from against
+    if public is not None and weight is not None and not against:
         labels = [label_of(combination) for combination in _combinations(job, public.by)]
         yield from _one_a_combination(path, "weights", public.weights, labels, listed(public.by))
         column = job.columns.get(weight)
@@ -342,21 +269,12 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
     accept = job.accept
     if accept is None:
         return
-    if not job.gated:
-        names = those(lambda spec: spec.uses("accept"))
-        fault, remedy = f"gates cannot be combined with '{job.mechanism.name}'", f"use {' or '.join(names)}"
-        if job.mechanism.name in names and job.budget.delta is not None:
-            fault, remedy = "gates are measured under pure ε, and the budget has a delta", "use noise: laplace"
-        yield Contradiction(("accept",), fault, f"leave it out, or {remedy}")
-    if job.epsilon.tables <= 0:
-        fault = "the gates would spend the whole budget that budget.epsilon states"
-        yield Contradiction(("accept", "epsilon"), fault, "give them a part of the budget")
-    elif job.mechanism.adds_noise and accept.epsilon / len(accept.gates) / job.most_records < LEAST_BUDGET:
-        yield Contradiction(("accept", "epsilon"), "less than 1e-6 for each gate", "give them more, or use fewer gates")
-    weight = job.survey.weight
-    if weight is not None and (weight not in job.columns or job.columns[weight].bounds is None):
-        fault = "the weight has no public bounds, so one record can change an error by any amount"
-        yield Contradiction(("accept",), fault, f"declare columns.{weight}: {{bounds: [low, high], outside: clip}}")
+    facts = {
+        "able": lambda: " or ".join(those(lambda spec: spec.uses("accept"))),
+        "little_each": accept.epsilon / len(accept.gates) / job.most_records < LEAST_BUDGET,
+        "weight": job.columns.get(job.survey.weight or ""),
+    }
+    yield from broken("accept", job, **facts)
     yield from _gated_tables(job)
 
 
@@ -400,10 +318,8 @@ def presentation(job: Job) -> Iterator[Contradiction]:
             fault = f"'{table.across}' is not a column of table '{name}'"
             yield _unknown((*path, "across"), fault, table.across, tables[name].by)
     yield from _files(job)
-    yield from _sample_size(job)
-    yield from _estimator(job)
     yield from _quality(job)
-    yield from _registry(job)
+    yield from broken("presentation", job)
 
 
 def _unknown(path: Where, what: str, name: str, names: Collection[str]) -> Contradiction:
@@ -444,67 +360,9 @@ def _files(job: Job) -> Iterator[Contradiction]:
             yield Contradiction(("tables", i, "name"), fault, "rename one")
 
 
-def _sample_size(job: Job) -> Iterator[Contradiction]:
-    if not job.presentation.sample_size:
-        return
-    path = ("presentation", "sample_size")
-    if job.sizes_secret:
-        yield Contradiction(path, "numbers of sample records are protected, and not published", "leave it out")
-    elif job.noisy_crosstab:
-        yield Contradiction(
-            path, "published numbers of sample records have noise, because columns are protected", "leave it out"
-        )
-
-
-def _estimator(job: Job) -> Iterator[Contradiction]:
-    estimator, path = job.presentation.estimator, ("presentation", "estimator")
-    if estimator == "records" and job.mechanism.sets == "none":
-        fault = f"'{job.mechanism.name}' does not make synthetic records"
-        yield Contradiction(path, fault, "leave it out", "parameters")
-    if estimator == "parameters" and job.family == "user":
-        yield Contradiction(path, "a user's program gives estimates from synthetic records only", "leave it out", "records")
-
-
 def _quality(job: Job) -> Iterator[Contradiction]:
     quality, path = job.presentation.quality, ("presentation", "quality")
     for table in job.tables if quality.minimum is not None else ():
         if all(statistic.name != "count" for statistic in table.statistics):
             fault = f"table '{table.name}' has no counts to compare with the minimum"
             yield Contradiction((*path, "minimum"), fault, "add count to its statistics, or leave minimum out")
-    if quality.hide_unreliable and not quality.flags:
-        fault = "no threshold defines unreliable figures"
-        yield Contradiction((*path, "hide_unreliable"), fault, "add cv or margin, or leave it out")
-
-
-def _registry(job: Job) -> Iterator[Contradiction]:
-    """A registry entry needs a guarantee that holds for every file, and an organisation that is responsible."""
-    if job.presentation.registry is None:
-        return
-    path = ("presentation", "registry")
-    if not job.strict:
-        fault = (
-            f"'{job.mechanism.name}', with the settings of this job, gives no differential-privacy guarantee that could "
-            "be registered"
-        )
-        yield Contradiction(path, fault, "leave registry out, or use a strict mechanism")
-    if job.presentation.responsible is None:
-        yield Contradiction(path, "a registry entry names who is responsible", "add presentation.responsible")
-    if job.presentation.registry.tuning is None and job.presentation.choices is None:
-        yield Contradiction(
-            path, "a registry entry says how constants and the budget were chosen", "add presentation.choices"
-        )
-
-
-LEAVE_OUT = "leave out `publish: unless_refused`"
-
-
-def publication(job: Job) -> Iterator[Contradiction]:
-    """`publish: unless_refused` needs an evaluation that it can judge. Beside gates, it would be a decision without ε."""
-    if not job.held_on_a_verdict:
-        return
-    if job.local:
-        fault = f"'{job.mechanism.name}' publishes no standard errors, so no verdict can be reached"
-        yield Contradiction(("publish",), fault, f"{LEAVE_OUT}, or state `approval: required`")
-    if job.accept is not None:
-        fault = "the gates of `accept` decide within ε, and a verdict would be a second decision that ε does not cover"
-        yield Contradiction(("publish",), fault, f"{LEAVE_OUT}, or the gates")

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from dpdist.job import LEAST_BUDGET, TOO_LITTLE, Budget, Column, Frozen, Guarantee
-from dpdist.job.mechanism import Contradiction, JobView, Noisy, OwnKey, declared, listed
+from dpdist.job.mechanism import JobView, Noisy, OwnKey, declared
+from dpdist.job.rules import Contradiction, listed
 
 MOST_LEVELS = 10_000
 """Largest number of levels of a column."""

@@ -13,7 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from dpdist.job.mechanism import Contradiction, JobView, Noisy, declared, levels_between, without_distinct_levels
+from dpdist.job.mechanism import JobView, Noisy, declared, levels_between, without_distinct_levels
+from dpdist.job.rules import Contradiction
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, ColumnName, Guarantee
 
 REHEARSED_BINS = 20

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from dpdist.job import RuleOrName, Weights
-from dpdist.job.mechanism import ClampedSpec, Contradiction, FixedWeights, JobView, MechanismSpec, OwnKey, Weighting
+from dpdist.job.mechanism import ClampedSpec, FixedWeights, JobView, MechanismSpec, OwnKey, Weighting
+from dpdist.job.rules import Contradiction
 from dpdist.job.values import LARGEST_DRIFT, Guarantee
 
 

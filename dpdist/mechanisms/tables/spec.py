@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
-from dpdist.job.mechanism import Contradiction, JobView, Noisy, OwnKey, Sets, against_secret_counts
+from dpdist.job.mechanism import JobView, Noisy, OwnKey, Sets
+from dpdist.job.rules import Contradiction, broken
 from dpdist.job.values import Guarantee, NoiseName
 
 MEAN_SQUARE: Literal["mean_square"] = "mean_square"
@@ -71,4 +72,4 @@ class Tables(Noisy):
         if self.prediction != EFFECTS and (job.reference is None or not job.reference.known_before):
             fault = f"'{self.prediction}' learns from the records of a reference, and the job names none"
             yield Contradiction(("mechanism", "prediction"), fault, "leave it out, or name a public file under reference")
-        yield from against_secret_counts(job)
+        yield from broken("secret_counts", job)
