@@ -27,7 +27,7 @@ from dpdist.job import FAMILIES, SAMPLERS, SPECS, Job, MechanismSpec
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.publish.schemas import DRAFT, manifest_schema, proof_schema, statement_schema
-from dpdist.quality.evaluate import TABLES
+from dpdist.quality.errors import TABLES
 
 FILES = {
     "TABLE.parquet": TABLES,

@@ -17,9 +17,10 @@ from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import recover
 from dpdist.opening.results import Evaluations
+from dpdist.quality.errors import by_statistic
 from dpdist.quality.report_material import ReportMaterial
 from dpdist.quality.report_page import material_of, overall_verdict, write_report
-from dpdist.quality.summary import GIVEN, LOOKED, Overall, by_statistic, errors, missing, notes, worst
+from dpdist.quality.summary import GIVEN, LOOKED, Overall, errors, missing, notes, worst
 from dpdist.storage.objects import is_url
 from dpdist.storage.workspace import Workspace, confidential_log
 

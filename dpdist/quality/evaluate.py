@@ -41,9 +41,9 @@ from dpdist.planning.plan import Plan
 from dpdist.privacy.cell_sums import CellBounds, figures_met, noise_scale, sensitivities
 from dpdist.privacy.guarantees import NoGuarantee, record_epsilon
 from dpdist.publish.printed_tables import rows_with
+from dpdist.quality.errors import with_distances, without_error
 from dpdist.quality.microdata import RecordCodes, microdata_measures
 from dpdist.quality.model_baselines import FITTED, BaselineSums, fit_comparators
-from dpdist.quality.verdict import without_error
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import SCRATCH, Workspace
 from dpdist.survey.census import design_of, records_as_they_came, replicate_sums, replicates_as_they_came
@@ -266,7 +266,7 @@ def compare(
         true = None if truth is None or not plain else truth_in_cells(truth, job, table, crosstab, outcome)
         rows["truth"] = np.nan if true is None else true[statistic.name]
         frames.append(rows)
-    return _with_errors(pd.concat(frames, ignore_index=True), job, list(columns))
+    return with_distances(pd.concat(frames, ignore_index=True), list(columns), job.compare)
 
 
 def _comparators(
@@ -328,19 +328,6 @@ def _noised(
                 mine["mean"] = mine["total"] / count
         by_outcome[outcome] = mine
     return by_outcome
-
-
-def _with_errors(rows: pd.DataFrame, job: Job, compared: list[str]) -> pd.DataFrame:
-    yardstick = rows["truth"].where(rows["truth"].notna(), rows["direct"])
-    error = rows["direct_se"].where(rows["direct_se"] > 0)
-    for column in ("synthetic", "synthetic_records", *compared):
-        rows[f"{column}_error"] = rows[column] - yardstick
-        rows[f"{column}_error_in_se"] = (rows[column] - rows["direct"]).abs() / error
-    rows["clipping_error_in_se"] = (rows["direct_clipped"] - rows["direct"]).abs() / error
-    for how in job.compare:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            rows[f"synthetic_to_{how}"] = rows["synthetic_error"].abs() / rows[f"{how}_error"].abs()
-    return rows
 
 
 def truth_in_cells(truth: Truth, job: Job, table: Table, crosstab: Crosstab, outcome: str = "salary") -> dict[str, Floats]:
@@ -480,41 +467,3 @@ def _fit_comparators(space: Workspace, plan: Plan, key: Key, listener: Listener)
 def _keep(space: Workspace, name: str, rows: Confidential[pa.Table]) -> None:
     with space.result(space.evaluation / f"{name}.parquet") as path:
         write_table(path, rows.disclose_to_custodian())
-
-
-HOW = "COMPARATOR"
-"""Stands for the name of a comparator of the job, such as `laplace_finest`."""
-TABLES = {
-    "statistic": "`count`, `mean`, `total`, or another statistic of the job's table",
-    "variable": "the outcome of the statistic; null for counts",
-    "records": "number of the file's records in the cell",
-    "direct": "the estimate from the file, before clipping, after the public universe and rules",
-    "direct_se": "standard error of `direct` under the stated design; 0 if it differs from 0 only by rounding",
-    "direct_se_given_n": (
-        "the standard error if the cells' numbers of records are treated as fixed; null if it is not known"
-    ),
-    "direct_df": "degrees of freedom of `direct_se`",
-    "direct_cv": "`direct_se` divided by the absolute value of `direct`",
-    "direct_clipped": "the estimate from the records as the release uses them, after clipping",
-    "synthetic": "the published estimate: from parameters, or from synthetic records where there is no other",
-    "synthetic_se": "published standard error of `synthetic`",
-    "synthetic_df": "published degrees of freedom of `synthetic_se`",
-    "synthetic_lower": "limits of the published 90 % interval",
-    "synthetic_upper": "limits of the published 90 % interval",
-    "synthetic_records": "the published estimate from synthetic records; null where there is none",
-    HOW: "the comparator's figure; for `fbs` and `fbp` the figure from parameters",
-    f"{HOW}_records": "for `fbs` and `fbp`: the figure from synthetic records",
-    f"{HOW}_note": "the comparator's guarantee, which begins with its class, or why figures are missing",
-    "truth": "the population's figure, if the survey is simulated; otherwise null",
-    "synthetic_error": "`synthetic` minus `truth`, or minus `direct` if the truth is not known",
-    "synthetic_error_in_se": "distance of `synthetic` from `direct`, in `direct_se`; null if `direct_se` is 0 or unknown",
-    "synthetic_records_error": "the same errors of `synthetic_records`",
-    "synthetic_records_error_in_se": "the same errors of `synthetic_records`",
-    f"{HOW}_error": "the same errors of the comparator",
-    f"{HOW}_error_in_se": "the same errors of the comparator",
-    f"{HOW}_records_error": "the same errors of the comparator",
-    f"{HOW}_records_error_in_se": "the same errors of the comparator",
-    "clipping_error_in_se": "distance of `direct_clipped` from `direct`, in `direct_se`",
-    f"synthetic_to_{HOW}": "absolute value of `synthetic_error`, divided by that of the comparator's error",
-}
-"""Columns of TABLE.parquet. The columns of the table itself, with the cell's levels, come before them."""

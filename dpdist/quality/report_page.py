@@ -28,6 +28,7 @@ from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.writers.dotplot import MOST_ROWS as MOST_PLOTTED
 from dpdist.publish.writers.dotplot import chart, height_of
 from dpdist.publish.writers.page import HEAVIEST, environment
+from dpdist.quality.errors import by_statistic, estimates_of, labels_of, number_of_statistics, place
 from dpdist.quality.report_material import BOUNDS, RecordBounds, ReportMaterial, clipped, evenly_spread
 from dpdist.quality.report_parts import MOST_ROWS, Grid, ReportFigure, Section, axis, cell, error, grid, scatter, steps
 from dpdist.quality.summary import (
@@ -35,29 +36,16 @@ from dpdist.quality.summary import (
     ROWS,
     Judgements,
     Overall,
-    by_statistic,
     class_of,
     errors,
-    estimates_of,
     furthest,
     missing,
     notes,
-    number_of_statistics,
     overall_of,
     verdicts,
     worst,
 )
-from dpdist.quality.verdict import (
-    FAR_LARGEST,
-    FAR_MEDIAN,
-    FAR_RELATIVE,
-    NOMINAL,
-    SMALL_RATIO,
-    Unpublished,
-    Verdict,
-    labels_of,
-    place,
-)
+from dpdist.quality.verdict import FAR_LARGEST, FAR_MEDIAN, FAR_RELATIVE, NOMINAL, SMALL_RATIO, Unpublished, Verdict
 from dpdist.storage.objects import is_url
 from dpdist.storage.workspace import GATHERED, MADE_AGAIN, Workspace, confidential_log
 

@@ -12,20 +12,18 @@ import pandas as pd
 from dpdist.core.records import counted_and_named
 from dpdist.core.sharing import PiecesInTurn, share_out
 from dpdist.publish.predicted_errors import FAR, FAR_NAMED
-from dpdist.quality.verdict import (
+from dpdist.quality.errors import (
     FAR_RECORDS,
-    NOMINAL,
-    SMALL_RATIO,
     Errors,
-    FixedCounts,
-    GrandFigure,
-    Unpublished,
-    Verdict,
+    by_statistic,
+    distances,
+    estimates_of,
     holds_direct,
-    judge,
     labels_of,
+    number_of_statistics,
     place,
 )
+from dpdist.quality.verdict import NOMINAL, SMALL_RATIO, FixedCounts, GrandFigure, Unpublished, Verdict, judge
 
 LISTED = 3
 """Number of statistics that a verdict's first line names for each fault; the others are in the evaluation."""
@@ -356,23 +354,12 @@ class _Judging:
         return {name: judge(group, self.statistics, self.clustered) for name, group in by_statistic(rows)}
 
 
-def number_of_statistics(rows: pd.DataFrame) -> int:
-    """The number of statistics in a table's rows of an evaluation, by variable."""
-    return len(rows[["statistic", "variable"]].drop_duplicates())
-
-
-def by_statistic(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Splits an evaluation's rows by statistic and variable, and names each group. Outcomes are never combined."""
-    for (statistic, variable), group in rows.groupby(["statistic", "variable"], sort=False, dropna=False):
-        yield (f"{statistic} of {variable}" if isinstance(variable, str) else str(statistic)), group.reset_index(drop=True)
-
-
 def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
     """Returns a row for each estimate: its class of guarantee, and its median and largest error over cells.
 
     Errors are in direct standard errors. For counts, the columns `n given` have errors for fixed cell sizes, if known.
     """
-    lines, sizes = [], _given_sizes(rows)
+    lines, of_counts = [], (rows["statistic"] == "count").all()
     for how in estimates_of(rows):
         size = rows[f"{how}_error_in_se"]
         promise = guarantee if how in ("synthetic", "synthetic_records") else "" if how == "clipping" else None
@@ -384,29 +371,12 @@ def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
         where = place(rows.iloc[int(np.nanargmax(size))], labels_of(rows))
         spread, far = f"{brief(low)} to {brief(high)}", f"{(size[size.notna()] > FAR).mean():.2f}"
         largest = f"{brief(float(size.max()))}: {where}"
-        again = (rows["direct_clipped" if how == "clipping" else how] - rows["direct"]).abs() / sizes
-        both = f"{brief(float(again.median()))}, {brief(float(again.max()))}" if again.notna().any() else ""
+        again = distances(rows, how).given_n
+        known = of_counts and np.isfinite(again).any()
+        both = f"{brief(float(np.nanmedian(again)))}, {brief(float(np.nanmax(again)))}" if known else ""
         lines.append([*cells, brief(middle), spread, far, largest, both])
     frame = pd.DataFrame(lines, columns=["estimate", "guarantee", "median", "quartiles", "over 2", "largest", GIVEN])
-    return frame if sizes.notna().any() else frame.drop(columns=GIVEN)
-
-
-def estimates_of(rows: pd.DataFrame) -> Iterator[str]:
-    """Prefixes of the columns of estimates that are compared with direct ones: the release first, then comparators."""
-    for column in [str(name) for name in rows.columns if str(name).endswith("_error_in_se")]:
-        how = column.removesuffix("_error_in_se")
-        if how == "clipping" and not (rows["direct_clipped"] != rows["direct"]).where(rows["direct"].notna(), False).any():
-            continue
-        if how == "synthetic_records" and rows["synthetic_records"].equals(rows["synthetic"]):
-            continue
-        yield how
-
-
-def _given_sizes(rows: pd.DataFrame) -> pd.Series[float]:
-    """Standard errors of counts for fixed cell sizes; NaN for other statistics and older evaluations."""
-    if "direct_se_given_n" not in rows or not (rows["statistic"] == "count").all():
-        return pd.Series(np.nan, index=rows.index)
-    return rows["direct_se_given_n"].where(rows["direct_se_given_n"] > 0)
+    return frame if (frame[GIVEN] != "").any() else frame.drop(columns=GIVEN)
 
 
 def furthest(rows: pd.DataFrame) -> pd.DataFrame:

@@ -24,7 +24,8 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation.direct import Direct, SamplingDesign
 from dpdist.job import Job, Simulate, SimulatedReference, Table
-from dpdist.quality.verdict import NOMINAL, SAME, without_error
+from dpdist.quality.errors import SAME, without_error
+from dpdist.quality.verdict import NOMINAL
 from dpdist.survey.batch import Batch, Findings
 from dpdist.survey.census import records_as_they_came, take_census
 from dpdist.survey.checks import in_universe

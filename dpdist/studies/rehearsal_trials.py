@@ -21,8 +21,8 @@ from dpdist.job.loading import differences, job_of
 from dpdist.job.yaml_lines import dotted, flow
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import NoGuarantee
-from dpdist.quality.summary import by_statistic
-from dpdist.quality.verdict import NOMINAL, labels_of
+from dpdist.quality.errors import by_statistic, labels_of
+from dpdist.quality.verdict import NOMINAL
 from dpdist.release import run
 from dpdist.studies.rehearsal_thirds import FileThirds, covered_truth, given_sizes
 

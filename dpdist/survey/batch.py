@@ -1,4 +1,4 @@
-"""A batch of raw records during its check: typed values of columns, records that are dropped, and problems that are noted."""
+"""A batch of raw records during its check: typed values of columns, dropped records, and noted problems."""
 
 from __future__ import annotations
 

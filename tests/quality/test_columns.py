@@ -12,7 +12,7 @@ import pytest
 import dpdist
 from dpdist.job import Comparator
 from dpdist.job.loading import find_job, parse_job
-from dpdist.quality.evaluate import HOW, TABLES
+from dpdist.quality.errors import HOW, TABLES
 
 OWN_TABLE = "{name: incomes, by: [field, sex], statistics: [count, {mean: salary}, {median: salary}]}"
 

@@ -11,8 +11,9 @@ import pytest
 from scipy import stats
 
 from dpdist.core.records import TOTAL
+from dpdist.quality.shared_errors import Counts, at_most, shared_errors
 from dpdist.quality.summary import in_words
-from dpdist.quality.verdict import BASE, FALSE_ALARM, MARGINS, Counts, Verdict, at_most, judge, shared_errors
+from dpdist.quality.verdict import BASE, FALSE_ALARM, MARGINS, Verdict, judge
 
 REGIONS, AGES = 4, 6
 DIRECT = 100.0

@@ -11,8 +11,9 @@ import pytest
 from scipy import stats
 
 from dpdist.core.records import TOTAL
+from dpdist.quality.errors import by_chance, relative_to
 from dpdist.quality.summary import bias_line, bias_lines, in_words, large, overall, percent
-from dpdist.quality.verdict import FALSE_ALARM, SMALL, Verdict, by_chance, judge, relative_to, too_small
+from dpdist.quality.verdict import FALSE_ALARM, SMALL, Verdict, judge, too_small
 
 
 def evaluated(

@@ -29,8 +29,8 @@ from dpdist.core.keys import Key
 from dpdist.job import Job
 from dpdist.job.loading import load_job, parse_job
 from dpdist.opening.results import open_evaluation
+from dpdist.quality.errors import FAR_RECORDS
 from dpdist.quality.predicted.prediction import ErrorPrediction, predicted, with_epsilon
-from dpdist.quality.verdict import FAR_RECORDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_data]
 SPLITS, DRAWS = 2, 2

@@ -19,7 +19,7 @@ import pytest
 import dpdist
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL
-from dpdist.quality.verdict import holds_direct
+from dpdist.quality.errors import holds_direct
 from dpdist.studies.rehearsal_thirds import FileThirds, numbered, parted, thirds
 from dpdist.studies.rehearsal_trials import candidates, trial
 

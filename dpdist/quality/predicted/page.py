@@ -13,12 +13,12 @@ from dpdist.planning.plan import Plan
 from dpdist.privacy.claims import promised
 from dpdist.publish.predicted_errors import FAR, FAR_NAMED
 from dpdist.publish.writers.page import environment
+from dpdist.quality.errors import FAR_RECORDS
 from dpdist.quality.predicted.alternatives import Alternative, grid
 from dpdist.quality.predicted.prediction import ErrorPrediction, Statistics, number
 from dpdist.quality.predicted.words import UNIT, alarms, not_known, not_predicted, proposals, worth
 from dpdist.quality.report_parts import Axis, Grid, ReportCell, ReportFigure, Section, axis, lines
 from dpdist.quality.summary import brief, percent
-from dpdist.quality.verdict import FAR_RECORDS
 from dpdist.survey.reference_file import ReferenceFile
 
 MOST_DRAWN = 60

@@ -36,6 +36,7 @@ from dpdist.models.protocol import ErrorsOfCells, Improper, Spurious, StratumMod
 from dpdist.planning.plan import Plan
 from dpdist.privacy.weights import NotReached
 from dpdist.publish.predicted_errors import FAR, FAR_NAMED
+from dpdist.quality.errors import FAR_RECORDS, Errors, of_figures
 from dpdist.quality.predicted.replicates import (
     Population,
     PublicReplicate,
@@ -49,7 +50,6 @@ from dpdist.quality.predicted.replicates import (
     taught,
     truths_of,
 )
-from dpdist.quality.verdict import FAR_RECORDS, Errors, of_figures
 from dpdist.sampling import Unconverged, sampler_of
 from dpdist.survey.reference_file import ReferenceFile
 from dpdist.survey.reference_file import open_reference as open_public

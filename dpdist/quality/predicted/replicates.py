@@ -35,7 +35,7 @@ from dpdist.publish.folder import grounds_of
 from dpdist.publish.printed_tables import rows_with
 from dpdist.publish.released import ReleasedObject, public_frame
 from dpdist.publish.tables import table
-from dpdist.quality.verdict import relative_to
+from dpdist.quality.errors import relative_to
 from dpdist.runtime.reference import learned_from
 from dpdist.sampling import PosteriorSampler, facts, reference_sampler, sampler_of
 from dpdist.survey.reference_file import ReferenceFile, absent_records, records_of

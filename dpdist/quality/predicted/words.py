@@ -16,9 +16,9 @@ from dpdist.core.records import first_named
 from dpdist.job import budget_text
 from dpdist.planning.plan import Plan
 from dpdist.publish.predicted_errors import FAR_NAMED
+from dpdist.quality.errors import FAR_RECORDS
 from dpdist.quality.predicted.prediction import BETTER, ErrorPrediction, Statistics, predicted, predicted_before
 from dpdist.quality.summary import errors_in_words, percent
-from dpdist.quality.verdict import FAR_RECORDS
 
 LARGEST_FACTOR = 64
 """Largest factor on the job's ε, and largest divisor, that is tried."""
