@@ -72,9 +72,18 @@ CASES = [
     if "delta" not in text or (setting.zcdp and (setting.zcdp_anywhere or text != BUDGETS["anywhere, zCDP"]))
 ]
 OFTEN = {("tables", "anywhere, zCDP"), ("sanitized", "add_remove")}
-"""Both mechanisms, both kinds of neighbours and both laws of noise; the other combinations are `long`."""
-PLANNED = [pytest.param(*case, marks=[] if case in OFTEN else [pytest.mark.long]) for case in CASES]
-RUN = [pytest.param(*case, marks=[] if case in OFTEN and case[0] == "tables" else [pytest.mark.long]) for case in CASES]
+"""Both mechanisms, both kinds of neighbours and both laws of noise."""
+SELDOM = {("tables", "add_remove"), ("sanitized", "anywhere"), ("sanitized", "add_remove, zCDP")}
+"""`long`: with `OFTEN`, every pair of mechanism, neighbours and law of noise. The other combinations are `slow`."""
+
+
+def marked(case: tuple[str, str], often: bool) -> object:
+    """A combination with the mark by which it runs."""
+    return pytest.param(*case, marks=[] if often else [pytest.mark.long if case in OFTEN | SELDOM else pytest.mark.slow])
+
+
+PLANNED = [marked(case, case in OFTEN) for case in CASES]
+RUN = [marked(case, case in OFTEN and case[0] == "tables") for case in CASES]
 SIZES = [(997, 1, 1), (998, 1, 1), (400, 0, 0), (400, 10, 5), (1, 0, 0), (2**15, 1, 0)]
 """Records of every unit: 999 and 1,000 of them, where δn = 1; small cells; hardly any; a block of them, and one more."""
 TIMES = re.compile(

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from campaign import Ended, Server, Survey, arguments, inventory, public_bytes, run
-from small_release import JOB, survey
+from small_release import LAPLACE_JOB as JOB
+from small_release import survey
 
 import dpdist
 from dpdist.core.errors import WorkspaceError
@@ -85,7 +86,7 @@ def differing(workspace: Path, other: Path) -> set[str]:
     return {name for name in here.keys() | there.keys() if here.get(name) != there.get(name)}
 
 
-@pytest.mark.parametrize("kib", [4, 40, 160, 320, 400, 480, 560])
+@pytest.mark.parametrize("kib", [4, 160, 400, 560])
 def test_a_full_disk_is_said_so_and_with_space_the_same_command_ends_the_run(
     few: Survey, undisturbed: Path, disk: Disk, dpdist: Server, kib: int
 ) -> None:
@@ -102,7 +103,7 @@ def test_a_full_disk_is_said_so_and_with_space_the_same_command_ends_the_run(
     assert differing(disk.folder / "work", undisturbed) == set()
 
 
-@pytest.mark.parametrize("kib", [400, 800, 1600, 2400])
+@pytest.mark.parametrize("kib", [800, 2400])
 def test_a_disk_that_the_records_fill_is_said_so(long: Survey, disk: Disk, dpdist: Server, kib: int) -> None:
     disk.resize(kib)
     ended = dpdist(*arguments(long.job(), disk.folder / "work"), file_limit=disk.file_limit)
@@ -417,21 +418,20 @@ def test_a_damaged_journal_costs_rounds_but_gives_the_same_bytes(
 @pytest.mark.long
 def test_a_damaged_release_is_not_published_again(undisturbed: Path, tmp_path: Path, dpdist: Server, name: str) -> None:
     """`dpdist publish` has nothing else to go by: it refuses and leaves the folder as it is."""
-    wrong = []
+    wrong, workspace = [], tmp_path / "work"
+    shutil.copytree(undisturbed / "public", workspace / "public")
+    path = workspace / "public" / "released" / name
+    kept = path.read_bytes()
     for damage in damages(name):
-        workspace = tmp_path / damage.__name__
-        shutil.copytree(undisturbed / "public", workspace / "public")
-        path = workspace / "public" / "released" / name
-        kept = path.read_bytes()
         damage(path)
         before = public_bytes(workspace)
         ended = dpdist("publish", workspace, "--quiet")
         if ended.code not in (1, 2) or not ended.clear or public_bytes(workspace) != before:
             wrong.append(f"{damage.__name__}: {ended}")
         path.write_bytes(kept)
-        if dpdist("publish", workspace, "--quiet").code or public_bytes(workspace) != public_bytes(undisturbed):
-            wrong.append(f"{damage.__name__}: restored, it is not published")
     assert wrong == []
+    assert dpdist("publish", workspace, "--quiet").code == 0
+    assert public_bytes(workspace) == public_bytes(undisturbed)
 
 
 @pytest.mark.parametrize("name", ["key", "identity.json"])

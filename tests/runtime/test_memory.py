@@ -258,8 +258,8 @@ def slow(*case: object) -> object:
     ("strata", "records", "draws"),
     [
         (25, 100, 200),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in [(100, 100, 1000), (1, 60_000, 200), (1, 500_000, 200)]),
-        *(slow(*case) for case in [(1000, 100, 1000), (3000, 100, 200), (1, 2_000_000, 200)]),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in [(100, 100, 1000), (1, 500_000, 200)]),
+        *(slow(*case) for case in [(1, 60_000, 200), (1000, 100, 1000), (3000, 100, 200), (1, 2_000_000, 200)]),
     ],
 )
 def test_what_a_run_takes_is_what_its_plan_says(

@@ -31,7 +31,7 @@ mechanism: {name: weighted, weights: fixed_point, fallback: refuse}
 budget: {epsilon: "11", adjacency: zero_out}
 sampler: {name: exact, draws: 100}
 tables: [{name: salaries, by: [field], statistics: [count]}]
-runtime: {executor: dask, workers: 2, memory_per_worker: 2GiB}
+runtime: {executor: dask, workers: 1, memory_per_worker: 2GiB}
 ledger: {url: LEDGER}
 """
 UNGUARDED = """
