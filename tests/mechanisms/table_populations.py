@@ -19,12 +19,13 @@ from dpdist.estimation.donors import AbsentRecords, Donors, PeriodTotals
 from dpdist.job import Statistic
 from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.limits import TableLimits, direct_variances
+from dpdist.mechanisms.tables.measured_sums import MeasuredSums
+from dpdist.mechanisms.tables.measurements import TableMeasurements
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.residual_prior import prior_variances
 from dpdist.mechanisms.tables.rows import Rows, placed_in, rows_about
 from dpdist.mechanisms.tables.sensitivity import MOVED
-from dpdist.mechanisms.tables.system import Reading, TableSystem
 from dpdist.mechanisms.tables.workload import WorkloadTable
 from dpdist.models.public_model import Design
 from dpdist.privacy.guarantees import NoisyQuery
@@ -234,8 +235,12 @@ class Release:
     files: Files
     noisy: Floats
     """Noisy sums of all measurements, (cell, 1 + outcome), in units of 1/UNIT."""
-    system: TableSystem
+    measured: MeasuredSums
     """With limits that counts of records beyond them have widened."""
+
+    @property
+    def system(self) -> TableMeasurements:
+        return self.measured.asked
 
     @cached_property
     def base(self) -> Ints:
@@ -244,18 +249,18 @@ class Release:
 
     @cached_property
     def posterior(self) -> Posterior:
-        return self.model._reading(self.system, self.noisy).posterior
+        return self.measured.reading.posterior
 
     @cached_property
     def sums(self) -> Floats:
         """Published counts and totals of base cells, (cell, 1 + outcome)."""
-        means = self.model.estimated(self.system, self.noisy).values["means"][0]
+        means = self.model.estimated(self.measured, self.noisy).values["means"][0]
         return summed(self.model.count, means)
 
     @property
     def predicted(self) -> Floats:
         """Counts and totals of base cells by the prediction alone."""
-        return summed(self.model.count, self.system.prediction.means)
+        return summed(self.model.count, self.system.file.prediction.means)
 
     def figures(self, cell: Ints, sums: Floats | None = None) -> Figures:
         """Figures with their published standard errors, or without errors from other `sums`."""
@@ -267,7 +272,7 @@ class Release:
         if sums is not self.sums:
             return Figures(values, np.full_like(values, np.nan), number)
         adding = scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), shape=(cells, len(cell)))
-        variance = published_variances(self.posterior, rows_about(adding, values[:, 1:], self.system.prediction))
+        variance = published_variances(self.posterior, rows_about(adding, values[:, 1:], self.system.file.prediction))
         errors = np.sqrt(variance).reshape(values.shape[1], cells).T
         return Figures(values, np.column_stack([errors[:, 0], errors[:, 1:] / count]), number)
 
@@ -293,7 +298,7 @@ class Release:
         """Direct standard errors of counts and means that the prediction lets expect, (cell, 1 + outcome)."""
         cells, base = len(values), np.arange(len(cell))
         adding = scipy.sparse.csr_array((np.ones(len(cell)), (cell, base)), shape=(cells, len(cell)))
-        errors = np.sqrt(direct_variances(adding, self.model.count, values[:, 1:], self.system.prediction))
+        errors = np.sqrt(direct_variances(adding, self.model.count, values[:, 1:], self.system.file.prediction))
         errors[:, 1:] /= np.maximum(values[:, :1], 1e-300)
         return np.asarray(errors)
 
@@ -380,18 +385,6 @@ def cells_of(codes: Ints, others: Sequence[Ints], by: Sequence[int]) -> tuple[In
     return cell.reshape(-1), [number[place] for place in places]
 
 
-@dataclass(frozen=True)
-class Cells(ResidualCells):
-    """Base cells that compute the posterior of the same noisy sums once."""
-
-    def _reading(self, system: TableSystem, noisy: Floats) -> Reading:
-        kept = self.__dict__.setdefault("_kept", {})
-        if id(noisy) not in kept:
-            kept[id(noisy)] = super()._reading(system, noisy)
-        found: Reading = kept[id(noisy)]
-        return found
-
-
 def model_of(public: Public, files: Files, epsilon: float, gaussian: bool = False) -> ResidualCells:
     """`epsilon` is a loss ρ if noise is Gaussian."""
     codes, base = base_cells(files.current.codes)
@@ -413,7 +406,7 @@ def model_of(public: Public, files: Files, epsilon: float, gaussian: bool = Fals
     means = tuple(Statistic(name="mean", variable=name) for name in outcomes)
     labels = tuple(map(str, range(len(codes))))
     tables = tuple(WorkloadTable(f"t{k}", by) for k, by in enumerate(public.tables))
-    return Cells(
+    return ResidualCells(
         design=Design(labels, tuple(range(len(codes))), np.empty((len(codes), 0)), np.arange(len(codes)), 0),
         outcome_bounds=public.bounds[0],
         labels=labels,
@@ -434,23 +427,22 @@ def model_of(public: Public, files: Files, epsilon: float, gaussian: bool = Fals
 
 
 def widened(
-    system: TableSystem,
-    limits: Sequence[TableLimits],
+    sums: MeasuredSums,
     base: Ints,
     weight: Floats,
     outcomes: Floats,
-    prediction: Prediction,
     rng: np.random.Generator,
     louder: float = 1.0,
     gaussian: bool = False,
-) -> TableSystem:
-    """The system after noisy counts of records beyond limits, where the budget has a part for them."""
-    if not system.part_beyond:
-        return system
-    counts = np.concatenate([one.counts_beyond(base, weight, outcomes, prediction) for one in limits])
-    deviation = louder * np.sqrt(system.variance(system.part_beyond)) * UNIT
+) -> MeasuredSums:
+    """The sums after noisy counts of records beyond limits, where the budget has a part for them."""
+    part = sums.asked.part_beyond
+    if not part:
+        return sums
+    counts = np.concatenate([one.counts_beyond(base, weight, outcomes, sums.calibrated) for one in sums.limits[1:]])
+    deviation = louder * np.sqrt(sums.asked.variance(part)) * UNIT
     noise = rng.standard_normal(counts.shape) if gaussian else rng.laplace(size=counts.shape) / np.sqrt(2.0)
-    return system.widened(counts + deviation * noise)
+    return sums.widened(counts + deviation * noise)
 
 
 def release(
@@ -468,9 +460,10 @@ def release(
     """
     model = model_of(public, files, epsilon, gaussian)
     model = replace(model, donors=replace(model.donors, history=history)) if history else model
-    system, rng = model.system, np.random.default_rng(seed)
+    plan, rng = model.plan, np.random.default_rng(seed)
     if prediction is not None:
-        system.__dict__["prediction"] = prediction
+        plan.file.__dict__["prediction"] = prediction
+    system = plan.asked
     base, current = base_cells(files.current.codes)[1], files.current
 
     def measured(of_table: TableLimits, prediction: Prediction, part: Fraction) -> Floats:
@@ -481,12 +474,11 @@ def release(
         noise = rng.standard_normal(sums.shape) if gaussian else rng.laplace(size=sums.shape) / np.sqrt(2.0)
         return sums + np.rint(noise * deviation)
 
-    noisy = [measured(system.first, system.informed, system.parts[0])]
-    calibrated, limits = model.limits(system, noisy[0])
-    system = widened(system, limits, base, current.weight, current.outcomes, calibrated, rng, louder, gaussian)
-    calibrated, limits = model.limits(system, noisy[0])
-    noisy += [measured(one, calibrated, part) for one, part in zip(limits, system.parts[1:], strict=True)]
-    return Release(model, files, np.concatenate(noisy), system)
+    noisy = [measured(system.first, system.file.informed, system.parts[0])]
+    sums = widened(model.first_sums(system, noisy[0]), base, current.weight, current.outcomes, rng, louder, gaussian)
+    noisy += [measured(one, sums.calibrated, part) for one, part in zip(sums.limits[1:], system.parts[1:], strict=True)]
+    every = np.concatenate(noisy)
+    return Release(model, files, every, replace(sums, sums=model.by_measurement(every)))
 
 
 def tables_of(public: Public) -> tuple[tuple[int, ...], ...]:

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 import scipy
 import table_populations as of_columns
-from test_tables import BOUNDS, LEVELS, Population, Run, Sample, direct, of_tables, published, released, system_of
+from test_tables import BOUNDS, LEVELS, Population, Run, Sample, direct, of_file, of_tables, published, released, system_of
 
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation import donors
 from dpdist.estimation.donors import PeriodTotals, remembered
 from dpdist.mechanisms.tables import clipped_residuals, drift_sizes
 from dpdist.mechanisms.tables.bins import BinnedColumns
+from dpdist.mechanisms.tables.plan import TablePlan
 from dpdist.mechanisms.tables.random_effects import cell_index
 from dpdist.mechanisms.tables.residual_prior import OF_CELLS, ResidualPrior
 from dpdist.mechanisms.tables.spec import Tables
-from dpdist.mechanisms.tables.system import TableSystem
 
 RECORDS, TRUE = 3_000, 60_000
 """Records of a file, and of the sample that stands for the population."""
@@ -123,11 +123,11 @@ class Errors(NamedTuple):
 def errors_of(run: Run, file: Sample, population: Sample, reference: Sample) -> Errors:
     errors, alone, held, of_all = list[Floats](), list[Floats](), list[Floats](), np.zeros((2, 2))
     for by, cell in of_tables(run):
-        both = cell_index(np.concatenate([run.system.codes, population.codes, reference.codes])[:, list(by)])
+        both = cell_index(np.concatenate([run.system.file.codes, population.codes, reference.codes])[:, list(by)])
         parts = np.split(both, np.cumsum([len(cell), len(population.codes)]))
         if any(len(np.unique(part)) < both.max() + 1 for part in parts):
             continue
-        size = np.bincount(parts[0], weights=run.system.count)
+        size = np.bincount(parts[0], weights=run.system.file.count)
         right, made = direct(file, parts[0][run.base]), published(run, parts[0])
         true, public = direct(population, parts[1], size), direct(reference, parts[2], size)
         few, error = right.records >= 10, np.hypot(made.errors, right.errors)
@@ -254,7 +254,7 @@ def chain(
         file, population = world.sample(RECORDS), world.sample(TRUE)
         part = 1.0 if begun or period else 1.0 - SHARE
         system, base = system_of(Population(reference, file, file, world.bounds), epsilon * part)
-        system = replace(system, history=remembered(totals[:most]))
+        system = of_file(system, history=remembered(totals[:most]))
         if not begun:
             weights = (0.0, 10.0 * float(reference.weight.max()))
             bins, scale = BinnedColumns.of(weights, [world.bounds]), 4.0 / (epsilon * SHARE)
@@ -269,11 +269,11 @@ def chain(
     return found
 
 
-def by_counts(system: TableSystem, bins: BinnedColumns, counts: Floats, scale: float, ends: Floats) -> TableSystem:
-    """The system with a law by noisy counts in place of its reference."""
+def by_counts(plan: TablePlan, bins: BinnedColumns, counts: Floats, scale: float, ends: Floats) -> TablePlan:
+    """The plan with a law by noisy counts in place of its reference."""
     law, laws = bins.sample(counts, scale, RECORDS), tuple(bins.sample(counts, scale, 200, draw) for draw in range(1, 9))
-    nowhere = tuple(np.full(len(law.weight), -1) for _ in system.placed)
-    return replace(system, reference=law, placed=nowhere, lowest=ends[0], highest=ends[1], laws=laws, alike=True)
+    nowhere = tuple(np.full(len(law.weight), -1) for _ in plan.file.placed)
+    return of_file(plan, reference=law, placed=nowhere, lowest=ends[0], highest=ends[1], laws=laws, alike=True)
 
 
 def assert_lawful_chains(chains: list[list[Errors]], begun: bool = True) -> None:

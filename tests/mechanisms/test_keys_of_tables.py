@@ -176,12 +176,12 @@ def test_no_weight_is_read_where_weights_are_public_and_outcomes_attain_the_dist
         cell = np.repeat(np.arange(len(model.count)), 20)
         weight = np.exp(rng.normal(4.0, 1.0, len(cell))) if model.weight is None else model.weight[cell]
         outcomes = np.exp(rng.normal(10.0, 0.5, (len(cell), 1)))
-        system = model.with_donors(Donors.of(cell, weight, outcomes)).system
-        limits, base = system.first, np.arange(len(model.count))
+        system = model.with_donors(Donors.of(cell, weight, outcomes)).plan
+        limits, base = system.asked.first, np.arange(len(model.count))
         limits = replace(limits, outcome=limits.outcome / 100.0)
         ends = [np.full((len(base), 1), end) for end in (0.0, 400_000.0)]
         added = [
-            limits.contributions(base, weight, end, system.prediction)
+            limits.contributions(base, weight, end, system.file.prediction)
             for end in ends
             for weight in (np.full(len(base), 2.0), np.full(len(base), 3_000.0))
         ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy
-from test_tables import Population, Run, population, release, released, system_of
+from test_tables import Population, Run, of_file, population, release, released, system_of
 
 from dpdist.core.records import Floats
 from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from, rescaled_as
@@ -51,7 +51,9 @@ def indices(cells: Floats, coordinates: int) -> Floats:
 
 
 def own_release(run: Run, period: str) -> Estimated:
-    return Estimated(run.posterior, run.system.history, replace(run.totals, period=period), run.posterior.prior.drift[-1])
+    return Estimated(
+        run.posterior, run.system.file.history, replace(run.totals, period=period), run.posterior.prior.drift[-1]
+    )
 
 
 def two(seed: int, epsilon: float, chained: bool) -> tuple[Estimated, Estimated, ResidualPrior]:
@@ -59,12 +61,12 @@ def two(seed: int, epsilon: float, chained: bool) -> tuple[Estimated, Estimated,
     told: Population = population(seed, records=700)
     first = own_release(release(told, epsilon, seed), "2020")
     system, base = system_of(told._replace(file=told.other), epsilon)
-    system = replace(system, history=(first.totals,)) if chained else system
+    system = of_file(system, history=(first.totals,)) if chained else system
     last = own_release(released(system, base, told.other, seed + 100), "2021")
     periods = common_history(last, first)
     assert periods is not None
     assert [one.period for one in periods] == ["2020"]
-    return last, first, rescaled_as(replace(system, history=periods).prior_of_periods, last, first)
+    return last, first, rescaled_as(of_file(system, history=periods).file.prior_of_periods, last, first)
 
 
 @pytest.mark.parametrize(("seed", "epsilon", "chained"), [(0, 0.2, False), (1, 2.0, True)])

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy
-from test_tables import LEVELS, Population, population, system_of
+from test_tables import LEVELS, Population, population, system_of, unread
 
 from dpdist.core.progress import Event
 from dpdist.core.records import Floats
@@ -32,7 +32,6 @@ from dpdist.mechanisms.tables.drift_sizes import learned
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.residual_prior import OF_CELLS, ResidualPrior, prior_variances
 from dpdist.mechanisms.tables.rows import stacked
-from dpdist.mechanisms.tables.system import CommonFactors
 from dpdist.runtime.executors import executor
 from dpdist.runtime.sharing import FOLDER, pieces_on
 from dpdist.storage.workspace import Workspace
@@ -41,10 +40,8 @@ from dpdist.storage.workspace import Workspace
 def posterior_of(seed: int, epsilon: float, people: Population | None = None) -> Posterior:
     """The posterior of a random population's tables, with drift of every kind."""
     system, _ = system_of(people or population(seed, records=600, spread=(0.2, 0.6, 1.2)[seed % 3]), epsilon)
-    calibrated, of_each = system.limits(CommonFactors(np.array([1.02, 0.97]), 0.05))
-    sums = [np.zeros((len(one.size), 2)) for one in (system.first, *of_each)]
-    rows, _, errors = system.observed(calibrated, of_each, sums)
-    return Posterior(system.prior.drifting(0.02, 0.05), rows, errors, system.clipped(of_each))
+    rows, _, errors, clipped = unread(system).observed()
+    return Posterior(system.file.prior.drifting(0.02, 0.05), rows, errors, clipped)
 
 
 def observed(of: Posterior, rng: np.random.Generator, sides: int = 1) -> Floats:
@@ -172,7 +169,7 @@ def test_variances_and_draws_of_many_sums_are_those_of_few(monkeypatch: pytest.M
 def test_published_rows_are_operations_that_equal_their_matrix(seed: int) -> None:
     """Sums, transposed sums and lone variances to 1e-9; the control leaves out what means have of counts."""
     system, _ = system_of(population(seed, records=600), 4.0)
-    rows, prior, rng = system.target.rows, system.prior.drifting(0.02, 0.05), np.random.default_rng(seed)
+    rows, prior, rng = system.figures.target.rows, system.file.prior.drifting(0.02, 0.05), np.random.default_rng(seed)
     matrix = rows.matrix
     z = prior.sampled(3, rng)
     assert np.concatenate(list(rows.of(z))) == pytest.approx(posterior.row_values(matrix, z), rel=1e-9, abs=1e-9)
@@ -305,11 +302,20 @@ def test_limits_are_computed_for_some_cells_at_a_time(whole: bool, monkeypatch: 
     """Blocks of 1, 3 and all cells have the same limits, to the last digit."""
     told = population(2)
     system, _ = system_of(told, 1.0)
-    expected = replace(system.prediction, adds_weight=whole)
+    file = system.file
+    expected = replace(file.prediction, adds_weight=whole)
 
     def chosen(at_once: int) -> list[Floats]:
         monkeypatch.setattr(residual_samples, "AT_ONCE", at_once)
-        args = (system.tables[0][1], system.placed[0], system.count, expected, 40.0, system.highest, system.lowest)
+        args = (
+            system.file.tables[0][1],
+            system.file.placed[0],
+            system.file.count,
+            expected,
+            40.0,
+            system.file.highest,
+            system.file.lowest,
+        )
         one = limits.choose(*args)
         return [one.centre, one.weight, one.outcome, one.loss, one.beyond]
 
@@ -351,7 +357,15 @@ def test_one_centre_besides_0_is_nearly_as_good_as_all(monkeypatch: pytest.Monke
     """Risks of cells under little noise: 5 % above in the mean, and less than those of 0 alone."""
     told = population(3, spread=1.2)
     system, _ = system_of(told, 4.0)
-    args = (system.tables[0][1], system.placed[0], system.count, system.prediction, 0.1, system.highest, system.lowest)
+    args = (
+        system.file.tables[0][1],
+        system.file.placed[0],
+        system.file.count,
+        system.file.prediction,
+        0.1,
+        system.file.highest,
+        system.file.lowest,
+    )
     risks = []
     best = limits._best
 

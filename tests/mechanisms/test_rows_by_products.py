@@ -7,15 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy
-from test_tables import population, system_of
+from test_tables import population, system_of, unread
 
-from dpdist.core.records import Floats
 from dpdist.mechanisms.tables import posterior as module
 from dpdist.mechanisms.tables import rows as rows_module
 from dpdist.mechanisms.tables.limits import TableLimits
+from dpdist.mechanisms.tables.measured_sums import MeasuredSums
 from dpdist.mechanisms.tables.residual_prior import lone_variances
 from dpdist.mechanisms.tables.rows import RowsOfTables
-from dpdist.mechanisms.tables.system import CommonFactors, TableSystem
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -25,12 +24,13 @@ def test_entries_computed_at_every_product_give_the_digits_of_stored_ones(
     """Also where base cells count for unequal parts, and where they are taken few at a time. Control: other means."""
     monkeypatch.setattr(rows_module, "ENTRIES", 64)
     system = system_of(population(seed, records=600), 2.0)[0]
-    _, limits = system.limits(CommonFactors(np.array([1.02, 0.97]), 0.05))
+    nothing = unread(system)
+    first, *limits = nothing.limits
     rng = np.random.default_rng(seed)
-    limits = (replace(limits[0], unequal=rng.uniform(0.5, 1.0, (len(system.codes), 2))), *limits[1:])
-    stored = _matrices(system, limits)
+    limits[0] = replace(limits[0], unequal=rng.uniform(0.5, 1.0, (len(system.file.codes), 2)))
+    stored = _matrices(nothing, (first, *limits))
     monkeypatch.setattr(module, "MOST_DENSE", 0)
-    computed = _matrices(system, limits)
+    computed = _matrices(nothing, (first, *limits))
     assert all(isinstance(part, RowsOfTables) for part in computed)
     for matrix, entries in zip(stored, computed, strict=True):
         assert entries.shape == matrix.shape
@@ -41,17 +41,17 @@ def test_entries_computed_at_every_product_give_the_digits_of_stored_ones(
             assert np.array_equal(entries.T @ back, matrix.T @ back)
         some = np.sort(rng.choice(matrix.shape[0], matrix.shape[0] // 3, replace=False))
         assert abs(entries[some] - matrix[some]).nnz == 0
-    assert np.array_equal(lone_variances(system.prior, list(computed[:2])), lone_variances(system.prior, list(stored[:2])))
+    assert np.array_equal(
+        lone_variances(system.file.prior, list(computed[:2])), lone_variances(system.file.prior, list(stored[:2]))
+    )
     assert np.array_equal(module.squares_of(computed[2]), module.squares_of(stored[2]))
-    other = _matrices(system, (limits[0], replace(limits[1], mean=limits[1].mean + 0.1), *limits[2:]))[0]
-    assert not np.array_equal(other @ values[: len(system.codes)], stored[0] @ values[: len(system.codes)])
+    other = _matrices(nothing, (first, limits[0], replace(limits[1], mean=limits[1].mean + 0.1), *limits[2:]))[0]
+    assert not np.array_equal(other @ values[: len(system.file.codes)], stored[0] @ values[: len(system.file.codes)])
 
 
-def _matrices(system: TableSystem, limits: tuple[TableLimits, ...]) -> tuple[scipy.sparse.csr_array | RowsOfTables, ...]:
+def _matrices(sums: MeasuredSums, limits: tuple[TableLimits, ...]) -> tuple[scipy.sparse.csr_array | RowsOfTables, ...]:
     """Rows by coordinate, and factors of what limits clip with entries in the order of columns."""
-    sums: list[Floats] = [np.zeros((len(table.size), 2)) for table in (system.first, *limits)]
-    rows, _, _ = system.observed(system.informed, limits, sums)
-    clipped = system.clipped(limits)
+    rows, _, _, clipped = replace(sums, limits=limits).observed()
     if not isinstance(clipped, RowsOfTables):
         clipped.sort_indices()
     return (*rows, clipped)

@@ -26,15 +26,19 @@ from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables.cells import ResidualCells
+from dpdist.mechanisms.tables.common_factors import growth_of
+from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.limits import TableLimits, unpaired
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
+from dpdist.mechanisms.tables.measured_sums import MeasuredSums
+from dpdist.mechanisms.tables.measurements import NUMBER, CommonFactors, TableMeasurements
+from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
 from dpdist.mechanisms.tables.posterior import Posterior, squares_of
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import cell_index
 from dpdist.mechanisms.tables.rows import rows_of
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.sizes import Sizes
-from dpdist.mechanisms.tables.system import NUMBER, CommonFactors, TableSystem
 from dpdist.opening.verifying import remade
 from dpdist.privacy.guarantees import Neighbour, NoisyQuery
 from dpdist.publish.folder import publish
@@ -51,7 +55,7 @@ KINDS: dict[str, dict[str, str]] = {
 class Run(NamedTuple):
     """A release's system and posterior, the estimate of z, and the base cell of every record of the file."""
 
-    system: TableSystem
+    system: TableMeasurements
     posterior: Posterior
     z: Floats
     base: Ints
@@ -62,7 +66,9 @@ def crosses_of(codes: Ints) -> Ints:
     return np.asarray(np.ravel_multi_index(tuple(codes.T), LEVELS))
 
 
-def system_of(told: Population, epsilon: float, kind: Neighbour = "off") -> TableSystem:
+def system_of(
+    told: Population, epsilon: float, kind: Neighbour = "off", history: Sequence[PeriodTotals] = ()
+) -> TableMeasurements:
     tables, placed = [], []
     for by in TABLES:
         both = cell_index(np.concatenate([CROSSES, told.reference.codes])[:, list(by)])
@@ -71,13 +77,13 @@ def system_of(told: Population, epsilon: float, kind: Neighbour = "off") -> Tabl
     query = NoisyQuery.losing("sums", MOVED, Fraction(epsilon).limit_denominator(1000), kind)
     reference = ReferenceSample(told.reference.codes, told.reference.weight, told.reference.outcome[:, None])
     ends = np.array([[0.0, told.bounds[0]], [10.0 * told.reference.weight.max(), told.bounds[1]]])
-    return TableSystem(
-        *(CROSSES, LEVELS, np.ones(len(CROSSES)), tuple(tables), tuple(placed), reference, *ends, query), secret=True
-    )
+    columns = CROSSES, LEVELS, np.ones(len(CROSSES)), tuple(tables), tuple(placed), reference, *ends
+    file = ExpectedFile(*columns, secret=True, history=tuple(history))
+    return TablePlan(PublishedFigures(file), query).asked
 
 
 def release(told: Population, epsilon: float, seed: int = 0, history: Sequence[PeriodTotals] = ()) -> Run:
-    system, base = replace(system_of(told, epsilon), history=tuple(history)), crosses_of(told.file.codes)
+    system, base = system_of(told, epsilon, history=history), crosses_of(told.file.codes)
     rng = np.random.default_rng(seed)
 
     def noise(part: Fraction, size: tuple[int, ...]) -> Floats:
@@ -90,18 +96,13 @@ def release(told: Population, epsilon: float, seed: int = 0, history: Sequence[P
         return unpaired(sums + noise(part, sums.shape))
 
     number = len(base) + float(noise(NUMBER, ()))
-    sums = [measured(system.first_limits(system.growth(number)[0]), system.informed, system.parts[0])]
-    calibration = system.calibration(sums[0][0], number)
-    calibrated, of_tables = system.limits(calibration)
-    system = widened(system, of_tables, base, told.file.weight, told.file.outcome[:, None], calibrated, rng)
-    calibrated, of_tables = system.limits(calibration)
-    sums += [measured(one, calibrated, part) for one, part in zip(of_tables, system.parts[1:], strict=True)]
-    rows, observed, errors = system.observed(calibrated, of_tables, sums, calibration.first)
-    clipped = system.clipped(of_tables, calibration.first)
-    found = system.posterior(rows, observed, errors, calibration, clipped=clipped)
-    growth = calibration.growth * float(calibration.factors[0])
-    totals = system.totals(f"period {len(history)}", calibrated, of_tables, sums, calibration.first, growth)
-    return Run(system, found, found.estimate(observed)[: len(CROSSES)], base, totals)
+    informed = system.file.informed
+    first = measured(system.first_limits(growth_of(system, number)[0], informed), informed, system.parts[0])
+    sums = widened(MeasuredSums.of(system, [first], number), base, told.file.weight, told.file.outcome[:, None], rng)
+    of_tables = zip(sums.limits[1:], system.parts[1:], strict=True)
+    sums = replace(sums, sums=[first, *(measured(one, sums.calibrated, part) for one, part in of_tables)])
+    found, totals = sums.reading, sums.totals(f"period {len(history)}")
+    return Run(sums.asked, found.posterior, found.posterior.estimate(found.observed)[: len(CROSSES)], base, totals)
 
 
 def direct(sample: Sample, cell: Ints) -> Cells:
@@ -120,7 +121,7 @@ def direct(sample: Sample, cell: Ints) -> Cells:
 
 
 def published(run: Run, cell: Ints) -> Cells:
-    prediction, size, cells = run.system.prediction, run.system.numbers.count, int(cell.max()) + 1
+    prediction, size, cells = run.system.file.prediction, run.system.file.numbers.count, int(cell.max()) + 1
     weight = size * prediction.means[:, 0] + run.z[:, 0]
     total = prediction.means[:, 1] * weight + run.z[:, 1]
     count, of_total = (np.bincount(cell, weights=part, minlength=cells) for part in (weight, total))
@@ -132,7 +133,7 @@ def published(run: Run, cell: Ints) -> Cells:
 def errors_of(told: Population, run: Run) -> Floats:
     """|published - direct| in direct standard errors, of cells of ten records, (cell, 2)."""
     found = []
-    for _, cell in run.system.tables:
+    for _, cell in run.system.file.tables:
         right, made = direct(told.file, cell), published(run, cell)
         few = right.records >= 10
         found.append(np.abs(made.figures - right.figures)[few] / right.errors[few])
@@ -165,8 +166,8 @@ def test_without_noise_the_published_figures_are_the_direct_ones(seed: int) -> N
 def test_control_limits_that_do_not_widen_with_the_budget_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     told = population(0, spread=1.2)
     strict = system_of(told, 0.5)
-    fixed = strict.limits(CommonFactors(np.ones(2), 0.0))[1]
-    monkeypatch.setattr(TableSystem, "limits", lambda self, _: (self.prediction, fixed))
+    fixed = strict.limits(CommonFactors(np.ones(2), 0.0, strict.first))[1]
+    monkeypatch.setattr(TableMeasurements, "limits", lambda self, _: (self.file.prediction, fixed))
     assert errors_of(told, release(told, 1e4)).max() > 0.5
 
 
@@ -185,7 +186,7 @@ def test_figures_are_no_worse_than_public_ones_and_intervals_hold_the_population
         for seed in range(8):
             told = population(100 + seed)
             run = release(told, epsilon, seed)
-            for cell in [*(cell for _, cell in run.system.tables), np.zeros(len(CROSSES), dtype=np.int64)]:
+            for cell in [*(cell for _, cell in run.system.file.tables), np.zeros(len(CROSSES), dtype=np.int64)]:
                 right, public, other = (direct(sample, cell) for sample in (told.file, told.reference, told.other))
                 made, few = published(run, cell), (right.records >= 10) & (other.records >= 10)
                 errors.append(np.abs(made.figures - right.figures)[few] / right.errors[few])
@@ -251,7 +252,7 @@ def secret_chain(
         run = release(told, epsilon, 100 * seed + period, history)
         history.append(changed(run.totals))
         held = list[NDArray[np.bool_]]()
-        for cell in [*(cell for _, cell in run.system.tables), np.zeros(len(CROSSES), dtype=np.int64)]:
+        for cell in [*(cell for _, cell in run.system.file.tables), np.zeros(len(CROSSES), dtype=np.int64)]:
             right, other, made = direct(told.file, cell), direct(told.other, cell), published(run, cell)
             joint = np.sqrt(made.errors**2 + right.errors**2 + other.errors**2)
             few = (right.records >= 10) & (other.records >= 10)
@@ -292,7 +293,7 @@ def test_a_reference_that_is_a_sample_of_the_file_gives_as_good_limits(times: fl
         run = release(told, 4.0, seed)
         assert run.posterior.prior.weight == pytest.approx(1.0 / times, rel=0.8)
         errors.append(errors_of(told, run))
-        for _, cell in run.system.tables:
+        for _, cell in run.system.file.tables:
             right, other, made = direct(told.file, cell), direct(told.other, cell), published(run, cell)
             few = (right.records >= 10) & (other.records >= 10)
             joint = np.sqrt(made.errors**2 + right.errors**2 + other.errors**2)
@@ -307,14 +308,13 @@ def test_shared_errors_of_clipped_records_are_a_part_of_all_errors() -> None:
     Control: limits for the reference's number would share more than there is.
     """
     system = system_of(population(3), 1.0)
-    records, more = system.numbers.count.sum(), list[bool]()
+    records, more = system.file.numbers.count.sum(), list[bool]()
     for number, total in product((-1e6, 0.1 * records, records, 1e6), (-1e7, 0.0, 1e7)):
-        calibration = system.calibration(np.array([total, total]), number)
-        calibrated, of_tables = system.limits(calibration)
-        sums = [np.zeros((len(one.size), 2)) for one in (calibration.first, *of_tables)]
-        errors = system.observed(calibrated, of_tables, sums, calibration.first)[2] * (1.0 + 1e-9)
-        assert (squares_of(system.clipped(of_tables, calibration.first)) <= errors).all()
-        more.append(bool((squares_of(system.clipped(of_tables)) > errors).any()))
+        sums = MeasuredSums.of(system, [np.array([[total, total]])], number)
+        observed = replace(sums, sums=[np.zeros((len(one.size), 2)) for one in sums.limits]).observed()
+        errors = observed.errors * (1.0 + 1e-9)
+        assert (squares_of(observed.clipped) <= errors).all()
+        more.append(bool((squares_of(system.clipped((system.first, *sums.limits[1:]))) > errors).any()))
     assert any(more), "control"
 
 
@@ -324,7 +324,8 @@ def test_a_record_adds_at_most_1_and_its_exchange_attains_2(outcomes: int) -> No
     records of one cell with all outcomes above and all below another. Rounding takes a unit of each sum at most."""
     told, rng = population(3), np.random.default_rng(1)
     system = system_of(told, 1.0)
-    limits, prediction = system.limits(CommonFactors(np.ones(2), 0.0))[1][0], system.prediction
+    limits = system.limits(CommonFactors(np.ones(2), 0.0, system.first))[1][0]
+    prediction = system.file.prediction
     limits = replace(
         limits,
         mean=np.repeat(limits.mean, outcomes, axis=1),

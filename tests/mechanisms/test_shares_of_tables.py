@@ -12,10 +12,12 @@ import pandas as pd
 import pytest
 import scipy
 from sized_package import sized_job
-from test_tables import population, system_of
+from test_tables import population, system_of, unread
 
 import dpdist
 from dpdist.core.records import Floats
+from dpdist.mechanisms.tables.measurements import CommonFactors
+from dpdist.mechanisms.tables.plan import TablePlan
 from dpdist.mechanisms.tables.shares import (
     FIRST,
     PublishedTable,
@@ -24,41 +26,40 @@ from dpdist.mechanisms.tables.shares import (
     least_part,
     whole_parts,
 )
-from dpdist.mechanisms.tables.system import CommonFactors, TableSystem
 from dpdist.mechanisms.tables.workload import AddedCells
 
 
-def tables_of(system: TableSystem, worth: tuple[float, ...]) -> tuple[PublishedTable, ...]:
+def tables_of(system: TablePlan, worth: tuple[float, ...]) -> tuple[PublishedTable, ...]:
     """The measured tables with these priorities."""
-    cells = [scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell))))) for _, cell in system.tables]
+    cells = [scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell))))) for _, cell in system.file.tables]
     pairs = zip(map(AddedCells.of, cells), worth, strict=True)
     return tuple(PublishedTable(one, np.full(2, priority)) for one, priority in pairs)
 
 
-def system(seed: int, epsilon: float, worth: tuple[float, ...] = (1.0,) * 4, largest: bool = False) -> TableSystem:
+def system(seed: int, epsilon: float, worth: tuple[float, ...] = (1.0,) * 4, largest: bool = False) -> TablePlan:
     plain, _ = system_of(population(seed, records=1_500, spread=(0.2, 0.6, 1.2)[seed % 3]), epsilon)
-    return replace(plain, published=tables_of(plain, worth), largest=largest)
+    return replace(plain, figures=replace(plain.figures, published=tables_of(plain, worth), largest=largest))
 
 
-def squares(of: TableSystem) -> Floats:
+def squares(of: TablePlan) -> Floats:
     """Predicted squared errors of all figures in direct variances, by priority, (row,)."""
-    return of.target.weight * of.planned.variances(of.target.rows)
+    return of.figures.target.weight * of.planned.variances(of.figures.target.rows)
 
 
 @pytest.mark.parametrize(("seed", "epsilon"), [(0, 0.1), (1, 1.0), (2, 4.0), (3, 64.0)])
 def test_parts_sum_to_1_and_their_predicted_error_is_at_most_that_of_equal_parts(seed: int, epsilon: float) -> None:
     one = system(seed, epsilon)
-    assert sum(one.parts) == 1
-    assert one.parts[0] >= FIRST
-    assert min(one.parts[1:]) >= least_part(4)
-    assert system(seed, epsilon).parts == one.parts
-    assert squares(one).sum() <= 1.001 * squares(one.sharing(equal_parts(4))).sum()
+    assert sum(one.asked.parts) == 1
+    assert one.asked.parts[0] >= FIRST
+    assert min(one.asked.parts[1:]) >= least_part(4)
+    assert system(seed, epsilon).asked.parts == one.asked.parts
+    assert squares(one).sum() <= 1.001 * squares(replace(one, stated=equal_parts(4))).sum()
 
 
 def test_a_slope_is_the_derivative_of_the_predicted_error() -> None:
     """Parts of two tables from exact slopes, by finite differences of the noise's variances: 5 % in relative parts."""
-    one = system(1, 2.0).sharing(equal_parts(4))
-    posterior, target, noise = one.at_equal.posterior, one.target, one.at_equal.noise
+    one = replace(system(1, 2.0), stated=equal_parts(4))
+    posterior, target, noise = one.at_equal.posterior, one.figures.target, one.at_equal.noise
     owner = np.repeat(np.arange(5), list(map(len, noise)))
 
     def risk(times: Floats) -> float:
@@ -69,7 +70,7 @@ def test_a_slope_is_the_derivative_of_the_predicted_error() -> None:
     slopes = np.array([(risk(1.0 + step) - risk(1.0 - step)) / 0.02 for step in change])
     first = np.array(equal_parts(4), dtype=float)
     wanted = (slopes * first**2) ** (1.0 / 3.0)
-    found = np.array(best_parts(posterior, target, one.parts, noise, 2, rounds=1), dtype=float)
+    found = np.array(best_parts(posterior, target, one.asked.parts, noise, 2, rounds=1), dtype=float)
     assert found == pytest.approx(np.array(whole_parts(wanted), dtype=float), rel=0.05)
     assert not np.allclose(found, first, rtol=0.05)
 
@@ -81,7 +82,7 @@ def test_a_priority_gives_a_table_a_larger_part_and_smaller_errors() -> None:
     ratios, others = list[Floats](), list[Floats]()
     for seed in range(3):
         plain, favoured = system(seed, 1.0), system(seed, 1.0, (1.0, 50.0, 1.0, 1.0))
-        assert favoured.parts[2] > 1.3 * plain.parts[2]
+        assert favoured.asked.parts[2] > 1.3 * plain.asked.parts[2]
         every = [one.variance / other.variance for one, other in zip(favoured.errors, plain.errors, strict=True)]
         ratios.append(every[1].ravel())
         others += [every[k].ravel() for k in (0, 2, 3)]
@@ -98,7 +99,7 @@ def test_the_largest_error_is_smaller_if_that_is_the_objective() -> None:
     ratios = []
     for seed in range(3):
         largest = system(seed, 2.0, largest=True)
-        other = largest.sharing(system(seed, 2.0).parts)
+        other = replace(largest, stated=system(seed, 2.0).asked.parts)
         ratios.append(float(np.sqrt(squares(largest).max() / squares(other).max())))
     assert np.mean(ratios) < 0.99
     assert max(ratios) <= 1.02
@@ -110,7 +111,7 @@ def test_a_larger_budget_never_has_a_larger_predicted_error(seed: int) -> None:
     first, before = system(seed, 0.1), np.full(4, np.inf)
     for epsilon in (0.1, 0.3, 1.0, 4.0, 64.0):
         now = first.under(system(seed, epsilon).joint)
-        size = [len(one.cells) * 2 for one in now.published]
+        size = [len(one.cells) * 2 for one in now.figures.published]
         of_tables = np.array([part.sum() for part in np.split(squares(now), np.cumsum(size)[:-1])])
         assert (of_tables <= 1.01 * before).all(), (epsilon, of_tables, before)
         before = of_tables
@@ -142,17 +143,17 @@ def test_clipped_parts_of_a_record_are_in_every_table() -> None:
     Control: independent errors would halve the variance of their mean.
     """
     one = system(0, 1.0)
-    limits = one.limits(CommonFactors(np.ones(2), 0.0))[1]
+    asked = one.asked
+    limits = asked.limits(CommonFactors(np.ones(2), 0.0, asked.first))[1]
     few = (limits[0], replace(limits[0], cell=limits[0].cell))
-    clipped = one.clipped(few)
+    clipped = asked.clipped(few)
     number = len(few[0].size)
-    variance = (clipped @ clipped.T).toarray()[2:, 2:]
+    variance = (clipped @ clipped.T).toarray()
     assert np.diag(variance) == pytest.approx(np.tile(few[0].loss.T.ravel(), 2), rel=1e-9)
     mean = np.hstack([np.eye(2 * number), np.eye(2 * number)]) / 2.0
     assert np.diag(mean @ variance @ mean.T) == pytest.approx(few[0].loss.T.ravel(), rel=1e-9)
-    _, _, errors = one.observed(
-        *one.limits(CommonFactors(np.ones(2), 0.0)), [np.zeros((len(x.size), 2)) for x in (one.first, *limits)]
-    )
-    posterior = one.posterior(one.at_equal.posterior.rows, np.zeros(len(errors)), errors, clipped=one.clipped(limits))
+    sums = unread(one)
+    observed = sums.observed()
+    posterior, errors = sums.posterior(observed), observed.errors
     drawn = posterior.disturbed(np.random.default_rng(0).standard_normal((len(errors), 4_000)), np.random.default_rng(1))
     assert drawn.var(axis=1) == pytest.approx(errors, rel=0.12)

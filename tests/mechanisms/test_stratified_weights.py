@@ -12,12 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import scipy
-from table_populations import Files, Public, Release, Sample, base_cells, release
+from table_populations import Files, Public, Sample, base_cells, release
 from test_tables_laws import alone
 
-from dpdist.core.records import UNIT, Codes, Floats, Ints
+from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.donors import PeriodTotals
-from dpdist.mechanisms.tables import learners, sizes, system
+from dpdist.mechanisms.tables import followed_limits, learners, sizes
+from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.prediction import Prediction, predict
 from dpdist.mechanisms.tables.residual_prior import ResidualPrior
@@ -184,7 +185,7 @@ def reallocated(
         for period in range(1, periods):
             file = drawn(later, records, 20 * period + seed, areas)
             before = release(PUBLIC, Files(reference, file), epsilon, seed + 50 * (period - 1), history=history)
-            history = (*history, totals_of(before, str(2020 + period)))
+            history = (*history, before.measured.totals(str(2020 + period)))
         files = Files(reference, drawn(later, records, 20 * periods + seed, areas))
         codes, base = base_cells(files.current.codes)
         count = np.bincount(base) * later[codes[:, 0], codes[:, 1]]
@@ -241,17 +242,8 @@ def test_an_area_keeps_its_weights_where_numbers_tell_nothing(monkeypatch: pytes
 @pytest.mark.long
 def test_an_area_runs_away_if_sums_show_as_much_of_it_as_of_other_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: limits clip nearly all of the area's weights, and little of a table cell that has other areas, too."""
-    monkeypatch.setattr(system, "left_of_changes", lambda *_: None)
+    monkeypatch.setattr(followed_limits, "left_of_changes", lambda *_: None)
     assert np.median(reallocated(areas_of(0.25), 4_000, 1.0, 4, 0.3).ratio) > 2.0
-
-
-def totals_of(published: Release, period: str) -> PeriodTotals:
-    """What a later period learns."""
-    model, system, noisy = published.model, published.system, published.noisy
-    sums = [part / UNIT for part in model.by_measurement(noisy)]
-    calibrated, _ = system.limits(model.calibration(system, noisy))
-    first, *of_tables = model._reading(system, noisy).limits
-    return system.totals(period, calibrated, of_tables, sums, first)
 
 
 @pytest.mark.parametrize("periods", [pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.long)])
@@ -285,7 +277,7 @@ def test_a_fallen_fraction_after_growth_is_as_large_a_change_as_without() -> Non
 @pytest.mark.long
 def test_the_next_period_forgets_an_areas_weights_with_the_change_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: the first period's own change is known, the second period has the law of unchanged numbers."""
-    monkeypatch.setattr(system.TableSystem, "_changes_of_periods", lambda *_: None)
+    monkeypatch.setattr(ExpectedFile, "_changes_of_periods", lambda *_: None)
     assert reallocated(areas_of(0.25), 4_000, 8.0, 2, 0.3, periods=2).ratio.max() < 0.6
 
 
@@ -297,7 +289,7 @@ def test_the_next_sample_of_another_size_of_the_same_population() -> None:
 def test_spreads_of_counted_records_are_the_files_own() -> None:
     """A law that is rescaled and then spread out has these spreads, and not their squares. Control: rescaled alone."""
     files = Files(sample(stratum_weights(0), 1_000, 10), sample(stratum_weights(0), 1_000, 20))
-    law = release(PUBLIC, files, 1.0).system.prior
+    law = release(PUBLIC, files, 1.0).system.file.prior
     spread = np.full(law.spread.shape, 7.0)
     assert law.rescaled(np.array([4.0, 2.0])).spreading(spread).spread == pytest.approx(spread)
     assert law.rescaled(np.array([4.0, 2.0])).spread == pytest.approx(law.spread * [4.0, 2.0])
@@ -310,7 +302,7 @@ def test_rows_show_of_base_cells_what_limits_leave_of_them() -> None:
     z, part = rng.normal(size=(5, 3)), rng.uniform(0.0, 1.0, (5, 3))
     law = release(
         PUBLIC, Files(sample(stratum_weights(0), 200, 1), sample(stratum_weights(0), 200, 2)), 1.0
-    ).system.prediction
+    ).system.file.prediction
     rows = rows_of(cell, about, replace(law, means=means), unequal=part)
     expected = [np.bincount(cell, part[:, 0] * z[:, 0])]
     for k in (1, 2):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, cycle
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,13 +21,18 @@ from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.donors import Donors, PeriodTotals
 from dpdist.mechanisms.tables import limits
 from dpdist.mechanisms.tables.cells import ResidualCells
+from dpdist.mechanisms.tables.common_factors import common_factors
+from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
+from dpdist.mechanisms.tables.measured_again import MeasuredAgain, ReleasedSums
+from dpdist.mechanisms.tables.measured_sums import MeasuredSums
+from dpdist.mechanisms.tables.measurements import CommonFactors, TableMeasurements
+from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.prediction import Prediction, predict
 from dpdist.mechanisms.tables.random_effects import cell_index
 from dpdist.mechanisms.tables.rows import rows_of
 from dpdist.mechanisms.tables.sensitivity import MOVED
-from dpdist.mechanisms.tables.system import CommonFactors, TableSystem
 from dpdist.planning.making import make_plan
 from dpdist.privacy.guarantees import NoisyQuery
 
@@ -81,14 +86,15 @@ def population(
 
 
 class Run(NamedTuple):
-    system: TableSystem
+    plan: TablePlan
+    system: TableMeasurements
     posterior: Posterior
     z: Floats
     base: Ints
     totals: PeriodTotals
 
 
-def system_of(told: Population, epsilon: float) -> tuple[TableSystem, Ints]:
+def system_of(told: Population, epsilon: float) -> tuple[TablePlan, Ints]:
     codes, base = np.unique(told.file.codes, axis=0, return_inverse=True)
     base = base.reshape(-1)
     tables, placed = [], []
@@ -103,15 +109,27 @@ def system_of(told: Population, epsilon: float) -> tuple[TableSystem, Ints]:
     reference = ReferenceSample(told.reference.codes, told.reference.weight, told.reference.outcome[:, None])
     ends = np.array([[0.0, told.bounds[0]], [10.0 * told.reference.weight.max(), told.bounds[1]]])
     count = np.bincount(base).astype(float)
-    return TableSystem(codes, LEVELS, count, tuple(tables), tuple(placed), reference, *ends, query), base
+    file = ExpectedFile(codes, LEVELS, count, tuple(tables), tuple(placed), reference, *ends)
+    return TablePlan(PublishedFigures(file), query), base
+
+
+def of_file(plan: TablePlan, **fields: Any) -> TablePlan:
+    """The plan of a file with these fields."""
+    return replace(plan, figures=replace(plan.figures, file=replace(plan.file, **fields)))
+
+
+def unread(plan: TablePlan) -> MeasuredSums:
+    """Sums of 0 of all measurements, after factors of weights and outcomes."""
+    sums = MeasuredSums.under(plan.asked, CommonFactors(np.array([1.02, 0.97]), 0.05, plan.asked.first), ())
+    return replace(sums, sums=[np.zeros((len(one.size), 2)) for one in sums.limits])
 
 
 def release(told: Population, epsilon: float, seed: int = 0) -> Run:
     return released(*system_of(told, epsilon), told.file, seed)
 
 
-def released(system: TableSystem, base: Ints, file: Sample, seed: int = 0) -> Run:
-    rng = np.random.default_rng(seed)
+def released(plan: TablePlan, base: Ints, file: Sample, seed: int = 0) -> Run:
+    rng, system = np.random.default_rng(seed), plan.asked
 
     def measured(of_table: limits.TableLimits, prediction: Prediction, part: Fraction) -> Floats:
         added = of_table.contributions(base, file.weight, file.outcome[:, None], prediction) / UNIT
@@ -119,24 +137,18 @@ def released(system: TableSystem, base: Ints, file: Sample, seed: int = 0) -> Ru
         sums = np.column_stack([np.bincount(of_table.cell[base], weights=column, minlength=cells) for column in added.T])
         return sums + rng.laplace(size=sums.shape) * np.sqrt(system.variance(part) / 2.0)
 
-    sums = [measured(system.first, system.informed, system.parts[0])]
-    calibration = system.calibration(sums[0][0])
-    calibrated, of_tables = system.limits(calibration)
-    system = widened(system, of_tables, base, file.weight, file.outcome[:, None], calibrated, rng)
-    calibrated, of_tables = system.limits(calibration)
-    sums += [
-        measured(one, calibrated, part) for one, part in zip(of_tables, system.parts[1 : 1 + len(of_tables)], strict=True)
-    ]
+    sums = MeasuredSums.of(system, [measured(system.first, system.file.informed, system.parts[0])])
+    sums = widened(sums, base, file.weight, file.outcome[:, None], rng)
+    of_tables = zip(sums.limits[1:], system.parts[1 : len(sums.limits)], strict=True)
+    sums = replace(sums, sums=[*sums.sums, *(measured(one, sums.calibrated, part) for one, part in of_tables)])
+    found: ReleasedSums = sums
     if system.parts_again:
-        told, again = system.again(calibrated, of_tables, sums)
-        second = [measured(one, told.prediction, part) for one, part in zip(again, system.parts_again, strict=True)]
-        rows, observed, errors, clipped = system.observed_again(told, again, second)
-        posterior = system.posterior(rows, observed, errors, calibration, refined=told.prediction, clipped=clipped)
-        totals = system.totals("2020", calibrated, of_tables, [*sums, *second])
-    else:
-        posterior, observed, (first, *of_tables) = system.read(calibrated, of_tables, sums, calibration)
-        totals = system.totals("2020", calibrated, of_tables, sums, first)
-    return Run(system, posterior, posterior.estimate(observed)[: len(system.count)], base, totals)
+        again = MeasuredAgain.after(sums)
+        of_tables = zip(again.limits, system.parts_again, strict=True)
+        found = replace(again, sums=[measured(one, again.by_sums.prediction, part) for one, part in of_tables])
+    posterior, observed, _ = found.reading
+    z = posterior.estimate(observed)[: len(system.file.count)]
+    return Run(plan, sums.asked, posterior, z, base, found.totals("2020"))
 
 
 class Cells(NamedTuple):
@@ -162,7 +174,7 @@ def direct(sample: Sample, cell: Ints, size: Floats | None = None) -> Cells:
 
 def published(run: Run, cell: Ints) -> Cells:
     """Counts and means of base cells' sums, and the errors of the posterior."""
-    prediction, size, cells = run.posterior.prior.prediction, run.system.count, int(cell.max()) + 1
+    prediction, size, cells = run.posterior.prior.prediction, run.system.file.count, int(cell.max()) + 1
     prediction = prediction.within(len(size)) if len(prediction.means) > len(size) else prediction
     weight = size * prediction.means[:, 0] + run.z[:, 0]
     total = size * prediction.means[:, 0] * prediction.means[:, 1] + prediction.means[:, 1] * run.z[:, 0] + run.z[:, 1]
@@ -173,7 +185,7 @@ def published(run: Run, cell: Ints) -> Cells:
 
 
 def of_tables(run: Run) -> list[tuple[tuple[int, ...], Ints]]:
-    return [*run.system.tables, ((), np.zeros(len(run.system.count), dtype=np.int64))]
+    return [*run.system.file.tables, ((), np.zeros(len(run.system.file.count), dtype=np.int64))]
 
 
 def errors_of(told: Population, run: Run) -> Floats:
@@ -196,10 +208,10 @@ def test_without_noise_the_published_figures_are_the_direct_ones(seed: int) -> N
 
 def test_control_limits_that_do_not_widen_with_the_budget_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     told = population(0, spread=1.2)
-    strict = system_of(told, 0.5)[0]
-    fixed = cycle((strict.first, *strict.limits(CommonFactors(np.ones(2), 0.0))[1]))
-    monkeypatch.setattr(TableSystem, "_limits", lambda self, *_, **__: next(fixed))
-    monkeypatch.setattr(TableSystem, "part_beyond", Fraction(0))
+    strict = system_of(told, 0.5)[0].asked
+    fixed = cycle((strict.first, *strict.limits(CommonFactors(np.ones(2), 0.0, strict.first))[1]))
+    monkeypatch.setattr(TableMeasurements, "limits_of", lambda self, *_, **__: next(fixed))
+    monkeypatch.setattr(TableMeasurements, "part_beyond", Fraction(0))
     assert errors_of(told, release(told, 1e4)).max() > 0.5
 
 
@@ -210,7 +222,7 @@ def test_all_records_are_near_their_direct_figures() -> None:
     right, found = direct(told.file, whole), []
     for seed in range(10):
         run = release(told, 4.0, seed)
-        made = published(run, np.zeros(len(run.system.count), dtype=np.int64))
+        made = published(run, np.zeros(len(run.system.file.count), dtype=np.int64))
         found.append((made.figures - right.figures)[0] / right.errors[0])
     assert (np.median(np.abs(found), axis=0) <= 0.5).all()
     assert (np.abs(np.median(found, axis=0)) <= 0.4).all()
@@ -249,20 +261,20 @@ def test_a_record_adds_at_most_1_in_whole_units_whatever_its_values(outcomes: in
 def test_other_values_at_the_same_x_attain_the_distance() -> None:
     told = population(0)
     system, base = system_of(told, 1.0)
-    first = system.first
+    first = system.asked.first
     r = np.array([[-1.0], [1.0]])
-    weight = (system.prediction.means[base[0], 0] + first.centre[0] + r[:, 0] * first.weight[0] * 1.01).clip(0.0)
+    weight = (system.file.prediction.means[base[0], 0] + first.centre[0] + r[:, 0] * first.weight[0] * 1.01).clip(0.0)
     about = first.mean[0, 0]
-    predicted = system.prediction.means[base[0]]
+    predicted = system.file.prediction.means[base[0]]
     # Outcomes whose residual is 0 leave the whole ball to weights.
     outcome = about + predicted[0] * (predicted[1] - about) / np.maximum(weight, 1e-9)
-    u = first.contributions(np.repeat(base[:1], 2), weight, outcome[:, None], system.prediction)
+    u = first.contributions(np.repeat(base[:1], 2), weight, outcome[:, None], system.file.prediction)
     far = np.abs(u[0] - u[1]).sum()
     assert far <= 2 * UNIT
     assert far >= UNIT
     wide = 1e3 * first.outcome[0, 0] / np.maximum(predicted[0], 1e-9)
     ends = about + np.array([-wide, wide])
-    v = first.contributions(np.repeat(base[:1], 2), np.full(2, predicted[0]), ends[:, None], system.prediction)
+    v = first.contributions(np.repeat(base[:1], 2), np.full(2, predicted[0]), ends[:, None], system.file.prediction)
     assert np.abs(v[0] - v[1]).sum() >= 2 * UNIT * (1.0 - 1e-2)
 
 
@@ -270,12 +282,10 @@ def test_other_values_at_the_same_x_attain_the_distance() -> None:
 def small() -> tuple[Posterior, list[scipy.sparse.csr_array]]:
     told = population(4, records=400)
     system, _ = system_of(told, 2.0)
-    calibrated, of_each = system.limits(CommonFactors(np.array([1.02, 0.97]), 0.05))
-    sums = [np.zeros((len(one.size), 2)) for one in (system.first, *of_each)]
-    rows, _, errors = system.observed(calibrated, of_each, sums)
-    drift = np.random.default_rng(1).uniform(0.01, 0.05, (system.prior.families_of_drift, 2))
-    prior = system.prior.moving(drift)
-    identity = scipy.sparse.eye_array(len(system.count)).tocsr()
+    rows, _, errors, _ = unread(system).observed()
+    drift = np.random.default_rng(1).uniform(0.01, 0.05, (system.file.prior.families_of_drift, 2))
+    prior = system.file.prior.moving(drift)
+    identity = scipy.sparse.eye_array(len(system.file.count)).tocsr()
     none = scipy.sparse.csr_array(identity.shape)
     every = [scipy.sparse.vstack(pair).tocsr() for pair in ((identity, none), (none, identity))]
     return Posterior(prior, rows, errors), every
@@ -312,20 +322,20 @@ def test_figures_are_the_identity_of_residual_sums() -> None:
     """Counts and means from exact residual sums, whatever the prediction: N = Σm + Σr and Y = μ + (… + Σρ)/N."""
     told = population(2)
     system, base = system_of(told, 1.0)
-    prediction = system.prediction
+    prediction = system.file.prediction
     z = np.column_stack(
         [
             np.bincount(base, weights=told.file.weight - prediction.means[base, 0]),
             np.bincount(base, weights=told.file.weight * (told.file.outcome - prediction.means[base, 1])),
         ]
     )
-    for _, cell in system.tables:
+    for _, cell in system.file.tables:
         cells = int(cell.max()) + 1
-        mean = limits.predicted_means(cell, system.count, prediction)
+        mean = limits.predicted_means(cell, system.file.count, prediction)
         rows = rows_of(cell, mean, prediction)
         sums = sum(rows[j] @ z[:, j] for j in range(2))
-        weight = np.bincount(cell, weights=system.count * prediction.means[:, 0])
-        about = system.count * prediction.means[:, 0] * (prediction.means[:, 1] - mean[cell, 0])
+        weight = np.bincount(cell, weights=system.file.count * prediction.means[:, 0])
+        about = system.file.count * prediction.means[:, 0] * (prediction.means[:, 1] - mean[cell, 0])
         count = weight + sums[:cells]
         found = np.column_stack([count, mean[:, 0] + (np.bincount(cell, weights=about) + sums[cells:]) / count])
         assert found == pytest.approx(direct(told.file, cell[base]).figures, rel=1e-9)
@@ -395,14 +405,14 @@ def test_an_outcome_whose_mean_is_0_leaves_limits_of_weights_alone() -> None:
     balance = told.reference.outcome - np.average(told.reference.outcome, weights=told.reference.weight)
     moved = told._replace(reference=told.reference._replace(outcome=balance))
     system, _ = system_of(moved, 10.0)
-    assert system.calibration(np.zeros(2)).deviation < 0.1
+    assert common_factors(system.asked, np.zeros(2)).deviation < 0.1
 
 
 def test_predicted_errors_are_in_the_direct_errors_of_a_verdict() -> None:
     """Counts and totals under sampling with replacement, by cell of 30 records: 25 % in the median."""
     told = population(0)
     system, base = system_of(told, 4.0)
-    _, cell = system.tables[0]
+    _, cell = system.file.tables[0]
     errors = system.errors[0]
     inside = cell[base] == np.arange(int(cell.max()) + 1)[:, None]
     few = inside.sum(axis=1) >= 30
@@ -424,16 +434,16 @@ def test_jobs_that_differ_in_bounds_of_weights_or_levels_alone_have_systems_of_t
     model = model.with_donors(donors)
     narrow = replace(model, public_weights=(1.0, 100.0))
     longer = replace(model, levels=(*model.levels[:-1], (*model.levels[-1], "l4")))
-    assert [one.system.highest[0] for one in (model, narrow)] == [500.0, 100.0]
-    assert longer.system.sizes != model.system.sizes
-    assert replace(model).system is model.system
+    assert [one.plan.file.highest[0] for one in (model, narrow)] == [500.0, 100.0]
+    assert longer.plan.file.sizes != model.plan.file.sizes
+    assert replace(model).plan is model.plan
 
 
 def test_totals_state_the_spread_that_counts_of_records_beyond_limits_show() -> None:
     """At ε = 10,000. Control: at ε = 1, without such counts, they state that of the reference."""
     wide, narrow = release(population(4), 1e4), release(population(4), 1.0)
     assert wide.system.part_beyond > 0 == narrow.system.part_beyond
-    plain = (one.system.limits(one.system.calibration(np.zeros(2)))[0].spread for one in (wide, narrow))
+    plain = (one.system.limits(common_factors(one.system, np.zeros(2)))[0].spread for one in (wide, narrow))
     larger = [one.totals.scatter / spread for one, spread in zip((wide, narrow), plain, strict=True)]
     assert larger[0].max() > 1.5
     assert larger[1].max() < 1.5

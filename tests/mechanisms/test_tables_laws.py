@@ -27,14 +27,14 @@ from table_populations import (
 )
 
 from dpdist.core.records import UNIT, Floats, Ints
-from dpdist.mechanisms.tables import clipped_residuals, limits, system
+from dpdist.mechanisms.tables import clipped_residuals, followed_limits, limits, measured_sums, measurements
 from dpdist.mechanisms.tables import prediction as predicting
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.limits import TableLimits
+from dpdist.mechanisms.tables.measurements import TableMeasurements
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import corrected
-from dpdist.mechanisms.tables.system import TableSystem
 
 NEAR: list[dict[str, Any]] = [
     {"weights": "narrow", "kinds": ["income"], "records": (2_000, 2_000), "sizes": (6, 5, 4), "number": 3},
@@ -99,7 +99,7 @@ def runs(
             truth = population.expected(codes) * np.bincount(base)[:, None] if population.drift == "none" else None
             for epsilon in budgets:
                 found = release(population.public, files, epsilon, seed, gaussian, prediction, louder)
-                prediction = found.system.prediction
+                prediction = found.system.file.prediction
                 compared[epsilon].append([found.comparison(by, truth) for by in tables_of(population.public)])
                 released[epsilon].append(found)
     return Runs(compared, released)
@@ -143,8 +143,8 @@ def test_counts_of_records_beyond_limits_have_the_stated_sensitivity(secret: boo
     case: dict[str, Any] = {"weights": "wide", "kinds": ["income", "heavy"][:outcomes], "records": (500, 500)}
     population = Population.of(1, **case, sizes=(4, 3), number=2, drift="none")
     model = model_of(population.public, population.files(), 1e4)
-    prediction = replace(model.system.prediction, adds_weight=secret)
-    cells = model.system.tables[0][1]
+    prediction = replace(model.plan.file.prediction, adds_weight=secret)
+    cells = model.plan.file.tables[0][1]
     scale = np.full((int(cells.max()) + 1, 1 + outcomes), 5.0)
     none = np.zeros_like(scale)
     parts = none[:, 0] + 1.0, none[:, 1:], none[:, 0], scale[:, 0], scale[:, 1:]
@@ -264,7 +264,7 @@ def test_weights_that_leave_a_reference_of_one_weight_are_followed(monkeypatch: 
     assert np.median(off) <= 0.02
     assert max(off) <= 0.06
     assert (off <= 1.645 * error).sum() >= 4
-    monkeypatch.setattr("dpdist.mechanisms.tables.system.STEPS", 0)
+    monkeypatch.setattr("dpdist.mechanisms.tables.measured_sums.STEPS", 0)
     alone(monkeypatch)
     assert min(relative(seed)[0] for seed in range(2)) > 0.08
 
@@ -277,15 +277,15 @@ def test_a_few_sums_that_have_not_settled_move_no_figure(monkeypatch: pytest.Mon
     sizes = {"records": (4_000, 4_000), "sizes": (20, 16, 12), "number": 3}
     population = Population.of(5, **INCOMES, **sizes, drift="common")
     rounds, figures, errors = list[int](), list[Floats](), np.zeros(0)
-    follow = TableSystem._following
+    follow = measured_sums.followed_limits
 
-    def counted(self: TableSystem, *of: Any) -> Any:
+    def counted(*of: Any) -> Any:
         rounds[-1] += 1
-        return follow(self, *of)
+        return follow(*of)
 
-    monkeypatch.setattr(TableSystem, "_following", counted)
-    for part in (0.0, 10 * system.UNSETTLED, 1.0):
-        monkeypatch.setattr(system, "UNSETTLED", part)
+    monkeypatch.setattr(measured_sums, "followed_limits", counted)
+    for part in (0.0, 10 * measured_sums.UNSETTLED, 1.0):
+        monkeypatch.setattr(measured_sums, "UNSETTLED", part)
         rounds.append(0)
         found = [
             release(population.public, population.files(), 1.0, 0).comparison(by) for by in tables_of(population.public)
@@ -308,7 +308,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
         return limits.choose(*args, **rest)
 
     monkeypatch.setattr(limits, "common_drifts", none)
-    monkeypatch.setattr(system, "choose", choose)
+    monkeypatch.setattr(measurements, "choose", choose)
+    monkeypatch.setattr(followed_limits, "choose", choose)
     monkeypatch.setattr(clipped_residuals, "COMMON_DRIFT", 0.0)
 
 
@@ -322,8 +323,8 @@ def test_the_first_sums_show_a_drift_of_all_weights(monkeypatch: pytest.MonkeyPa
         case: dict[str, Any] = {**INCOMES, "weights": weights, "records": (2_000, 2_000), "sizes": (6, 5, 4), "number": 3}
         population = Population.of(seed, drift="none", **case)
         reference = population.files(seed).reference
-        system = model_of(population.public, Files(reference, reference), 1.0).system
-        base, first, prediction = base_cells(reference.codes)[1], system.first, system.prediction
+        system = model_of(population.public, Files(reference, reference), 1.0).plan.asked
+        base, first, prediction = base_cells(reference.codes)[1], system.first, system.file.prediction
 
         def shown(weight: Floats) -> float:
             u = first.contributions(base, weight, reference.outcomes, prediction)
@@ -371,14 +372,15 @@ def test_far_laplace_noise_is_not_taken_for_drift(monkeypatch: pytest.MonkeyPatc
     def moved(seed: int) -> float:
         population = Population.of(seed, **INCOMES, records=(4_000, 4_000), sizes=(6, 3), number=1, drift="none")
         found = release(population.public, population.files(), 0.1, seed)
-        cell = 1 + int(found.system.tables[0][1][0])
+        cell = 1 + int(found.system.file.tables[0][1][0])
         noisy = found.noisy.copy()
         noisy[cell, 0] = 5.0 * np.sqrt(found.system.variance(found.system.parts[1])) * UNIT
-        one = replace(found, noisy=noisy).comparison(population.public.tables[0])
+        sums = replace(found.measured, sums=found.model.by_measurement(noisy))
+        one = replace(found, noisy=noisy, measured=sums).comparison(population.public.tables[0])
         return float(np.abs((one.published.values - one.predicted) / one.units)[cell - 1, 0])
 
     assert sum(moved(seed) > 5.0 for seed in range(12)) <= 6
-    monkeypatch.setattr(TableSystem, "laplace", False)
+    monkeypatch.setattr(TableMeasurements, "laplace", False)
     assert sum(moved(seed) > 5.0 for seed in range(12)) > 6
 
 
@@ -525,7 +527,7 @@ def test_residuals_of_the_reference_are_those_of_other_records() -> None:
         case: dict[str, Any] = {"weights": "wide", "kinds": ["income"], "records": (3_000, 3_000), "sparse": False}
         population = Population.of(seed, **case, sizes=(15, 9, 6, 6, 4, 3), number=6, drift="none")
         files = population.files()
-        prediction = model_of(population.public, files, 1.0).system.prediction
+        prediction = model_of(population.public, files, 1.0).plan.file.prediction
         base = base_cells(files.current.codes)[1]
         shown = prediction.residuals[:, 0] * prediction.at_reference[:, 1, 0]
         new = files.current.weight - prediction.means[base, 0]
@@ -583,7 +585,7 @@ def test_predictions_of_a_table_of_few_cells_are_no_worse_than_its_reference(mon
             outcome = np.exp(logs + 0.5 * rng.standard_normal(4_000))[:, None]
             files = Files(*(Sample(codes[part], weight[part], outcome[part]) for part in np.split(np.arange(4_000), 2)))
             model = model_of(Public((6, 2, 2), ((0, 1), (0, 2), (1, 2)), (0.0, 1e5), ((0.0, 1e7),)), files, 1.0)
-            cell, base = model.codes[:, 1] * 2 + model.codes[:, 2], model.system.prediction.means
+            cell, base = model.codes[:, 1] * 2 + model.codes[:, 2], model.plan.file.prediction.means
             logs = 8.125 + model.codes @ (0.1, 0.3, -0.2) + np.where(cell % 3 == 0, effect, -effect)
             expected = np.exp(4.0 + 0.06 * model.codes[:, 0]) * model.count
 
@@ -621,7 +623,7 @@ def test_cells_of_equal_weights_are_predicted_by_their_own_records(
         files = Files(*(Sample(codes[part], weight[part], outcome[part]) for part in (slice(3_000), slice(3_000, 6_000))))
         public = Public((6, 8, 5), tables, (0.0, 1e5), ((0.0, 1e3),))
         model = model_of(public, files, 1.0)
-        mean, found = model.system.prediction.means[:, 0], list[float]()
+        mean, found = model.plan.file.prediction.means[:, 0], list[float]()
         for pair in np.argwhere(equal):
             inside = (model.codes[:, :2] == pair).all(axis=1)
             found.append(abs(float(np.average(mean[inside], weights=model.count[inside])) / level[tuple(pair)] - 1.0))

@@ -5,7 +5,6 @@ NumPy noise stands for the released one in tests of the system; jobs have the re
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,19 @@ import numpy as np
 import pandas as pd
 import pytest
 from sized_package import people, sized_job
-from test_tables import Population, Run, Sample, direct, errors_of, of_tables, population, published, released, system_of
+from test_tables import (
+    Population,
+    Run,
+    Sample,
+    direct,
+    errors_of,
+    of_file,
+    of_tables,
+    population,
+    published,
+    released,
+    system_of,
+)
 
 import dpdist
 from dpdist.core.errors import JobError
@@ -35,9 +46,9 @@ def release(told: Population, epsilon: float, seed: int = 0, truth: bool = False
     counts = bins.counts(told.file.weight, told.file.outcome[:, None])
     noisy = counts + scale * rng.laplace(size=len(counts))
     law, laws = bins.sample(noisy, scale, len(base)), tuple(bins.sample(noisy, scale, 200, draw) for draw in range(1, 9))
-    nowhere = tuple(np.full(len(law.weight), -1) for _ in system.placed)
+    nowhere = tuple(np.full(len(law.weight), -1) for _ in system.file.placed)
     ends = np.array([weights, told.bounds]).T
-    system = replace(system, reference=law, placed=nowhere, lowest=ends[0], highest=ends[1], laws=laws, alike=True)
+    system = of_file(system, reference=law, placed=nowhere, lowest=ends[0], highest=ends[1], laws=laws, alike=True)
     return released(system, base, told.file, seed)
 
 
@@ -54,10 +65,10 @@ def test_control_a_law_that_ends_too_early_is_found() -> None:
     """Limits by a law without the largest tenth of weights, below which they stay whatever the budget."""
     told = population(0, spread=1.2)
     run = release(told, 1e4)
-    law = run.system.reference
+    law = run.system.file.reference
     end = float(np.quantile(law.weight, 0.9))
-    short = replace(
-        run.system,
+    short = of_file(
+        run.plan,
         reference=law._replace(weight=np.minimum(law.weight, end)),
         highest=np.array([end, told.bounds[1]]),
     )
@@ -89,12 +100,12 @@ def _inside(told: Population, run: Run) -> Floats:
     """Which 90 % intervals of cells of 10 records hold an independent sample's figures, (cell, 2)."""
     found = []
     for by, cell in of_tables(run):
-        both = np.concatenate([run.system.codes, told.other.codes])[:, list(by)]
+        both = np.concatenate([run.system.file.codes, told.other.codes])[:, list(by)]
         index = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1) if by else np.zeros(len(both), dtype=np.int64)
         mine, theirs = np.split(index, [len(cell)])
         if len(np.unique(mine)) < index.max() + 1 or len(np.unique(theirs)) < index.max() + 1:
             continue
-        size = np.bincount(mine, weights=run.system.count)
+        size = np.bincount(mine, weights=run.system.file.count)
         right, made, other = direct(told.file, mine[run.base]), published(run, mine), direct(told.other, theirs, size)
         joint = np.sqrt(made.errors**2 + right.errors**2 + other.errors**2)
         few = (right.records >= 10) & (other.records >= 10)
@@ -109,11 +120,11 @@ def covered(told: Population, large: Sample, run: Run) -> Floats:
     """
     found = []
     for by, cell in of_tables(run):
-        both = np.concatenate([run.system.codes, large.codes])[:, list(by)]
+        both = np.concatenate([run.system.file.codes, large.codes])[:, list(by)]
         index = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1) if by else np.zeros(len(both), dtype=np.int64)
         mine, theirs = np.split(index, [len(cell)])
         cells = int(index.max()) + 1
-        size = np.bincount(mine, weights=run.system.count, minlength=cells)
+        size = np.bincount(mine, weights=run.system.file.count, minlength=cells)
         right, made = direct(large, theirs, size), published(run, mine)
         some = slice(0, len(made.figures))
         share = (size / right.records)[some, None]
@@ -159,7 +170,7 @@ def test_the_mean_of_all_records_is_near_its_direct_figure() -> None:
         right = direct(told.file, np.zeros(len(told.file.weight), dtype=np.int64))
         for draw in range(8):
             run = release(told, 1.0, draw)
-            made = published(run, np.zeros(len(run.system.count), dtype=np.int64))
+            made = published(run, np.zeros(len(run.system.file.count), dtype=np.int64))
             within.append(np.abs(made.figures - right.figures)[0] <= 1.5 * np.hypot(made.errors, right.errors)[0])
     assert np.mean(within) >= 0.7
 

@@ -17,7 +17,7 @@ import dpdist
 from dpdist.core.errors import DataError, JobError, WorkspaceError
 from dpdist.estimation.crosstab_table import read_job
 from dpdist.job import epsilon_of
-from dpdist.mechanisms.tables import cells, limits, system
+from dpdist.mechanisms.tables import cells, limits, measurements
 from dpdist.opening import verifying
 from dpdist.opening.rederiving import rederivation
 from dpdist.opening.verifying import problems
@@ -178,9 +178,9 @@ def test_sums_are_published_under_the_limits_of_their_measurement_alone(
     dpdist.publish(first)
     assert public_files(first) == before
     monkeypatch.setattr(limits, "PLANNED_DRIFT", 0.2)
-    monkeypatch.setattr(system, "PLANNED_DRIFT", 0.2)
-    cells._system_of.cache_clear()
-    cells._reading_of.cache_clear()
+    monkeypatch.setattr(measurements, "PLANNED_DRIFT", 0.2)
+    cells._plan_of.cache_clear()
+    cells._sums_of.cache_clear()
     with pytest.raises(WorkspaceError, match="limits that differ from those under which the noisy sums were measured"):
         dpdist.publish(first)
     assert public_files(first) == before
@@ -190,7 +190,7 @@ def test_sums_are_published_under_the_limits_of_their_measurement_alone(
     assert problems(first / "public") == [], "of another version it is no fault"
     (told,) = [text for text in verifying.remade(first / "public").unchecked if "chooses limits that differ" in text]
     assert told.startswith("that released/set-1.json is as this version makes it from released/")
-    cells._system_of.cache_clear()
+    cells._plan_of.cache_clear()
 
 
 def test_a_package_of_an_earlier_version_brings_the_records_of_its_reference(tmp_path: Path) -> None:

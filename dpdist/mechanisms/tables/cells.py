@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import OTHER_LIMITS
-from dpdist.core.keys import WRITTEN, digest
+from dpdist.core.keys import WRITTEN, Keyed, digest
 from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints, cells_of_record, codes_of, no_draws
 from dpdist.estimation.donors import AbsentRecords, Donors, PeriodTotals, law_of, remembered
 from dpdist.job import Job, Statistic
@@ -26,17 +26,19 @@ from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.costs import projected_cost
 from dpdist.mechanisms.tables.drift_sizes import mean_square_drift
-from dpdist.mechanisms.tables.effects import PredictionBySums
+from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, unpaired
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
+from dpdist.mechanisms.tables.measured_again import MeasuredAgain, ReleasedSums
+from dpdist.mechanisms.tables.measured_sums import MeasuredSums
+from dpdist.mechanisms.tables.measurements import NUMBER, TableMeasurements
 from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
+from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
 from dpdist.mechanisms.tables.posterior import NoiseErrorDraws, Posterior, SampleErrorDraws
-from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, part_beyond, worth_of
 from dpdist.mechanisms.tables.spec import EFFECTS, LARGEST, MEAN_SQUARE, PredictionName, Tables
 from dpdist.mechanisms.tables.synthetic import DonorCells, Drawn, OfDonors
-from dpdist.mechanisms.tables.system import NUMBER, CommonFactors, Reading, TableSystem
 from dpdist.mechanisms.tables.words import AtBound
 from dpdist.mechanisms.tables.workload import Workload, WorkloadTable
 from dpdist.models.protocol import (
@@ -77,9 +79,9 @@ ALL, NUMBER_OF_RECORDS = "all records", "number of records"
 
 
 class Learned(NamedTuple):
-    """What the mechanism learned from the reference: the system, and donors for synthetic records."""
+    """What the mechanism learned from the reference: the plan of measurements, and donors for synthetic records."""
 
-    system: TableSystem
+    plan: TablePlan
     donors: Donors
 
 
@@ -205,9 +207,9 @@ class ResidualCells(DonorCells):
         """Columns of the tables as they are measured: twice without a reference."""
         return self.measured * (1 + (self.bins is not None))
 
-    def parts(self, system: TableSystem) -> tuple[Fraction, ...]:
+    def parts(self, asked: TableMeasurements) -> tuple[Fraction, ...]:
         """Parts of the budget of the measurements, by the order of their names."""
-        return (NUMBER, *system.parts) if self.secret else system.parts
+        return (NUMBER, *asked.parts) if self.secret else asked.parts
 
     @property
     def sums(self) -> int:
@@ -286,7 +288,7 @@ class ResidualCells(DonorCells):
             if model.alike:
                 raise Improper(f"prediction: {self.learner} needs records, but the chain began without a reference")
             # Grown once: another machine might grow other trees.
-            model = replace(model, of_trees=model.built().at_crosses.of_trees)
+            model = replace(model, of_trees=model.built().file.at_crosses.of_trees)
         return Learned(model.built(), donors)
 
     def at_weight_bound(self, theta: Draws) -> AtBound | None:
@@ -300,7 +302,7 @@ class ResidualCells(DonorCells):
 
     def relearned(self, learned: Learned) -> Learned:
         """What is learned under another budget: the prediction is the same."""
-        return learned._replace(system=learned.system.under(self.joint))
+        return learned._replace(plan=learned.plan.under(self.joint))
 
     @property
     def alike(self) -> bool:
@@ -310,19 +312,19 @@ class ResidualCells(DonorCells):
         return self.donors is None or law_of(self.donors.history) is not None
 
     @property
-    def system(self) -> TableSystem:
+    def plan(self) -> TablePlan:
         """Measured tables with the reference's records, or with a law by noisy counts."""
-        return _system_of(_Problem(digest(self._content), self))
+        return _plan_of(Keyed(self.built, digest(self._content)))
 
     def knows(self, learned: Learned) -> Self:
-        """This model with what was learned, so that its system is not built again in this process."""
-        model = replace(self.with_donors(learned.donors), of_trees=learned.system.of_trees)
-        _system_of(_Problem(digest(model._content), model, system=learned.system))
+        """This model with what was learned, so that its plan is not built again in this process."""
+        model = replace(self.with_donors(learned.donors), of_trees=learned.plan.file.of_trees)
+        _plan_of(Keyed(lambda: learned.plan, digest(model._content)))
         return model
 
     @property
     def _content(self) -> tuple[object, ...]:
-        """All that the system follows from."""
+        """All that the plan follows from."""
         sizes = tuple(map(len, self.levels))
         donors = None if self.donors is None else replace(self.donors, copied=None)
         public = self.joint, self.bounds, self.public_weights, self.weight, self.of_counts, self.counts
@@ -330,8 +332,8 @@ class ResidualCells(DonorCells):
         tables = self.workload.tables, self.tables, self._worth, self.largest, self.learner, self.of_trees
         return (self.codes, sizes, count, tables, self.nested, *public, donors)
 
-    def built(self) -> TableSystem:
-        """`system`, computed anew."""
+    def built(self) -> TablePlan:
+        """`plan`, computed anew."""
         codes, reference = self.codes.astype(np.int64), self._reference
         tables, placed = list[tuple[tuple[int, ...], Ints]](), list[Codes]()
         combinations = codes if self.alike else reference.codes.astype(np.int64)
@@ -347,20 +349,19 @@ class ResidualCells(DonorCells):
         # Noisy counts of bins reach no farther than noise lets them, and say nothing of public weights.
         most = high if self.alike else min(high, BEYOND_REFERENCE * float(reference.weight.max()))
         lowest, highest = ([end, *ends] for end, ends in zip((low, most), zip(*self.bounds, strict=True), strict=True))
-        return TableSystem(
+        file = ExpectedFile(
             *(codes, tuple(map(len, self.levels)), self.count, tuple(tables), tuple(placed), reference),
             *(np.array(lowest, dtype=float), np.array(highest, dtype=float)),
-            self.joint,
             self.weight,
             self.secret,
             () if self.donors is None else self.donors.history,
-            tuple(self._published()),
-            self.largest,
             tuple(self._law(FEWEST_VALUES, draw) for draw in range(1, 1 + LAWS)) if self.alike else (),
-            alike=self.alike,
-            learner=self.learner,
-            of_trees=self.of_trees,
+            self.alike,
+            self.learner,
+            self.of_trees,
+            self.joint.law == "laplace",
         )
+        return TablePlan(PublishedFigures(file, tuple(self._published()), self.largest), self.joint)
 
     @property
     def _worth(self) -> tuple[tuple[float, ...], ...]:
@@ -416,7 +417,7 @@ class ResidualCells(DonorCells):
     def predicted_errors(self, learned: Learned) -> Sequence[ErrorsOfCells]:
         """Errors of counts, means and totals by table, under the planned drift; other statistics are not predicted."""
         errors_of_tables = list[ErrorsOfCells]()
-        for errors, (name, statistics) in zip(learned.system.errors, self.statistics_by_table, strict=True):
+        for errors, (name, statistics) in zip(learned.plan.errors, self.statistics_by_table, strict=True):
             for statistic in statistics:
                 if statistic.name not in PREDICTED:
                     continue
@@ -431,12 +432,12 @@ class ResidualCells(DonorCells):
                 )
         return errors_of_tables
 
-    def estimated(self, system: TableSystem, noisy: Floats) -> Draws:
+    def estimated(self, sums: ReleasedSums, noisy: Floats) -> Draws:
         """The released parameters, from all noisy sums, (cell, 1 + outcome), in units of 1/UNIT."""
-        posterior, observed, _ = reading = self._reading(system, noisy)
+        (posterior, observed, _), asked, file = sums.reading, sums.asked, sums.asked.file
         z, means = posterior.estimate(observed)[: len(self.count)], posterior.prior.prediction.means[: len(self.count)]
         low, high = np.array(self.bounds).T
-        predicted = system.numbers.count * means[:, 0]
+        predicted = file.numbers.count * means[:, 0]
         count, totals = predicted + z[:, 0], means[:, 1:] * (predicted + z[:, 0])[:, None] + z[:, 1:]
         count, totals = self._within_bounds(count, totals, predicted, means[:, 1:])
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -444,18 +445,17 @@ class ResidualCells(DonorCells):
         size = self.count
         if self.secret:
             # Numbers of records follow from mean weights, and a cell has at least one.
-            weight = self.calibration(system, noisy).factors[0] * means[:, 0]
-            size = np.maximum(np.rint(count / weight), 1.0)
+            size = np.maximum(np.rint(count / (sums.calibration.factors[0] * means[:, 0])), 1.0)
         values = {"means": np.column_stack([count / size, np.clip(mean, low, high)]), "noisy": noisy}
-        values["limits"] = self._sizes_of(self._limits_in_turn(system, noisy))
+        values["limits"] = self._sizes_of(sums.limits_in_turn)
         values["drift"] = posterior.prior.drift[-1]
-        values["parts"] = np.array([float(part * PART_STEPS) for part in self.parts(system)])
+        values["parts"] = np.array([float(part * PART_STEPS) for part in self.parts(asked)])
         values |= {"size": size} if self.secret else {}
         values |= {"counts": self.counts} if self.counts is not None else {}
-        values |= {"beyond": system.beyond} if system.beyond is not None else {}
-        values |= {"trees": system.at_crosses.of_trees} if self.learner != EFFECTS else {}
+        values |= {"beyond": asked.beyond} if asked.beyond is not None else {}
+        values |= {"trees": file.at_crosses.of_trees} if self.learner != EFFECTS else {}
         theta = Draws({name: value[None] for name, value in values.items()})
-        _reading_of(replace(self._released(theta), answer=reading))
+        _sums_of(self.knowing(theta)._released(theta, lambda: sums))
         return theta
 
     def sized(self, theta: Draws) -> Self:
@@ -478,69 +478,49 @@ class ResidualCells(DonorCells):
         ]
         return count, np.column_stack(columns)
 
-    def _reading(self, system: TableSystem, noisy: Floats) -> Reading:
-        calibration = self.calibration(system, noisy)
-        calibrated, limits = system.limits(calibration)
-        sums = [part / UNIT for part in self.by_measurement(noisy)]
-        if not system.parts_again:
-            return system.read(calibrated, limits, sums, calibration)
-        by_sums, second_limits = system.again(calibrated, limits, sums[: 1 + len(limits)])
-        rows, observed, errors, clipped = system.observed_again(by_sums, second_limits, sums[1 + len(limits) :])
-        posterior = system.posterior(rows, observed, errors, refined=by_sums.prediction, clipped=clipped)
-        return Reading(posterior, observed, (calibration.first or system.first, *limits))
+    def first_sums(self, asked: TableMeasurements, noisy: Floats) -> MeasuredSums:
+        """Noisy sums of first measurements, or of those of all records alone, with the limits that follow from them."""
+        sums = self.by_measurement(noisy)[: 1 + len(self.measured)]
+        return MeasuredSums.of(asked, sums, float(noisy[0, 0]) / UNIT if self.secret else None)
 
-    def again(self, system: TableSystem, noisy: Floats) -> tuple[PredictionBySums, tuple[TableLimits, ...]]:
-        """What the first noisy sums tell of cells, and limits of tables that are measured again."""
-        calibrated, limits = self.limits(system, noisy)
-        sums = [part / UNIT for part in self.by_measurement(noisy)[: 1 + len(limits)]]
-        return system.again(calibrated, limits, sums)
+    def all_sums(self, asked: TableMeasurements, noisy: Floats) -> ReleasedSums:
+        """The same of all measurements."""
+        first, again = self.first_sums(asked, noisy), self.by_measurement(noisy)[1 + len(self.measured) :]
+        return MeasuredAgain.after(first, again) if again else first
 
     def history(self, theta: Draws) -> tuple[PeriodTotals, ...]:
         """Totals of earlier periods, and those of the released noisy sums."""
-        system, noisy = self.released_system(theta), theta["noisy"][0]
-        sums = [part / UNIT for part in self.by_measurement(noisy)]
-        calibration, (first, *of_tables) = self.calibration(system, noisy), self.reading(theta).limits
-        growth = calibration.growth * float(calibration.factors[0]) if self.secret else 1.0
-        totals = system.totals(self.period, system.limits(calibration)[0], of_tables, sums, first, growth)
+        totals = self.released_sums(theta).totals(self.period)
         if self.bins is not None:
             assert self.of_counts is not None
             totals = replace(totals, counts=theta["counts"][0], scale=self.of_counts.scale_as_laplace)
         return (*(() if self.donors is None else self.donors.history), totals)
 
-    def released_limits(self, theta: Draws) -> tuple[TableLimits, ...]:
-        """Limits of all measurements in turn, which follow from the released noisy sums.
+    def released_sums(self, theta: Draws) -> ReleasedSums:
+        """The released noisy sums with their limits; publication asks for them several times, and computes them once.
 
-        Raises `WorkspaceError` if this version chooses others than those under which the sums were measured: it would take
-        them for sums of something else.
+        Raises `WorkspaceError` if this version chooses other limits than those under which the sums were measured: it would
+        take them for sums of something else.
         """
-        limits = self.knowing(theta)._limits_in_turn(self.released_system(theta), theta["noisy"][0])
-        stated = theta.values.get("limits")
-        if stated is None or not np.allclose(self._sizes_of(limits), stated[0], rtol=ALIKE, atol=0.0):
-            raise WorkspaceError("released/set-1.json", OTHER_LIMITS, AS_MEASURED)
-        return limits
+        model = self.knowing(theta)
+
+        def checked() -> ReleasedSums:
+            sums = model.all_sums(model.released_measurements(theta), theta["noisy"][0])
+            stated = theta.values.get("limits")
+            if stated is None or not np.allclose(self._sizes_of(sums.limits_in_turn), stated[0], rtol=ALIKE, atol=0.0):
+                raise WorkspaceError("released/set-1.json", OTHER_LIMITS, AS_MEASURED)
+            return sums
+
+        return _sums_of(model._released(theta, checked))
 
     def _sizes_of(self, limits: Sequence[TableLimits]) -> Floats:
         """Mean limits over cells, (measurement, coordinate): of weights, if these are measured, and of outcomes."""
         return np.array([table.scale[:, not self.weighted :].mean(axis=0) for table in limits])
 
-    def _limits_in_turn(self, system: TableSystem, noisy: Floats) -> tuple[TableLimits, ...]:
-        calibration = self.calibration(system, noisy)
-        second_limits = self.again(system, noisy)[1] if system.parts_again else ()
-        return (calibration.first or system.first, *system.limits(calibration)[1], *second_limits)
-
-    def calibration(self, system: TableSystem, noisy: Floats) -> CommonFactors:
-        """What the noisy sums of all records tell of a drift since the reference."""
-        of_all = self._residuals(noisy[int(self.secret) :])[0] / UNIT
-        return system.calibration(of_all, float(noisy[0, 0]) / UNIT if self.secret else None)
-
-    def limits(self, system: TableSystem, noisy: Floats) -> tuple[Prediction, tuple[TableLimits, ...]]:
-        """The calibrated prediction, and limits of tables after the first."""
-        return system.limits(self.calibration(system, noisy))
-
     def by_measurement(self, noisy: Floats) -> list[Floats]:
         """Noisy sums of u of every measurement, (cell, 1 + outcome), without the number of records."""
         ends = np.cumsum([1, *map(self.workload.number_of_groups, self.tables_in_turn)])[:-1]
-        return np.split(self._residuals(noisy[int(self.secret) :]), ends)
+        return np.split(self._residuals(noisy[int(self.secret) :]) / UNIT, ends)
 
     def _residuals(self, noisy: Floats) -> Floats:
         """Noisy sums of u_0, which is 0 where weights are public, and of every u_k, (cell, 1 + outcome)."""
@@ -610,8 +590,8 @@ class ResidualCells(DonorCells):
         A cell has at least one record, though fewer are expected of many. So the sample's own error, which has count²/size
         of a cell, lacks what is left of count times mean weight.
         """
-        system = self.released_system(theta)
-        weight = self.calibration(system, theta["noisy"][0]).factors[0] * system.prediction.means[:, 0]
+        sums = self.released_sums(theta)
+        weight = sums.calibration.factors[0] * sums.asked.file.prediction.means[:, 0]
         size = theta["size"][0]
         count = size * theta["means"][0, :, 0]
         deviations = np.sqrt(np.maximum(count * weight - count**2 / size, 0.0))[:, None] * rng.standard_normal(
@@ -645,7 +625,7 @@ class ResidualCells(DonorCells):
         periods = common_history(estimate, earlier_estimate)
         if periods is None or self.donors is None:
             return "they learned from different earlier releases"
-        prior = replace(self, donors=replace(self.donors, history=periods)).released_system(theta).prior_of_periods
+        prior = replace(self, donors=replace(self.donors, history=periods)).knowing(theta).plan.file.prior_of_periods
         draws = min(each.posterior.draws(draws) for each in (estimate, earlier_estimate))
         errors = errors_of_two(estimate, earlier_estimate, prior, draws, rng)
         pairs = (self, theta, errors.later), (earlier, of_earlier, errors.earlier)
@@ -654,7 +634,7 @@ class ResidualCells(DonorCells):
 
     def _estimated(self, theta: Draws) -> Estimated:
         *history, totals = self.history(theta)
-        posterior, observed, _ = self.reading(theta)
+        posterior, observed, _ = self.released_sums(theta).reading
         return Estimated(posterior, tuple(history), totals, mean_square_drift(posterior, observed))
 
     def _other_reference(self, other: ResidualCells) -> str | None:
@@ -683,25 +663,21 @@ class ResidualCells(DonorCells):
 
     def posterior(self, theta: Draws) -> Posterior:
         """The posterior of the released noisy sums."""
-        return self.reading(theta).posterior
+        return self.released_sums(theta).reading.posterior
 
-    def reading(self, theta: Draws) -> Reading:
-        """What the released noisy sums show; publication asks for it several times, and computes it once."""
-        return _reading_of(self._released(theta))
-
-    def _released(self, theta: Draws) -> _Problem:
-        model = self.knowing(theta)
-        key = digest((model._content, *(value for name, value in sorted(theta.values.items()) if name != "means")))
-        return _Problem(key, model, theta)
+    def _released(self, theta: Draws, sums: Callable[[], ReleasedSums]) -> Keyed[Callable[[], ReleasedSums]]:
+        values = (value for name, value in sorted(theta.values.items()) if name != "means")
+        return Keyed(sums, digest((self._content, *values)))
 
     def released_parts(self, theta: Draws) -> tuple[Fraction, ...]:
         """Released parts of the budget, by measurement."""
         return tuple(Fraction(int(steps), PART_STEPS) for steps in theta["parts"][0])
 
-    def released_system(self, theta: Draws) -> TableSystem:
-        """The system with the released parts, which a machine with other last digits would not choose again."""
-        system = self.knowing(theta).system.sharing(self.released_parts(theta)[int(self.secret) :])
-        return system.widened(theta["beyond"][0]) if "beyond" in theta.values else system
+    def released_measurements(self, theta: Draws) -> TableMeasurements:
+        """The measurements under the released parts, which a machine with other last digits would not choose again."""
+        parts = self.released_parts(theta)[int(self.secret) :]
+        beyond = theta["beyond"][0] if "beyond" in theta.values else None
+        return TableMeasurements(self.knowing(theta).plan.file, self.joint, parts, beyond)
 
     def _moved(
         self,
@@ -731,7 +707,7 @@ class ResidualCells(DonorCells):
     def since_reference(self, theta: Draws) -> Floats:
         """The released mean weight and mean of every outcome over all records, over the reference's, (1 + outcome,)."""
         size = self.sized(theta).count
-        released, predicted = theta["means"][0], self.released_system(theta).prediction.means[: len(size)]
+        released, predicted = theta["means"][0], self.knowing(theta).plan.file.prediction.means[: len(size)]
         counts = [size * means[:, 0] for means in (released, predicted)]
         mean = [count @ means[:, 1:] / count.sum() for count, means in zip(counts, (released, predicted), strict=True)]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -769,36 +745,14 @@ class ResidualCells(DonorCells):
         return Draws({**values, **noisy, "parts": parts})
 
 
-@dataclass(frozen=True, eq=False)
-class _Problem:
-    """A model with the released parameters, by which what they show is kept."""
-
-    key: str
-    model: ResidualCells
-    theta: Draws | None = None
-    system: TableSystem | None = None
-    answer: Reading | None = None
-    """The answer, where it is known."""
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Problem) and other.key == self.key
+@lru_cache(maxsize=2)
+def _plan_of(plan: Keyed[Callable[[], TablePlan]]) -> TablePlan:
+    return plan.value()
 
 
 @lru_cache(maxsize=2)
-def _system_of(problem: _Problem) -> TableSystem:
-    return problem.system or problem.model.built()
-
-
-@lru_cache(maxsize=2)
-def _reading_of(problem: _Problem) -> Reading:
-    if problem.answer is not None:
-        return problem.answer
-    assert problem.theta is not None
-    problem.model.released_limits(problem.theta)
-    return problem.model._reading(problem.model.released_system(problem.theta), problem.theta["noisy"][0])
+def _sums_of(sums: Keyed[Callable[[], ReleasedSums]]) -> ReleasedSums:
+    return sums.value()
 
 
 def weight_bounds(job: Job) -> tuple[float, float]:

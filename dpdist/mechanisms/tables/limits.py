@@ -91,6 +91,11 @@ class TableLimits:
         """L and H side by side, (cell, 1 + outcome)."""
         return np.column_stack([self.weight, self.outcome])
 
+    @property
+    def clipped_of_record(self) -> Floats:
+        """Standard deviation of the clipped part of a record, over what slopes leave, (cell, 1 + outcome)."""
+        return np.asarray(np.sqrt(self.loss / self.size[:, None]) / (1.0 - self.slope))
+
     def contributions(self, base: Ints, weight: Floats, outcomes: Floats, prediction: Prediction) -> Floats:
         """u of every record in whole units of 1/UNIT, (record, sum); the L1 norm is at most UNIT.
 

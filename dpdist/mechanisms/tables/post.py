@@ -58,7 +58,7 @@ def _of_stratum(release: ReleaseView, stratum: int) -> dict[str, str]:
 
 def _beyond(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:
     """The noisy numbers of records beyond limits, by table."""
-    part, coordinates = model.system.part_beyond, theta["beyond"].shape[2] // STEPS_WIDER
+    part, coordinates = model.released_measurements(theta).part_beyond, theta["beyond"].shape[2] // STEPS_WIDER
     names = ["weights", *(f"outcomes{suffix}" for suffix in model.suffixes)][-coordinates:]
     ends = np.cumsum([model.workload.number_of_groups(by) for by in model.measured])[:-1]
     within = _of_stratum(release, stratum)
@@ -115,7 +115,7 @@ class _Limits:
 
     @cached_property
     def tables(self) -> tuple[TableLimits, ...]:
-        return self.model.released_limits(self.theta)
+        return self.model.released_sums(self.theta).limits_in_turn
 
     def __call__(self, table: int, cell: int, column: int) -> tuple[float | None, float | None, float | None]:
         """A cell's centre, weight cap and half width; the cap is that of weights, and the width that of outcomes."""

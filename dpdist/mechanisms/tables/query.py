@@ -25,7 +25,9 @@ from dpdist.mechanisms.promises import (
 )
 from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.cells import Learned, ResidualCells
+from dpdist.mechanisms.tables.common_factors import growth_of
 from dpdist.mechanisms.tables.limits import TableLimits
+from dpdist.mechanisms.tables.measured_again import MeasuredAgain, ReleasedSums
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.shares import part_beyond
@@ -196,10 +198,10 @@ class ResidualTables(NoisySums[Settings, ResidualCells]):
             counts = yield Defined.by_content(model.bins).sums(exact, counts_query(job, settings.noise), 0)
             model = replace(model, counts=counts)
         model = model if learned is None else model.knows(learned)
-        system = model.system
-        parts = model.parts(system)
+        asked = model.plan.asked
+        parts = model.parts(asked)
         part(PREDICTED)
-        sum_of_parts = sum(parts) + len(system.tables) * system.part_beyond
+        sum_of_parts = sum(parts) + len(asked.file.tables) * asked.part_beyond
         if min(parts) <= 0 or sum_of_parts > 1:
             raise LossExceeded(f"parts of the budget that are not all above 0, or that sum to {float(sum_of_parts)}")
 
@@ -211,42 +213,44 @@ class ResidualTables(NoisySums[Settings, ResidualCells]):
             exact = np.clip(exact, -LARGEST_SCORE, LARGEST_SCORE)
             return defined.sums(exact, joint.share(f"sums of {name}", parts[number]), number + 1)
 
-        rows, noisy, first = (model.design.pattern, model.design.first), list[Floats](), system.first
+        rows, noisy, first = (model.design.pattern, model.design.first), list[Floats](), asked.first
+        informed = asked.file.informed
         if model.secret:
             exact = yield Pass(RecordCount(2 * len(job.outcomes)), "sum")
-            answer = yield measured(exact[:, :1], 0, None, system.prediction)
+            answer = yield measured(exact[:, :1], 0, None, asked.file.prediction)
             noisy.append(np.pad(answer, [(0, 0), (0, exact.shape[1] - 1)]))
-            first = system.first_limits(system.growth(float(answer[0, 0]) / UNIT)[0])
-        exact = yield Pass(ResidualSums(*rows, system.informed, (first,)), "sum")
-        answer = yield measured(exact, len(noisy), first, system.informed)
-        noisy.append(answer)
-        calibrated, limits = model.limits(system, np.concatenate(noisy))
+            first = asked.first_limits(growth_of(asked, float(answer[0, 0]) / UNIT)[0], informed)
+        exact = yield Pass(ResidualSums(*rows, informed, (first,)), "sum")
+        noisy.append((yield measured(exact, len(noisy), first, informed)))
+        sums = model.first_sums(asked, np.concatenate(noisy))
         part(LIMITED)
-        if limits and system.part_beyond:
-            exact = yield Pass(CountsBeyond(*rows, calibrated, limits), "sum")
-            ends, counts = np.cumsum([len(table.size) for table in limits])[:-1], list[Floats]()
-            for number, (table, sums) in enumerate(zip(limits, np.split(exact, ends), strict=True), start=len(parts) + 1):
+        limits = sums.limits[1:]
+        ends = np.cumsum([len(table.size) for table in limits])[:-1]
+        if limits and asked.part_beyond:
+            exact = yield Pass(CountsBeyond(*rows, sums.calibrated, limits), "sum")
+            counts, pairs = list[Floats](), zip(limits, np.split(exact, ends), strict=True)
+            for number, (table, of_table) in enumerate(pairs, start=len(parts) + 1):
                 name = f"records beyond limits of {model.names[number - len(parts) + model.secret]}"
                 defined = Defined.by_content(
-                    (table.cell, table.mean, table.scale, calibrated.means, calibrated.subtracted, name)
+                    (table.cell, table.mean, table.scale, sums.calibrated.means, sums.calibrated.subtracted, name)
                 )
-                counts.append((yield defined.sums(sums, joint.share(name, system.part_beyond), number)))
-            system = system.widened(np.concatenate(counts))
-            calibrated, limits = model.limits(system, np.concatenate(noisy))
+                counts.append((yield defined.sums(of_table, joint.share(name, asked.part_beyond), number)))
+            sums = sums.widened(np.concatenate(counts))
+            limits = sums.limits[1:]
         # Where all tables are of all records, the first sums are all.
         if limits:
-            exact = yield Pass(ResidualSums(*rows, calibrated, limits), "sum")
-            ends = np.cumsum([len(table.size) for table in limits])[:-1]
-            for table, sums in zip(limits, np.split(exact, ends), strict=True):
-                answer = yield measured(sums, len(noisy), table, calibrated)
-                noisy.append(answer)
-        if limits and system.parts_again:
-            by_sums, limits = model.again(system, np.concatenate(noisy))
-            exact = yield Pass(ResidualSums(*rows, by_sums.prediction, limits), "sum")
-            for table, sums in zip(limits, np.split(exact, ends), strict=True):
-                answer = yield measured(sums, len(noisy), table, by_sums.prediction)
-                noisy.append(answer)
-        theta = model.estimated(system, np.concatenate(noisy))
+            exact = yield Pass(ResidualSums(*rows, sums.calibrated, limits), "sum")
+            for table, of_table in zip(limits, np.split(exact, ends), strict=True):
+                noisy.append((yield measured(of_table, len(noisy), table, sums.calibrated)))
+            sums = replace(sums, sums=model.by_measurement(np.concatenate(noisy))[: 1 + len(limits)])
+        released: ReleasedSums = sums
+        if limits and asked.parts_again:
+            again = MeasuredAgain.after(sums)
+            exact = yield Pass(ResidualSums(*rows, again.by_sums.prediction, again.limits), "sum")
+            for table, of_table in zip(again.limits, np.split(exact, ends), strict=True):
+                noisy.append((yield measured(of_table, len(noisy), table, again.by_sums.prediction)))
+            released = replace(again, sums=model.by_measurement(np.concatenate(noisy))[1 + len(limits) :])
+        theta = model.estimated(released, np.concatenate(noisy))
         return released_sets(recorder, [theta], float(job.epsilon_per_set), measured=float(len(noisy)))
 
 

@@ -1,0 +1,243 @@
+"""Noisy sums of all measurements, and the posterior that they give.
+
+The posterior stays about the reference's prediction, with drift as terms of its own, so that no error of the calibration
+is lost. Where numbers of records are secret, records add Σ w = Σ(w − 0) in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import numpy as np
+import scipy
+
+from dpdist.core.records import Codes, Floats, Ints
+from dpdist.estimation.donors import PeriodTotals
+from dpdist.mechanisms.tables import posterior as of_sums
+from dpdist.mechanisms.tables.common_factors import common_factors
+from dpdist.mechanisms.tables.drift_sizes import learned
+from dpdist.mechanisms.tables.followed_limits import followed_limits
+from dpdist.mechanisms.tables.limits import TableLimits
+from dpdist.mechanisms.tables.measurements import CommonFactors, TableMeasurements, UnclippedSums, with_hidden
+from dpdist.mechanisms.tables.posterior import Posterior
+from dpdist.mechanisms.tables.prediction import Prediction
+from dpdist.mechanisms.tables.residual_prior import ResidualPrior
+from dpdist.mechanisms.tables.rows import (
+    Matrix,
+    Rows,
+    RowsOfTables,
+    TableEntries,
+    placed_in,
+    rows_by_products,
+    rows_of,
+    stacked,
+)
+
+STEPS, SETTLED, UNSETTLED = 6, 0.05, 0.001
+"""Largest number of times that what limits clip follows the law that sums show; the change in standard errors below which a
+sum has settled; and the part of all sums that need not settle."""
+
+
+class Observed(NamedTuple):
+    """Rows of all measurements and earlier totals, residual sums about the reference's prediction, variances of errors, and
+    factors of what limits clip, by row and by base cell's coordinate: all measurements clip the same records.
+    """
+
+    rows: Rows
+    values: Floats
+    errors: Floats
+    clipped: Matrix
+
+
+class Reading(NamedTuple):
+    """A posterior, the residual sums it is given, and limits of all measurements with what they clip by its law."""
+
+    posterior: Posterior
+    observed: Floats
+    limits: tuple[TableLimits, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredSums:
+    """Noisy sums of u, (cell, 1 + outcome), of all records first, and the limits under which they were measured.
+
+    Sums of tables may be lacking: limits follow from those of all records.
+    """
+
+    asked: TableMeasurements
+    calibration: CommonFactors
+    calibrated: Prediction
+    """The prediction about which residuals in tables are taken."""
+    limits: tuple[TableLimits, ...]
+    sums: Sequence[Floats]
+
+    @classmethod
+    def of(cls, asked: TableMeasurements, sums: Sequence[Floats], number: float | None = None) -> Self:
+        """`number` is the noisy number of records, where it is secret."""
+        return cls.under(asked, common_factors(asked, sums[0][0], number), sums)
+
+    @classmethod
+    def under(cls, asked: TableMeasurements, calibration: CommonFactors, sums: Sequence[Floats]) -> Self:
+        calibrated, of_tables = asked.limits(calibration)
+        return cls(asked, calibration, calibrated, (calibration.first, *of_tables), sums)
+
+    def widened(self, beyond: Floats) -> Self:
+        """These sums with limits that noisy numbers of records beyond them widen, (cell, coordinate × step)."""
+        return self.under(replace(self.asked, beyond=beyond), self.calibration, self.sums)
+
+    @property
+    def limits_in_turn(self) -> tuple[TableLimits, ...]:
+        """Limits of all measurements, in their order."""
+        return self.limits
+
+    def unclipped(self) -> Iterator[UnclippedSums]:
+        """Residual sums about the reference's prediction, by measurement."""
+        asked, file = self.asked, self.asked.file
+        origins = (file.informed, *[self.calibrated] * len(file.tables))
+        for table, origin, noisy, part in zip(
+            self.limits, origins, self.sums, asked.parts[: len(self.limits)], strict=True
+        ):
+            yield asked.unclipped(table, origin, noisy, file.prediction, part)
+
+    def observed(self) -> Observed:
+        """Public weights have no row."""
+        file, rows, values, errors = self.asked.file, list[Rows](), list[Floats](), list[Floats]()
+        first, by_products = int(file.weights_known), self._by_products
+        for table, value, error in self.unclipped():
+            value = value + table.lacking
+            if not by_products:
+                hidden = None if file.alike else table.hidden
+                of_table = rows_of(table.cell, table.mean, file.prediction, hidden, table.unequal)
+                of_periods = placed_in(of_table, 0, len(file.prior_of_periods.size))
+                rows.append([row[first * len(value) :] for row in of_periods])
+            values.append(value[:, first:].T.ravel())
+            errors.append(error[:, first:].T.ravel())
+        if by_products:
+            cells = (np.zeros(len(file.codes), dtype=np.int32), *(cell.astype(np.int32) for _, cell in file.tables))
+            tables = [(cell, table.mean, table.unequal) for cell, table in zip(cells, self.limits, strict=True)]
+            products = rows_by_products(tables, file.prediction, first)
+            self.asked.return_memory()
+            return Observed(products, np.concatenate(values), np.concatenate(errors), self._clipped_by_products(cells))
+        laws: Floats | None = None
+        if file.by_sums is not None:
+            laws = self.asked.clipped_by_laws(file.by_sums, self.calibrated, self.limits)
+            errors = [np.concatenate(errors) + (laws**2).sum(axis=1)]
+        earlier = 0
+        if file.later:
+            of_history, value, error = file.remembered
+            rows.append(of_history)
+            values.append(value)
+            errors.append(error)
+            earlier = len(value)
+        self.asked.return_memory()
+        clipped = self.asked.clipped(self.limits, laws)
+        none = scipy.sparse.csr_array((earlier, clipped.shape[1]))
+        clipped = scipy.sparse.vstack([clipped, none]).tocsr()
+        return Observed(stacked(rows), np.concatenate(values), np.concatenate(errors), clipped)
+
+    @property
+    def _by_products(self) -> bool:
+        """True if sums of a file alone are so many that entries of their rows are computed at every product."""
+        file = self.asked.file
+        sums = sum(len(table.size) for table in self.limits) * (len(file.lowest) - file.weights_known)
+        return sums > of_sums.MOST_DENSE and not (file.secret or file.alike or file.later)
+
+    def _clipped_by_products(self, cells: Sequence[Codes]) -> RowsOfTables:
+        first, root = int(self.asked.file.weights_known), np.sqrt(self.asked.file.numbers.count)
+        tables = [
+            tuple(TableEntries(cell, len(factors), root, factor=factor) for factor in factors[:, first:].T.copy())
+            for cell, factors in zip(cells, (table.clipped_of_record for table in self.limits), strict=True)
+        ]
+        return RowsOfTables(tuple(tables), tuple(len(table.size) for table in self.limits), len(root), apart=True)
+
+    def posterior(
+        self, observed: Observed, moved: Prediction | None = None, previous: Posterior | None = None
+    ) -> Posterior:
+        """`moved` is the law that sums show: records vary as it says in cells whose public numbers have changed. `previous`
+        is a posterior given nearly the same sums.
+        """
+        prior = self._prior(moved)
+        rows, values, errors, clipped = observed
+        return learned(prior, rows, values, errors, clipped, self.asked.laplace, previous)
+
+    def _prior(self, moved: Prediction | None) -> ResidualPrior:
+        asked, file, factors = self.asked, self.asked.file, self.calibration.factors
+        prior, cells = file.prior, len(file.codes)
+        if not file.secret:
+            prior = prior.rescaled(_factors_of_residuals(factors, file.lowest))
+        if moved is not None:
+            changed = np.diff(file.changes.of_cells.indptr)[:, None] > 0
+            prior = prior.spreading(np.where(changed, moved.spread, prior.spread[:cells]))
+        if asked.beyond is not None:
+            prior = prior.spreading(np.maximum(prior.spread[:cells], asked.shown(self.limits[1:])))
+        return prior.sized(file.numbers.times(self._growth), float(factors[0]), self._growth) if file.secret else prior
+
+    @property
+    def _growth(self) -> float:
+        """The factor of secret numbers of records times that of weights, since the reference; 1 for public ones."""
+        return self.calibration.growth * float(self.calibration.factors[0]) if self.asked.file.secret else 1.0
+
+    @cached_property
+    def reading(self) -> Reading:
+        """What sums show: their limits clip what the law that they show lets expect."""
+        file, sums, observed = self.asked.file, self, self.observed()
+        posterior, moved = self.posterior(observed), None
+        if file.changes.of_cells.nnz:
+            moved = file.shifted(posterior.deviation(observed.values))
+            posterior = self.posterior(observed, moved)
+        # Without a reference and for secret numbers, slopes say what is clipped; what is counted is not clipped.
+        steps = 0 if file.secret or file.alike or self.asked.beyond is not None else STEPS
+        for _ in range(steps):
+            self.asked.return_memory()
+            law, before = file.shifted(posterior.deviation(observed.values)), observed.values
+            sums = replace(sums, limits=followed_limits(file, sums.limits, self.calibrated, law))
+            observed = sums.observed()
+            # What limits had clipped of a drift shows more of it.
+            posterior = self.posterior(observed, moved, posterior)
+            far = np.abs(observed.values - before) > SETTLED * np.sqrt(observed.errors)
+            if np.count_nonzero(far) <= UNSETTLED * len(far):
+                break
+        return Reading(posterior.with_tails(observed.values), observed.values, sums.limits)
+
+    def totals(self, period: str) -> PeriodTotals:
+        """What later periods learn from this one."""
+        read = replace(self, limits=self.reading.limits)
+        return read.totals_of(period, ((self.asked.file.prediction, sums) for sums in read.unclipped()), self.calibrated)
+
+    def totals_of(
+        self, period: str, measured: Iterable[tuple[Prediction, UnclippedSums]], calibrated: Prediction
+    ) -> PeriodTotals:
+        """The same of these residual sums about predictions."""
+        file, spread, count = self.asked.file, calibrated.spread, self.asked.file.numbers.count
+        if self.asked.beyond is not None:
+            spread = np.maximum(spread, self.asked.shown(self.limits[1:]))
+        row, about, total, variance, first = list[Ints](), list[Floats](), list[Floats](), list[Floats](), 0
+        for prediction, (table, value, error) in measured:
+            weight, outcomes = count[:, None] * prediction.means[:, :1], prediction.means[:, 1:]
+            predicted = table.added(np.column_stack([weight, weight * (outcomes - table.mean[table.cell])]))
+            row.append(first + table.cell)
+            about.append(table.mean)
+            if file.secret:
+                value, error = with_hidden(table.hidden, value, error)
+            total.append(predicted + value)
+            variance.append(error)
+            first += len(table.size)
+        return PeriodTotals(
+            *(period, file.codes, count * self._growth, np.array(row)),
+            np.concatenate(about),
+            np.concatenate(total),
+            np.concatenate(variance),
+            *(calibrated.means[:, 0], spread, np.zeros(0)),
+        )
+
+
+def _factors_of_residuals(factors: Floats, lowest: Floats) -> Floats:
+    """Factors of residuals from those of weights and outcomes, (1 + outcome,).
+
+    Residuals of an outcome that may be negative do not go with its mean, and those of one that falls go with its root.
+    """
+    outcomes = np.where(lowest[1:] >= 0.0, np.where(factors[1:] < 1.0, np.sqrt(factors[1:]), factors[1:]), 1.0)
+    return np.concatenate([factors[:1], factors[0] * outcomes])

@@ -1,0 +1,265 @@
+"""The measurements of a file's tables: their parts of the budget, their noise, and the limits of records' residuals.
+
+All records are one table without columns, measured first with limits wide enough for drift. Its noisy sums calibrate
+the prediction from which records' residuals in the other tables are taken, and their limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import numpy as np
+import scipy
+
+from dpdist.core.records import UNIT, Codes, Floats, Ints
+from dpdist.core.sharing import share_out
+from dpdist.core.this_process import return_memory
+from dpdist.mechanisms.tables.effects import PredictionBySums
+from dpdist.mechanisms.tables.expected import ExpectedFile
+from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, choose
+from dpdist.mechanisms.tables.prediction import Prediction
+from dpdist.mechanisms.tables.residual_samples import PLANNED_DRIFT
+from dpdist.mechanisms.tables.shares import equal_parts, in_turn, part_beyond
+from dpdist.privacy.guarantees import NoisyQuery
+
+NUMBER = Fraction(1, 50)
+"""Part of the budget that measures the number of records before, where it is secret."""
+LARGE = 50_000
+"""Number of base cells from which stages return the memory that they have freed: they then need much."""
+NOT_EXACT = 3e-5
+"""Least relative error of sums: covariances of sums without any are singular."""
+
+
+class CommonFactors(NamedTuple):
+    """Factors of weights and outcomes since the reference, shrunk by the noise, and the relative deviation they leave.
+
+    `first` are the limits of the first sums, with what they are expected to clip of weights and outcomes times their
+    factors. `growth` is the factor on numbers of records where they are secret.
+    """
+
+    factors: Floats
+    deviation: float
+    first: TableLimits
+    growth: float = 1.0
+
+
+class UnclippedSums(NamedTuple):
+    """Residual sums of a table about a prediction, and variances of their errors, (cell, 1 + outcome) each."""
+
+    limits: TableLimits
+    value: Floats
+    error: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class TableMeasurements:
+    """What is asked of a file: sums of all records first, then of every table, each under its part of the budget."""
+
+    file: ExpectedFile
+    joint: NoisyQuery
+    """The query for all measurements together, in units of 1/UNIT."""
+    parts: tuple[Fraction, ...] = ()
+    """Parts of the budget of all records, of every table, and of tables that are measured a second time.
+
+    They sum to 1, or to what the number of records and counts of records beyond limits leave.
+    """
+    beyond: Floats | None = None
+    """Noisy numbers of records beyond limits of all tables, (cell, coordinate × step), once they are measured."""
+
+    @property
+    def under_equal_parts(self) -> Self:
+        tables = len(self.file.tables)
+        rest = 1 - NUMBER * self.file.secret - tables * self.part_beyond
+        return replace(self, parts=equal_parts(tables, rest))
+
+    @property
+    def in_turn(self) -> Self:
+        """These measurements of every table by a small part of its own first, and then again by the rest."""
+        return replace(self, parts=in_turn(self.parts))
+
+    @property
+    def part_beyond(self) -> Fraction:
+        """Part of the budget for every table's counts of records beyond limits: 0 unless it shows single records."""
+        if self.file.first_year:
+            return Fraction(0)
+        coordinates = len(self.file.lowest) - self.file.weights_known
+        cells = sum(int(cell.max()) + 1 for _, cell in self.file.tables)
+        return part_beyond(self.joint, len(self.file.tables), coordinates, cells * coordinates * STEPS_WIDER)
+
+    @property
+    def parts_again(self) -> tuple[Fraction, ...]:
+        """Parts of the budget of tables that are measured a second time."""
+        return self.parts[1 + len(self.file.tables) :]
+
+    @property
+    def laplace(self) -> bool:
+        return self.joint.law == "laplace"
+
+    @property
+    def power(self) -> int:
+        """The power of a part with which noise's variance falls."""
+        return 2 if self.laplace else 1
+
+    def variance(self, part: Fraction) -> float:
+        """Variance of the noise on a sum of contributions under a part of the budget."""
+        return self.joint.share("", part).variance / UNIT**2
+
+    def noise(self, part: Fraction) -> Floats:
+        """Variances of the noise on sums of u under a part of the budget, (1 + outcome,); pairs of them are measured where
+        numbers of records are secret.
+        """
+        outcomes = len(self.file.lowest) - 1
+        factors = [2.0 * outcomes, *[2.0] * outcomes] if self.file.secret else [1.0] * (1 + outcomes)
+        return self.variance(part) * np.array(factors)
+
+    def noises(self, limits: Sequence[TableLimits]) -> list[Floats]:
+        """Variances of the noise in the rows of every measurement, (row,) each."""
+        pairs = zip(limits, self.parts, strict=True)
+        return [(self.noise(part) * table.scale**2)[:, int(self.file.weights_known) :].T.ravel() for table, part in pairs]
+
+    @cached_property
+    def first(self) -> TableLimits:
+        """Limits of all records as one cell."""
+        return self.first_limits(1.0, self.file.informed)
+
+    def first_limits(self, growth: float, informed: Prediction, fixed: TableLimits | None = None) -> TableLimits:
+        """The same for this factor on numbers of records."""
+        one_cell = np.zeros(len(self.file.codes), dtype=np.int64)
+        placed = np.zeros(len(self.file.reference.weight), dtype=np.int32)
+        return self.limits_of(one_cell, placed, informed, self.parts[0], self.file.wide, growth, fixed, together=True)
+
+    def limits_of(
+        self,
+        cell: Ints,
+        placed: Ints | Codes,
+        prediction: Prediction,
+        part: Fraction,
+        drift: float = PLANNED_DRIFT,
+        growth: float = 1.0,
+        fixed: TableLimits | None = None,
+        narrow: bool = False,
+        together: bool = False,
+    ) -> TableLimits:
+        """Limits for `growth` times the numbers of records; their own `size` is that of the reference's numbers."""
+        file, count = self.file, self.file.numbers.count
+        if file.alike:
+            # A noisy law is not known as well as by its many values, which are in no cell.
+            placed = np.full(len(prediction.residuals), -1)
+        ends, unknown = (file.highest, file.lowest), file.unknown(cell, prediction) if file.alike else None
+        room = file.changes.room(drift, len(file.lowest), together)
+        of_law = cell, placed, growth * count, prediction, self.noise(part), *ends, room, fixed, unknown, narrow
+        chosen = choose(*of_law, together=together and not (file.secret or file.alike))
+        if not file.secret:
+            return chosen
+        # Residual sums are about the reference's prediction, and so is what is clipped of them.
+        size, weight = (np.bincount(cell, weights=part) for part in (count, count * file.prediction.means[:, 0]))
+        return replace(chosen, size=size.astype(np.float64), beyond=chosen.hidden * (weight / size)[:, None])
+
+    def limits(self, calibration: CommonFactors) -> tuple[Prediction, tuple[TableLimits, ...]]:
+        """The calibrated prediction and the limits of every table."""
+        self.return_memory()
+        calibrated, tables = self.file.informed.rescaled(calibration.factors), self.file.tables
+        drift, narrow = float(np.hypot(PLANNED_DRIFT, calibration.deviation)), self.part_beyond > 0
+        of_tables = zip(tables, self.file.placed_records, self.parts[1 : 1 + len(tables)], strict=True)
+        pieces = [(cell, placed, part) for (_, cell), placed, part in of_tables]
+        light = replace(self, file=self.file.light, beyond=None)
+        limiting = _Limiting(light, calibrated.without_factors, drift, calibration.growth, narrow)
+        limits = list(share_out(limiting, pieces))
+        if self.beyond is not None:
+            ends = np.cumsum([len(table.size) for table in limits])[:-1]
+            counts = np.split(self.beyond, ends)
+            limits = [table.widened(of_table) for table, of_table in zip(limits, counts, strict=True)]
+        return calibrated, tuple(limits)
+
+    def return_memory(self) -> None:
+        """Returns what the stage before has freed, where that is much."""
+        if len(self.file.codes) >= LARGE:
+            return_memory()
+
+    def residual_sums(self, limits: TableLimits, origin: Prediction, noisy: Floats, about: Prediction) -> Floats:
+        """Sums of residuals `about` a prediction, (cell, 1 + outcome), by noisy sums of those from the prediction `origin`:
+        Σ(w − m') = Σ(w − m) − Σ(m' − m).
+        """
+        mean, count = limits.mean[limits.cell], self.file.numbers.count[:, None]
+        offset, weight = origin.subtracted[:, None], about.means[:, :1]
+        gained = count * np.column_stack(
+            [offset - weight, offset * (origin.means[:, 1:] - mean) - weight * (about.means[:, 1:] - mean)]
+        )
+        return limits.observed(noisy) + limits.added(gained)
+
+    def unclipped(
+        self, limits: TableLimits, origin: Prediction, noisy: Floats, about: Prediction, part: Fraction
+    ) -> UnclippedSums:
+        """The same with what limits are expected to clip, with variances of errors by noise and clipping."""
+        response = 1.0 - limits.slope
+        value = self.residual_sums(limits, origin, noisy, about) - limits.expected
+        least = (NOT_EXACT * np.bincount(limits.cell, weights=self.file.numbers.count * about.means[:, 0])[:, None]) ** 2
+        least = least * np.column_stack([np.ones(len(limits.size)), limits.mean**2])
+        errors = (self.noise(part) * limits.scale**2 + limits.loss) / response**2
+        return UnclippedSums(limits, limits.expected + value / response, np.maximum(errors, least))
+
+    def shown(self, limits: Sequence[TableLimits]) -> Floats:
+        """Spreads that go with the limits of counted records, (cell, 1 + outcome): a cell has such a record in no table or
+        in all.
+        """
+        of_tables = [(table.scale / 2.0 / np.sqrt(table.size)[:, None])[table.cell] for table in limits]
+        return np.asarray(np.min(of_tables, axis=0)) * (self.file.prediction.spread > 0.0)
+
+    def clipped(self, limits: Sequence[TableLimits], laws: Floats | None = None) -> scipy.sparse.csr_array:
+        """Factors of what limits clip, by row and by base cell's coordinate, and by law if those of laws are given."""
+        cells, first, root = len(self.file.codes), int(self.file.weights_known), np.sqrt(self.file.numbers.count)
+        coordinates, factors = len(self.file.lowest) - first, list[scipy.sparse.csr_array]()
+        for table in limits:
+            of_record = table.clipped_of_record[table.cell, first:]
+            adding = scipy.sparse.csr_array((np.ones(cells), (table.cell, np.arange(cells))))
+            by_coordinate = scipy.sparse.kron(scipy.sparse.eye_array(coordinates), adding).tocsr()
+            factors.append(by_coordinate @ scipy.sparse.diags_array((of_record * root[:, None]).T.ravel()))
+        stacked = scipy.sparse.vstack(factors).tocsr()
+        return stacked if laws is None else scipy.sparse.hstack([stacked, scipy.sparse.csr_array(laws)]).tocsr()
+
+    def clipped_by_laws(self, by_sums: PredictionBySums, origin: Prediction, limits: Sequence[TableLimits]) -> Floats:
+        """Factors of what limits clip by the law, of residuals from the prediction `origin`, (row, law): another law has
+        other clipped parts in all cells.
+        """
+        first, factors = int(self.file.weights_known), list[Floats]()
+        cells, before = len(self.file.codes), by_sums.prediction.spread
+        ratio = np.divide(origin.spread, before[:cells], out=np.zeros_like(origin.spread), where=origin.spread > 0.0)
+        predictions = [
+            replace(origin, spread=prediction.spread[:cells] * ratio, residuals=prediction.residuals)
+            for prediction in by_sums.by_law
+        ]
+        for table in limits:
+            placed, part = np.full(0, -1), self.parts[0]
+            beyond = [
+                self.limits_of(table.cell, placed, prediction, part, fixed=table).beyond for prediction in predictions
+            ]
+            differences = np.array([each - table.beyond for each in beyond]).reshape(len(beyond), *table.beyond.shape)
+            differences *= table.size[:, None] / np.sqrt(max(len(beyond), 1)) / (1.0 - table.slope)
+            factors.append(np.array([each[:, first:].T.ravel() for each in differences]).reshape(len(beyond), -1).T)
+        return np.concatenate(factors)
+
+
+@dataclass(frozen=True)
+class _Limiting:
+    """Work on a table, by its cell of every base cell, of every reference record, and its part of the budget: limits."""
+
+    asked: TableMeasurements
+    prediction: Prediction
+    drift: float
+    growth: float
+    narrow: bool
+
+    def __call__(self, table: tuple[Ints, Codes, Fraction]) -> TableLimits:
+        cell, placed, part = table
+        return self.asked.limits_of(cell, placed, self.prediction, part, self.drift, self.growth, narrow=self.narrow)
+
+
+def with_hidden(hidden: Floats, value: Floats, variance: Floats) -> tuple[Floats, Floats]:
+    """Residual sums of all records, with variances, from those that lack a part of the count, (row, 1 + outcome) each."""
+    count, of_count = value[:, :1] / (1.0 - hidden[:, :1]), variance[:, :1] / (1.0 - hidden[:, :1]) ** 2
+    rest, errors = value[:, 1:] + hidden[:, 1:] * count, variance[:, 1:] + hidden[:, 1:] ** 2 * of_count
+    return np.column_stack([count, rest]), np.column_stack([of_count, errors])
