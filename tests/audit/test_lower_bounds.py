@@ -1,6 +1,6 @@
 """What an attacker who knows all but one record can show of posteriors and of finished releases: `dpdist audit --draws`.
 
-This attacker scores figures by their means and spreads. Noisy sums have likelihood ratios (test_lower_bounds_of_all).
+This attacker scores figures by their means and spreads. Noisy sums have likelihood ratios (test_likelihood_ratios).
 """
 
 from __future__ import annotations

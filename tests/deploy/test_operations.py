@@ -17,7 +17,8 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 from rendering import DEPLOY, render
-from small_release import JOB, survey
+from small_release import LAPLACE_JOB as JOB
+from small_release import survey
 
 import dpdist
 from dpdist.cli.observing import Metrics
@@ -150,7 +151,7 @@ def noise(workspace: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A release of two strata, copied before its noise is drawn, and at the end: `early`, `late`, beside `work`."""
+    """A release, copied before its noise is drawn, and at the end: `early`, `late`, beside `work`."""
     folder = tmp_path_factory.mktemp("copies")
     with pytest.raises(Stopped):
         dpdist.run(JOB, input=survey(), workspace=folder / "work", listener=before_noise)

@@ -35,6 +35,7 @@ import numpy as np
 import plain
 import pyarrow as pa
 import pyarrow.parquet as pq
+from named_draws import Drawn
 from small_jobs import Said
 from small_runs import run
 
@@ -89,9 +90,12 @@ class Record(NamedTuple):
     columns: dict[str, Sums]
 
 
-def released(name: str, job: Said, inputs: Path, workspace: Path) -> dict[str, Content]:
-    """Run a job and read what it left: the public folder, and the tables and bounds of the confidential one."""
-    run(name, job, inputs, workspace)
+def released(name: str, job: Said, inputs: Path, workspace: Path, drawn: list[Drawn] | None = None) -> dict[str, Content]:
+    """Run a job and read what it left: the public folder, and the tables and bounds of the confidential one.
+
+    `drawn` is told of its noise.
+    """
+    run(name, job, inputs, workspace, drawn)
     own = [path for path in (workspace / "public").rglob("*") if path.is_file() and path.suffix not in _PRINTED]
     own = [path for path in own if path.name != _PROOF]
     own += [*(workspace / "confidential").glob("*.parquet"), *(workspace / "confidential" / "evaluation").glob("*.parquet")]

@@ -1,5 +1,7 @@
 """What a job releases is what it released: every mechanism × adjacency × family, variants of keys, shipped jobs; studies.
 
+A release's statement names the noise that was drawn.
+
 Everywhere: texts, names, integers and guarantees exactly, and decimal numbers within what their conditioning allows
 (golden_runs.py). Bytes: under the plain instruction set alone (`python tests/golden/plain.py -m pytest tests/golden`).
 A change that is meant is recorded anew: `python tests/golden/record.py`, and the files that differ are named in the change.
@@ -30,12 +32,14 @@ from golden_runs import (
     released,
 )
 from golden_studies import STUDIES, studied
+from named_draws import Drawn
 from small_jobs import EXACT, cases, reach
 from small_runs import write_inputs
 
 from dpdist.core.public_files import UNFIT
+from dpdist.job import SPECS
 from dpdist.opening.verifying import problems
-from dpdist.testing.mechanisms import single, survey
+from dpdist.testing.mechanisms import problems_of_noise, single, survey
 
 CASES = cases()
 VERIFIED = {job["mechanism"]["name"]: name for name, job in CASES.items()}.values()
@@ -51,8 +55,14 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_job_releases_what_is_recorded(name: str, inputs: Path, tmp_path: Path) -> None:
-    found = released(name, CASES[name], inputs, tmp_path / "work")
+    drawn = list[Drawn]()
+    found = released(name, CASES[name], inputs, tmp_path / "work", drawn)
     assert differences(read_golden(name), found, precision(name)) == []
+    laws = {noise.law for noise in drawn}
+    said = json.loads((tmp_path / "work" / "public" / "statement.json").read_text(encoding="utf-8"))
+    assert bool(laws) == SPECS[CASES[name]["mechanism"]["name"]].adds_noise
+    assert problems_of_noise(name, said, laws) == []
+    assert (said["mechanism"].get("noise", "laplace") == "gaussian") == ("gaussian" in laws)
     if not (plain.in_force() or name in VERIFIED):
         return
     public = tmp_path / "work" / "public"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import count
 
 import numpy as np
 import pytest
 from test_clamped import KEY, Notes
-from test_weighted_marginals import ADJACENCIES, grid, job, modelled, records, released, survey, text
+from test_weighted_marginals import job, modelled, records, released, survey, text
 
 from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Floats
@@ -17,7 +16,6 @@ from dpdist.job import Adjacency
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.fitting import averaged_tables
 from dpdist.mechanisms.marginals.post import Marginals
-from dpdist.mechanisms.marginals.query import TableAndValueSums, in_rounds
 from dpdist.mechanisms.marginals.sensitivity import CHOICE_OF_ROUND, PART_OF_ROUNDS, SINGLES, moved_counts
 from dpdist.mechanisms.promises import LossExceeded
 from dpdist.mechanisms.registry import MECHANISMS
@@ -44,7 +42,7 @@ def costs(adjacency: Adjacency, key: int) -> list[Fraction]:
     return [delta * (3 if each.size == 9 else 1 if each.size in CELLS else 2) / each.scale / 4 for each in asked]
 
 
-@pytest.mark.parametrize("adjacency", [each for each in ADJACENCIES if each != "add_remove"])
+@pytest.mark.parametrize("adjacency", ["zero_out", "substitution"])
 def test_rounds_cost_epsilon_together_on_every_path(adjacency: Adjacency, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over paths of files of 60 to 4,000 records, which have other rounds. Control: half the noise in rounds."""
     paths = [costs(adjacency, key) for key in range(4)]
@@ -58,36 +56,6 @@ def test_rounds_cost_epsilon_together_on_every_path(adjacency: Adjacency, monkey
     monkeypatch.setattr(Marginals, "unit_scales", lambda *asked: tuple(scale / 2 for scale in real(*asked)))
     with pytest.raises(LossExceeded, match="exceeds the promise"):
         costs(adjacency, 0)
-
-
-@pytest.mark.parametrize("adjacency", ["zero_out", "substitution"])
-def test_scores_of_rounds_move_by_no_more_than_a_table_and_by_all_of_it(adjacency: Adjacency) -> None:
-    """Given the same answers, after one measured pair. Attained by a full weight where counts exceed what is fitted.
-
-    In an exchange the other record's counts fall short. Control: records of twice the weight bound move scores by more.
-    """
-    model, own = modelled(job(said=ADAPTIVE, adjacency=adjacency), n=200), survey(3, 200)
-    told, _ = grid()
-    asked = model.measuring(model.candidates)
-    base = TableAndValueSums(asked).sums(own)
-    alone = [TableAndValueSums(asked).sums(told.take(np.array([k]))) for k in range(0, len(told), 5)]
-    answers = {9: np.full(9, 400.0 * UNIT / 50.0), 12: np.full(12, 100.0 * UNIT / 50.0)}
-
-    def scored(exact: Floats) -> Floats:
-        rounds = in_rounds(model, answers[9], count(1))
-        next(rounds)
-        rounds.send(exact)
-        rounds.send(np.array([2]))
-        return np.asarray(rounds.send(answers[12]).scores[0])
-
-    def apart(times: float) -> float:
-        """The farthest that neighbours' scores are apart, with records of so many times their weight."""
-        each = np.array([scored(base + times * one) for one in alone])
-        others = each if adjacency == "substitution" else scored(base)[None]
-        return float(np.abs(each[:, None] - others[None]).max())
-
-    assert apart(1.0) == moved_counts(adjacency) * UNIT
-    assert apart(2.0) > 1.5 * moved_counts(adjacency) * UNIT
 
 
 def test_without_noise_the_pairs_that_depend_are_measured_and_then_again() -> None:

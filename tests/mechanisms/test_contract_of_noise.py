@@ -112,7 +112,10 @@ def test_two_rounds_of_four_columns_choose_between_columns(case_of: Cases) -> No
         assert sum(len(query.scores[0]) > 1 for query in asked[: columns - 2]) == rounds
 
 
-SELDOM = {"tables-zero_out-residuals", "tables-substitution-residuals", "tables-substitution-residuals anywhere"}
+SELDOM = {
+    *("tables-zero_out-residuals", "tables-substitution-residuals", "tables-substitution-residuals anywhere"),
+    *("tables-two-outcomes", "tables-public-weights"),
+}
 """Seconds each: tests/audit/test_every_option.py has all options of tables under these neighbours, and these are `long`."""
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from fractions import Fraction
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -162,35 +160,6 @@ def test_groups_are_projected_as_each_alone() -> None:
 # What a record moves
 
 
-def alone() -> Records:
-    """Records at corners, at values beyond the bounds, and weights beyond theirs."""
-    values = list(product([0, 1], [0, 2, 7], [18, 20], [1e-9, 1.0, 20.0, 49.0, 50.0]))
-    return records([each[:3] for each in values], [each[3] for each in values])
-
-
-@pytest.mark.parametrize("said", [FLAT, UNIVERSAL, ORDERED, SELECTED])
-@pytest.mark.parametrize("survey", ["weight: weight", ""])
-def test_a_layer_moves_by_what_its_noise_is_for(said: str, survey: str) -> None:
-    """In L1, 1 − v with the first layer; some record attains it. The scale is that over the layer's part of ε."""
-    tried = alone()
-    for adjacency, most in (("zero_out", 1.0), ("substitution", 2.0)):
-        made = job(said, survey=survey, adjacency=adjacency)
-        model = modelled(made)
-        tree = model.tree((np.array([1]), np.array([0, 2, 2])) if said == SELECTED else ())
-        each = [model.layered(tree, CellCounts(model).sums(tried.part(k, k + 1))) / UNIT for k in range(len(tried))]
-        none = model.layered(tree, CellCounts(model).sums(tried.part(0, 0)))
-        assert (none == 0.0).all()
-        absent, layers = zip(*(model.parts(tree, one) for one in each), strict=True)
-        for number in range(len(tree.nodes)):
-            own = np.array([layer[number] for layer in layers])
-            points = np.hstack([np.array(absent), own]) if number == 0 else own
-            apart = np.abs(points[:, None] - points[None]).sum(axis=2).max()
-            found = np.abs(points).sum(axis=1).max() if adjacency == "zero_out" else apart
-            assert found == pytest.approx(most, abs=1e-6)
-        part = (1 - made.mechanism.selecting) / len(tree.nodes)  # type: ignore[union-attr]
-        assert model.scale == Fraction(int(most)) * UNIT / part
-
-
 def neighbours(rng: np.random.Generator, number: int, levels: int) -> tuple[Floats, Floats]:
     """Counts by level and what one record adds: of weight up to 1, mostly in small files."""
     counts = np.where(rng.random((number, levels)) < 0.4, 0.0, rng.gamma(0.5, 6.0, (number, levels)))
@@ -208,67 +177,6 @@ def test_a_record_raises_aic_by_0_to_2(levels: int) -> None:
     crowd = np.zeros((2, levels))
     crowd[:, 0], crowd[1, 1] = 1e6, 1.0
     assert np.diff(aic(crowd))[0] > 1.99
-
-
-def test_levels_that_are_counted_in_the_file_would_move_aic_by_more() -> None:
-    """Control: 2K of the levels that the file holds rises by 2 with the first record of a level."""
-    crowd = np.array([[1e6, 0.0], [1e6, 1.0]])
-    counted = aic(crowd) - 2.0 * 2 + 2.0 * (crowd > 0).sum(axis=1)
-    assert np.diff(counted)[0] > 3.9
-
-
-def law_of_least(known: Floats, scale: float, lattice: int = 32) -> Floats:
-    """Exact probabilities of every attribute under discrete Laplace noise on a lattice of 1/`lattice`."""
-    b, reach = scale * lattice, int(40 * scale * lattice)
-    noise = np.arange(-reach, reach + 1)
-    mass = np.exp(-np.abs(noise) / b)
-    mass /= mass.sum()
-    above = np.concatenate([np.cumsum(mass[::-1])[::-1], [0.0]])
-    ranks = np.rint(known * lattice).astype(int)
-    found = np.zeros(len(known))
-    for i, own in enumerate(ranks):
-        wins = mass.copy()
-        for k, other in enumerate(ranks):
-            if k != i:
-                # later attributes lose ties
-                wins *= above[np.clip(noise + own - other + (k < i) + reach, 0, len(noise))]
-        found[i] = wins.sum()
-    return found
-
-
-def files() -> list[tuple[Floats, Floats]]:
-    """Counts of the cells of 2 × 2 × 3, with and without a record: small, and of one crowded cell."""
-    rng, found = np.random.default_rng(6), []
-    for k in range(40):
-        cells = np.where(rng.random(12) < 0.5, 0.0, rng.gamma(0.5, 4.0, 12)) + (k % 2) * 500.0 * np.eye(12)[0]
-        found.append((cells, cells + np.eye(12)[rng.integers(0, 12)]))
-    return found
-
-
-def loss_of_selection(before: Floats, after: Floats, scale: float) -> float:
-    one, other = (law_of_least(scores(each * UNIT, (), (2, 2, 3))[0] / UNIT, scale) for each in (before, after))
-    return float(np.abs(np.log(one / other)).max())
-
-
-def test_a_selection_costs_no_more_than_its_part() -> None:
-    """Exact laws of the selected attribute. Control: noise of half the scale passes the part."""
-    losses = [loss_of_selection(*each, 2.0 / 0.5) for each in files()]
-    assert max(losses) <= 0.5
-    assert max(losses) > 0.2
-    assert max(loss_of_selection(*each, 0.25 * 2.0 / 0.5) for each in files()) > 0.5
-
-
-def spent(made: Job) -> float:
-    """The most that a record loses when it is switched off, over all files tried: the attribute that is selected, by its
-    exact law, and the counts of two layers, which it moves by 1 each."""
-    model = modelled(made)
-    assert model.score_scale is not None
-    scored = max(loss_of_selection(*each, float(model.score_scale) / UNIT) for each in files())
-    return scored + 2 * UNIT / float(model.scale)
-
-
-def test_selection_and_counts_together_cost_no_more_than_epsilon() -> None:
-    assert 0.7 < spent(job('name: steps, layers: 2, selection: "1/2"', oldest=20, epsilon="1")) <= 1.0
 
 
 # Rounds and what follows

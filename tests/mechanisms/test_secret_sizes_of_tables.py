@@ -280,7 +280,11 @@ def test_intervals_hold_in_every_period_of_a_chain() -> None:
     assert np.concatenate(last).mean(axis=0).min() < 0.86
 
 
-@pytest.mark.parametrize(("times", "growth"), [(5.0, 5.0), (1.0, 1.0)], ids=["a sample of the file", "of its size"])
+@pytest.mark.parametrize(
+    ("times", "growth"),
+    [(5.0, 5.0), pytest.param(1.0, 1.0, marks=pytest.mark.long)],
+    ids=["a sample of the file", "of its size"],
+)
 def test_a_reference_that_is_a_sample_of_the_file_gives_as_good_limits(times: float, growth: float) -> None:
     """Its weights are five times as large, and its records a fifth. At ε = 4, over 6 populations: counts err by at most .5
     direct errors in the median, as under a reference of the file's size, and 90 % intervals hold .85 of another sample's

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from coded_survey import job_text, records, survey
 from scipy.stats import binom
 from test_clamped import KEY, Notes
-from test_weighted_marginals import ADJACENCIES, WEIGHTS, largest, modelled, released
+from test_weighted_marginals import modelled, released
 
 import dpdist
 from dpdist.confidential.records import Records
@@ -22,13 +21,11 @@ from dpdist.core.records import UNIT, Floats
 from dpdist.engine.protocol import noise_of, run_rounds
 from dpdist.estimation.donors import CELL
 from dpdist.estimation.estimators import NORMAL_90
-from dpdist.job import Adjacency, Job
+from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.coded_tables import means_of
 from dpdist.mechanisms.marginals.fitting import ValueSums, fit, positions, tilt
 from dpdist.mechanisms.marginals.post import Marginals
-from dpdist.mechanisms.marginals.query import TableAndValueSums
-from dpdist.mechanisms.marginals.sensitivity import moved_counts
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws
 from dpdist.sampling.samplers import ExactSampler
@@ -39,30 +36,6 @@ SUMS = f", {PAIRS}, sums: [{{of: kids}}, {{of: kids, by: degree}}]"
 
 def job(said: str = SUMS, **other: object) -> Job:
     return parse_job(job_text("marginals", said, means=("degree", "kids"), **other))
-
-
-# What a record moves
-
-
-def alone(model: Marginals) -> tuple[Records, Floats]:
-    """Every cell of the three columns with adversarial weights; and what each record alone adds to sums of values."""
-    cells = list(product((0, 1), (1, 2, 3), (0, 1, 2, 3), WEIGHTS))
-    told = records([cell[:3] for cell in cells], [cell[3] for cell in cells])
-    asked = model.with_values(model.listed or model.singles)
-    return told, np.array([TableAndValueSums(asked).sums(told.take(np.array([k]))) for k in range(len(told))])
-
-
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_tables_and_sums_move_by_exactly_what_the_noise_is_scaled_to(adjacency: Adjacency) -> None:
-    """Two tables and two sums, each by 1 or by 2; as whole numbers, so that noise is exact."""
-    other = "substitution" if adjacency == "substitution" else "zero_out"
-    model = modelled(job(adjacency=other, epsilon="1/3"))
-    _, moves = alone(model)
-    assert (moves == np.rint(moves)).all()
-    tables = model.cells(model.listed or ())
-    assert largest(moves[:, tables:], adjacency) == 2 * moved_counts(adjacency) * UNIT
-    assert largest(moves, adjacency) == 4 * moved_counts(adjacency) * UNIT
-    assert model.value_scale == model.scale_of((0, 1)) == 3 * int(largest(moves, adjacency))
 
 
 # Agreement

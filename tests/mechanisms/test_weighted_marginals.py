@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from fractions import Fraction
-from itertools import count, product
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,11 @@ from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Crosstab, Floats, Ints
 from dpdist.engine.protocol import Noise, noise_of, run_rounds
 from dpdist.estimation.donors import CELL
-from dpdist.job import Adjacency, Job
+from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.fitting import fit, onto_simplex
 from dpdist.mechanisms.marginals.post import Marginals
 from dpdist.mechanisms.marginals.query import TableAndValueSums, choose_tree, scores
-from dpdist.mechanisms.marginals.sensitivity import choice_scale, moved_counts, table_scale
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws
@@ -47,57 +45,6 @@ def modelled(said: Job, n: int = 200) -> Marginals:
     model = builder_of(said).build(said, crosstab, slice(0, 1))
     assert isinstance(model, Marginals)
     return model
-
-
-# What a record moves
-
-
-ADJACENCIES: tuple[Adjacency, ...] = ("zero_out", "add_remove", "substitution")
-WEIGHTS = [0.0, 1e-300, 0.5, 25.0, 49.0, 49.999, 50.0]
-
-
-def grid() -> tuple[Records, Floats]:
-    """Every cell of the three columns with adversarial weights; and what each record alone adds to the named tables."""
-    cells = list(product((0, 1), (1, 2, 3), (0, 1, 2, 3), WEIGHTS))
-    told = records([cell[:3] for cell in cells], [cell[3] for cell in cells])
-    model = modelled(job())
-    alone = [TableAndValueSums(model).sums(told.take(np.array([k]))) for k in range(len(told))]
-    return told, np.array(alone)
-
-
-def largest(alone: Floats, adjacency: Adjacency) -> float:
-    """What a neighbouring file's tables can differ by, in L1, over all records and pairs of the grid."""
-    if adjacency != "substitution":
-        return float(np.abs(alone).sum(axis=1).max())
-    return float(np.abs(alone[:, None] - alone[None]).sum(axis=2).max())
-
-
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_tables_move_by_exactly_what_the_noise_is_scaled_to(adjacency: Adjacency) -> None:
-    _, alone = grid()
-    assert largest(alone, adjacency) == moved_counts(adjacency) * 2 * UNIT
-    assert table_scale(Fraction(1, 3), 2, adjacency) == 3 * Fraction(largest(alone, adjacency))
-
-
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
-def test_scores_move_by_no_more_than_their_sensitivity_and_by_all_of_it(adjacency: Adjacency) -> None:
-    """Over neighbours of a file, given the same released tables. Attained where counts exceed the product of margins."""
-    model = modelled(job(said="", adjacency="substitution" if adjacency == "substitution" else "zero_out"), n=50)
-    told, _ = grid()
-    own = survey(3, 50)
-    margins = [np.array([10.0, 10.0]), np.array([5.0, 10.0, 5.0]), np.array([5.0, 5.0, 5.0, 5.0])]
-    asked = model.measuring(model.candidates)
-    base = TableAndValueSums(asked).sums(own)
-    alone = [TableAndValueSums(asked).sums(told.take(np.array([k]))) for k in range(0, len(told), 5)]
-    each = np.array([scores(model, margins, base + one) for one in alone])
-    if adjacency == "substitution":
-        apart = np.abs(each[:, None] - each[None]).max()
-    else:
-        apart = np.abs(each - scores(model, margins, base)).max()
-    assert apart <= moved_counts(adjacency) * UNIT
-    if adjacency != "substitution":
-        assert apart == UNIT
-    assert choice_scale(Fraction(1), 2, adjacency) == 2 * 2 * moved_counts(adjacency) * UNIT
 
 
 # Choice, tables, records

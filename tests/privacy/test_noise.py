@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpdist.engine.protocol import Noise, fresh_noise
 from dpdist.privacy.noise import whole_gaussian, whole_laplace
 
 OWN_NOISE = True
@@ -43,6 +44,18 @@ def test_two_calls_never_share_a_draw() -> None:
 def test_a_scale_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="greater than 0"):
         whole_laplace(Fraction(0), 1)
+
+
+def test_what_is_asked_for_is_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Fraction, int]] = []
+
+    def recording(scale: Fraction, size: int) -> np.ndarray:
+        asked.append((scale, size))
+        return whole_laplace(scale, size)
+
+    monkeypatch.setattr("dpdist.privacy.noise.whole_laplace", recording)
+    assert fresh_noise(Noise(Fraction(7, 3), 5, 2)).shape == (5,)
+    assert asked == [(Fraction(7, 3), 5)]
 
 
 def whole_fits(noise: np.ndarray, b: float) -> bool:
