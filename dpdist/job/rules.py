@@ -1,4 +1,6 @@
-"""Contradictions between keys of a job, and rules for them as data: a line of `rules.txt` for each.
+"""Contradictions between keys of a job, and rules for them as data: a line of a `rules.txt` for each.
+
+The table of all jobs is beside this file, that of a mechanism beside its `spec.py`.
 
 A line states a key, the condition under which it is refused, the fault, the remedy, and what is allowed if this is a list:
 
@@ -74,10 +76,10 @@ Facts = Callable[[str], object]
 
 
 @cache
-def groups() -> dict[str, Group]:
-    """The table's rules by group."""
+def groups(file: Path = TABLE) -> dict[str, Group]:
+    """The rules of a table by group."""
     table = dict[str, Group]()
-    for line in filter(None, TABLE.read_text(encoding="utf-8").splitlines()):
+    for line in filter(None, file.read_text(encoding="utf-8").splitlines()):
         if line.startswith("["):
             name, _, condition = line[1:-1].partition(": ")
             group = table[name] = Group(condition, [])
@@ -86,9 +88,9 @@ def groups() -> dict[str, Group]:
     return table
 
 
-def broken(group: str, job: object, **given: object) -> Iterator[Contradiction]:
+def broken(group: str, job: object, table: Path = TABLE, **given: object) -> Iterator[Contradiction]:
     """The rules of a group that a job breaks, in order."""
-    condition, rules = groups()[group]
+    condition, rules = groups(table)[group]
     if condition and not holds(condition, _facts(job, given)):
         return
     facts, is_broken = _facts(job, given), False

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from dpdist.job import Contradiction, JobView, Noisy
 from dpdist.job.mechanism import Sets
+from dpdist.job.rules import broken
 from dpdist.job.values import Consistency, Guarantee, Sensitivity, StatisticName
+
+RULES = Path(__file__).with_name("rules.txt")
 
 
 class WholeTables(Noisy):
@@ -41,33 +45,13 @@ class WholeTables(Noisy):
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
-        if self.sensitivity == "local" and job.budget.adjacency == "substitution":
-            fault = f"'{self.name}' with local sensitivities gives no guarantee under any adjacency"
-            yield Contradiction(("budget", "adjacency"), fault, "leave it out, or use tables")
-        if job.strata:
-            fault = f"'{self.name}' adds noise to tables of the whole file and their margins"
-            yield Contradiction(("strata",), fault, "leave strata out")
-        if job.synthetic_sets != 1:
-            fault = f"'{self.name}' releases one set of tables, on which all of ε is best spent"
-            yield Contradiction(("synthetic_sets",), fault, "write 1")
-        if job.rake:
-            fault = f"'{self.name}' releases figures, and no weights that could be raked"
-            yield Contradiction(("rake",), fault, "leave rake out")
+        yield from broken("whole_tables", job, RULES)
 
 
 class Laplace(WholeTables):
     """Noisy tables in which every figure has all of ε, as in the literature; this promises nothing."""
 
     name: Literal["laplace"] = Field(description="noisy tables; every figure spends all of ε, so there is no guarantee")
-
-    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
-        yield from super().contradictions(job)
-        if self.sensitivity == "public":
-            fault = (
-                "'laplace' spends all of ε on every figure, with sensitivities computed from the file itself, as in the "
-                "literature"
-            )
-            yield Contradiction(("mechanism", "sensitivity"), fault, "use laplace_composed or tables")
 
 
 class LaplaceComposed(WholeTables):

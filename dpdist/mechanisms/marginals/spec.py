@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations, pairwise
 from math import ceil, comb, floor, prod
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from dpdist.job import LEAST_BUDGET, TOO_LITTLE, Budget, Column, Frozen, Guarantee
 from dpdist.job.mechanism import JobView, Noisy, OwnKey, declared
-from dpdist.job.rules import Contradiction, listed
+from dpdist.job.rules import Contradiction, broken, listed
 
+RULES = Path(__file__).with_name("rules.txt")
 MOST_LEVELS = 10_000
 """Largest number of levels of a column."""
 MOST_CELLS = 1_000_000
@@ -136,9 +138,7 @@ class CodedMarginals(Noisy):
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
-        if job.synthetic_sets != 1:
-            fault = f"'{self.name}' releases one set of records, on which all of ε is best spent"
-            yield Contradiction(("synthetic_sets",), fault, "write 1")
+        yield from broken("marginals", job, RULES)
         for outcome in declared(job):
             yield from _of_levels(outcome, job.columns[outcome])
         yield from self._of_selection(job)
@@ -147,16 +147,12 @@ class CodedMarginals(Noisy):
 
     def _of_selection(self, job: JobView) -> Iterator[Contradiction]:
         """Keys that belong to another selection."""
-        if self.select == "given" and self.marginals is None:
-            yield Contradiction(("mechanism", "marginals"), "no tables are given", "add marginals, or use select: tree")
         unused_keys: tuple[str, ...] = ("degree", "usefulness", "choice") if self.selects != "privbayes" else ("sums",)
         unused_keys += ("marginals",) if self.selects != "given" else ()
         for key in unused_keys:
             if getattr(self, key) is not None:
                 fault = f"select: {self.selects} has no {key}"
                 yield Contradiction(("mechanism", key), fault, f"leave {key} out, or use another selection")
-        if self.selects == "privbayes" and job.reference is not None:
-            yield Contradiction(("reference",), "'privbayes' does not use a reference", "leave it out, or use select: tree")
 
     def _of_tables(self, job: JobView) -> Iterator[Contradiction]:
         yield from self._of_sums(job)
@@ -229,30 +225,12 @@ class CodedMarginals(Noisy):
 
     def _of_network(self, job: JobView) -> Iterator[Contradiction]:
         columns = len(job.outcomes)
-        if self.degree is not None and self.usefulness is not None:
-            fault = "the degree is fixed, or follows from the usefulness of tables"
-            yield Contradiction(("mechanism", "usefulness"), fault, "give either degree or usefulness")
-        if self.choice is not None and columns < 3:
-            yield Contradiction(
-                ("mechanism", "choice"), f"with {columns} columns there is no choice of parents", "leave it out"
-            )
-        part = self.choosing(columns)
-        if part >= 1:
-            fault, remedy = "nothing is left for the tables", 'give a fraction below 1, such as "3/10"'
-            yield Contradiction(("mechanism", "choice"), fault, remedy)
-        elif (
-            min([(1 - part) / columns, *([part / (columns - 1)] if part else [])])
-            * (job.epsilon_per_set / job.most_records)
-            < LEAST_BUDGET
-        ):
-            fault = f"a table or a choice would get an ε below 1e-6, and {TOO_LITTLE}"
-            yield Contradiction(("mechanism", "name"), fault, "use fewer columns, or a larger epsilon")
+        part, each = self.choosing(columns), job.epsilon_per_set / job.most_records
+        shares = [(1 - part) / columns, *([part / (columns - 1)] if part else [])]
         most = max((columns - size) * comb(size, min(self.parents, size)) for size in range(1, columns + 1))
-        if most > MOST_CANDIDATES:
-            fault = f"with {columns} columns and up to {self.parents} parents, a round has {most:,} candidates"
-            yield Contradiction(
-                ("mechanism", "degree"), fault, f"use a smaller degree, or fewer columns: at most {MOST_CANDIDATES:,}"
-            )
+        facts = {"part": part, "little": min(shares) * each < LEAST_BUDGET, "too_little": TOO_LITTLE}
+        numbers = {"candidates": f"{most:,}", "too_many": most > MOST_CANDIDATES, "most": f"{MOST_CANDIDATES:,}"}
+        yield from broken("network", job, RULES, **facts, **numbers)
 
 
 Pair = tuple[int, int]

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from math import exp, log
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from dpdist.job import Column, Guarantee, budget_text
 from dpdist.job.mechanism import JobView, Noisy, declared, levels_between, without_distinct_levels
-from dpdist.job.rules import Contradiction
+from dpdist.job.rules import Contradiction, broken
 
 Law = Literal["normal", "lognormal", "bernoulli", "multinomial"]
 """Laws whose sufficient statistics get noise."""
 Sanitization = Literal["conjoint", "individual"]
 Truncation = Literal["clamped", "bounded", "renormalised"]
 MOST_LEVELS = 1_000
+RULES = Path(__file__).with_name("rules.txt")
 WIDEST = 1e30
 """Largest absolute public bound of a normal or lognormal law; for the lognormal law, also the bounds' largest ratio."""
 
@@ -82,19 +84,8 @@ class Modips(Noisy):
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
-        if self.truncation == "renormalised":
-            yield Contradiction(
-                ("mechanism", "truncation"), self._cost(job), "use clamped, or bounded, whose larger scale pays for it"
-            )
-        if job.synthetic_sets % self.nested:
-            fault = f"{job.synthetic_sets} sets are not a multiple of {self.nested}"
-            yield Contradiction(("mechanism", "nested"), fault, "use a divisor of synthetic_sets")
-        if self.variance is not None and self.law != "normal":
-            fault = f"only the variance of the normal distribution can be public, not that of '{self.law}'"
-            yield Contradiction(("mechanism", "variance"), fault, "leave it out")
-        if self.location != "cells" and self.counted:
-            fault = f"'{self.law}' has probabilities for every cell"
-            yield Contradiction(("mechanism", "location"), fault, "write cells")
+        left_over = job.synthetic_sets % self.nested
+        yield from broken("modips", job, RULES, left_over=left_over, cost=lambda: self._cost(job))
         for outcome in declared(job):
             yield from self._of_values(outcome, job.columns[outcome])
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from math import prod
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
 from dpdist.job.mechanism import JobView, Noisy, declared, levels_between, without_distinct_levels
-from dpdist.job.rules import Contradiction
+from dpdist.job.rules import Contradiction, broken
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, ColumnName, Guarantee
 
+RULES = Path(__file__).with_name("rules.txt")
 REHEARSED_BINS = 20
 MOST_CELLS = 200_000
 """Largest number of cells, the combinations of all outcomes, in a stratum."""
@@ -96,16 +98,12 @@ class Partitioned(Noisy):
 
     def _of_parts(self, job: JobView) -> Iterator[Contradiction]:
         """Every layer's counts, and every selection, must have enough ε for noise to be drawn."""
-        if self.selecting >= 1:
-            yield Contradiction(
-                ("mechanism", "selection"), "nothing is left for counts", 'give a fraction below 1, such as "1/10"'
-            )
-            return
         parts = [(1 - self.selecting) / self.layers_of(job)]
         parts += [self.selecting / self.selections(job)] if self.selections(job) > 0 else []
-        if min(parts) * job.epsilon_per_set / job.most_records < LEAST_BUDGET <= job.epsilon_per_set / job.most_records:
-            fault = f"a layer would get an ε below 1e-6, and {TOO_LITTLE}"
-            yield Contradiction(("mechanism", "name"), fault, "use fewer layers or sets, or a larger epsilon")
+        each = job.epsilon_per_set / job.most_records
+        little = min(parts) * each < LEAST_BUDGET <= each
+        facts = {"nothing_left": self.selecting >= 1, "little": little, "too_little": TOO_LITTLE}
+        yield from broken("partitioned", job, RULES, **facts)
 
 
 class FlatLaplace(Partitioned):
@@ -177,15 +175,11 @@ class Steps(Layered):
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
-        if (self.order is None) == (self.layers is None):
-            fault = "the order of outcomes is named, or selected in a number of layers"
-            yield Contradiction(("mechanism", "order"), fault, "give either order or layers")
-        elif self.order is None:
-            yield from self._of_layers(job, self.layers or 1, "layers")
-        else:
+        yield from broken("steps", job, RULES)
+        if self.order is None and self.layers is not None:
+            yield from self._of_layers(job, self.layers, "layers")
+        elif self.order is not None and self.layers is None:
             yield from self._of_order(job, [name for group in self.order for name in group])
-        if self.selection is not None and self.order is not None:
-            yield Contradiction(("mechanism", "selection"), "with a stated order, nothing is selected", "leave it out")
 
     def _of_order(self, job: JobView, order: list[str]) -> Iterator[Contradiction]:
         for i, name in enumerate(order):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from dpdist.job import RuleOrName, Weights
 from dpdist.job.mechanism import ClampedSpec, FixedWeights, JobView, MechanismSpec, OwnKey, Weighting
-from dpdist.job.rules import Contradiction
+from dpdist.job.rules import Contradiction, broken
 from dpdist.job.values import LARGEST_DRIFT, Guarantee
+
+RULES = Path(__file__).with_name("rules.txt")
 
 
 class Weighted(MechanismSpec):
@@ -41,11 +44,8 @@ class Weighted(MechanismSpec):
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
-        if job.reference is not None and self.weights.rule == "none" and job.family != "scores":
-            yield Contradiction(("reference",), "without privacy weights, nothing is tuned on a reference", "leave it out")
-        if job.reference is None and self.aim != type(self).model_fields["aim"].default:
-            fault = "only weights that are tuned on a reference aim below the target"
-            yield Contradiction(("mechanism", "aim"), fault, "leave it out")
+        usual = type(self).model_fields["aim"].default
+        yield from broken("weighted", job, RULES, usual_aim=usual)
 
 
 class Unweighted(MechanismSpec):
@@ -73,9 +73,7 @@ class WeightedE(FixedWeights):
 
     def against_weights(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().against_weights(job)
-        if self.weights.reweight is not None:
-            fault = "'weighted_e' sets weights to 0 before re-weighting"
-            yield Contradiction(("mechanism", "weights", "reweight"), fault, "leave it out")
+        yield from broken("weighted_e", job, RULES, mechanism=self)
 
 
 class CensorW(FixedWeights, ClampedSpec):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from dpdist.job import Contradiction, Guarantee, JobView, NoiseName, Noisy, Prior, Sampler, declared
 from dpdist.job.mechanism import OwnKey, Sets
+from dpdist.job.rules import broken
+
+RULES = Path(__file__).with_name("rules.txt")
 
 
 class SanitizedStatistics(Noisy):
@@ -34,16 +38,9 @@ class SanitizedStatistics(Noisy):
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
-        if job.likelihood.family != "lognormal":
-            fault = f"'{self.name}' releases statistics of the lognormal distribution"
-            yield Contradiction(("model", "family"), fault, "use family: lognormal")
-            return
-        if job.sampler != Sampler(name="exact"):
-            yield Contradiction(("sampler",), f"'{self.name}' does not draw from a posterior", "leave sampler out")
-        if job.likelihood.prior != Prior():
-            fault = f"'{self.name}' uses the reference instead of a prior"
-            yield Contradiction(("model", "prior"), fault, "leave prior out")
-        for outcome in declared(job):
+        facts = {"drawn": job.sampler != Sampler(name="exact"), "prior": job.likelihood.prior != Prior()}
+        yield from broken("sanitized", job, RULES, **facts)
+        for outcome in declared(job) if job.likelihood.family == "lognormal" else ():
             if (bounds := job.columns[outcome].bounds) is not None and bounds[0] <= 0:
                 fault = f"'{self.name}' is strict, and whether an outcome is 0 depends on the records"
                 remedy = "give bounds from above 0, to which lower values are clipped"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import Field
@@ -16,6 +17,7 @@ MEAN_SQUARE: Literal["mean_square"] = "mean_square"
 LARGEST: Literal["largest"] = "largest"
 PredictionName: TypeAlias = Literal["effects", "trees", "best"]
 EFFECTS: Literal["effects"] = "effects"
+RULES = Path(__file__).with_name("rules.txt")
 
 
 class Tables(Noisy):
@@ -66,10 +68,5 @@ class Tables(Noisy):
 
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
-        if job.synthetic_sets != 1:
-            fault = f"'{self.name}' releases one estimate of all tables, on which the whole budget is best spent"
-            yield Contradiction(("synthetic_sets",), fault, "write 1")
-        if self.prediction != EFFECTS and (job.reference is None or not job.reference.known_before):
-            fault = f"'{self.prediction}' learns from the records of a reference, and the job names none"
-            yield Contradiction(("mechanism", "prediction"), fault, "leave it out, or name a public file under reference")
-        yield from broken("secret_counts", job)
+        yield from broken("tables", job, RULES)
+        yield from broken("secret_counts", job, RULES)
