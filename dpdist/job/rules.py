@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import suppress
 from functools import cache, reduce
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dpdist.core.errors import Problem
 from dpdist.job.yaml_lines import Lines, Where, dotted, place
@@ -88,7 +88,7 @@ def groups(file: Path = TABLE) -> dict[str, Group]:
     return table
 
 
-def broken(group: str, job: object, table: Path = TABLE, **given: object) -> Iterator[Contradiction]:
+def broken(group: str, job: object, table: Path = TABLE, /, **given: object) -> Iterator[Contradiction]:
     """The rules of a group that a job breaks, in order."""
     condition, rules = groups(table)[group]
     if condition and not holds(condition, _facts(job, given)):
@@ -99,20 +99,28 @@ def broken(group: str, job: object, table: Path = TABLE, **given: object) -> Ite
         if is_broken and alone != condition:
             continue
         if is_broken := holds(alone, facts):
-            where = tuple(_filled(part, facts) for part in re.findall(r"\{[^}]+\}|[^.]+", key))
-            yield Contradiction(where, *(_filled(text, facts) for text in texts))
+            yield Contradiction(tuple(_where(key, facts)), *(_filled(text, facts) for text in texts))
 
 
 def holds(condition: str, facts: Facts) -> bool:
-    return any(all(_true(term, facts) for term in terms.split(" and ")) for terms in condition.split(" or "))
+    return any(all(_true(*term, facts) != no for no, term in terms) for terms in _alternatives(condition))
 
 
-def _true(term: str, facts: Facts) -> bool:
-    if term.startswith("not "):
-        return not _true(term[4:], facts)
-    if (comparison := COMPARISON.fullmatch(term)) is None:
-        return bool(facts(term))
-    left, sign, right = comparison.groups()
+@cache
+def _alternatives(condition: str) -> list[list[tuple[bool, tuple[str, str, str]]]]:
+    """The terms of every alternative: whether `not` begins it, then a fact, or a comparison's sides and sign."""
+
+    def parsed(term: str) -> tuple[bool, tuple[str, str, str]]:
+        bare = term.removeprefix("not ")
+        comparison = COMPARISON.fullmatch(bare)
+        return bare != term, (bare, "", "") if comparison is None else (comparison[1], comparison[2], comparison[3])
+
+    return [[parsed(term) for term in terms.split(" and ")] for terms in condition.split(" or ")]
+
+
+def _true(left: str, sign: str, right: str, facts: Facts) -> bool:
+    if not sign:
+        return bool(facts(left))
     if sign == "in":
         words = [facts(word[1:]) if word.startswith(".") else word for word in left.split(", ")]
         members = facts(right) or ()
@@ -141,6 +149,13 @@ def _facts(job: object, given: dict[str, object]) -> Facts:
         return reduce(attribute, others, start() if callable(start) else start)
 
     return fact
+
+
+def _where(key: str, facts: Facts) -> Iterator[str | int]:
+    """The parts of a key. A fact is a name, a number in a list, or several of these."""
+    for part in re.findall(r"\{[^}]+\}|[^.]+", key):
+        value: Any = facts(part[1:-1]) if part.startswith("{") else part
+        yield from value if isinstance(value, tuple) else [value]
 
 
 def _filled(text: str, facts: Facts) -> str:

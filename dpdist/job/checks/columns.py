@@ -53,26 +53,13 @@ def categories(job: Job) -> Iterator[Contradiction]:
     ]
     for path, names in lists:
         for i, name in enumerate(names):
-            if name not in job.columns:
-                near, add = near_column(job, name), "add it to columns with its public levels"
-                remedy = add if near is None else f"did you mean '{near}'? Otherwise {add}"
-                yield Contradiction((*path, i), f"column '{name}' is not declared", remedy)
-            elif job.columns[name].levels is None:
-                yield Contradiction(
-                    (*path, i),
-                    f"column '{name}' has bounds, but a column with levels is needed here",
-                    "name another column",
-                )
-            if name in names[:i]:
-                yield Contradiction((*path, i), f"'{name}' is named twice", "delete one")
+            column, near = job.columns.get(name), partial(near_column, job, name)
+            again = name in names[:i]
+            yield from broken("category", job, path=(*path, i), name=name, column=column, near=near, again=again)
     for i, name in enumerate(job.likelihood_predictors):
-        if name in job.strata:
-            yield Contradiction(("model", "predictors", i), f"'{name}' has only one value within a stratum", "leave it out")
+        yield from broken("predictor", job, i=i, name=name)
     for name in job.categories:
-        if name in WRITTEN:
-            yield Contradiction(
-                ("columns", name), f"'{name}' is the name of a column that every table has", "rename the column"
-            )
+        yield from broken("written", job, name=name, written=name in WRITTEN)
     if prod(len(job.columns[name].levels or ()) for name in job.categories if name in job.columns) >= 2**62:
         yield Contradiction(("columns",), "the categories have too many combinations", "merge levels")
 
@@ -106,12 +93,7 @@ def roles(job: Job) -> Iterator[Contradiction]:
     """Outcome, weight and PSU must be different columns, each with what its role needs."""
     outcomes, weight = job.outcomes, job.survey.weight
     for outcome in outcomes:
-        if outcome not in job.columns or job.columns[outcome].bounds is None:
-            yield Contradiction(
-                ("outcome",),
-                f"column '{outcome}' needs public bounds in columns",
-                f"add {outcome}: {{bounds: [lower, upper]}} to columns",
-            )
+        yield from broken("outcome", job, name=outcome, column=job.columns.get(outcome))
     declared = job.columns.get(weight) if weight is not None else None
     clipped = (
         declared is not None and declared.outside == "clip" and not (job.mechanism.clips(job) or job.mechanism.by_cell)
@@ -123,15 +105,12 @@ def roles(job: Job) -> Iterator[Contradiction]:
         yield Contradiction(("columns", str(weight)), fault, WITHOUT_A_WEIGHT)
     yield from _further_design(job)
     for name in job.survey.design_strata:
-        if name in job.columns and job.columns[name].levels and job.columns[name].outside == "clip":
-            fault = f"'{name}' is a design stratum, and clipping would merge strata"
-            yield Contradiction(("columns", name, "outside"), fault, "delete the key outside, and list every stratum")
+        yield from broken("design_stratum", job, name=name, column=job.columns.get(name))
     yield from broken("roles", job)
     yield from _replicates_and_populations(job)
     for name in job.likelihood.prior.location:
-        if name not in (*outcomes, weight):
-            modelled = " or ".join(map(str, (*outcomes, weight)))
-            yield Contradiction(("model", "prior", "location", name), f"'{name}' is not modelled", f"name {modelled}")
+        modelled = tuple(map(str, (*outcomes, weight)))
+        yield from broken("location", job, name=name, modelled=modelled, either=" or ".join(modelled))
 
 
 def _further_design(job: Job) -> Iterator[Contradiction]:
@@ -142,17 +121,7 @@ def _further_design(job: Job) -> Iterator[Contradiction]:
     for name in names:
         if name not in job.columns or name in (*job.outcomes, job.survey.weight, *job.categories):
             continue
-        column, path = job.columns[name], ("columns", name)
-        if column.missing == "category":
-            fault = f"'{name}' is a column of the survey design, and all records without a value would form one group"
-            yield Contradiction((*path, "missing"), fault, "use missing: drop, or complete the column")
-        if column.outside == "clip" or column.zeros == "drop":
-            key = "outside" if column.outside == "clip" else "zeros"
-            fault = (
-                f"'{name}' is a column of the survey design, and its values are neither moved to a bound nor dropped "
-                "as zeros"
-            )
-            yield Contradiction((*path, key), fault, "leave it out, and declare every value that the file may have")
+        yield from broken("design_column", job, name=name, column=job.columns[name])
 
 
 def _replicates_and_populations(job: Job) -> Iterator[Contradiction]:
@@ -160,10 +129,8 @@ def _replicates_and_populations(job: Job) -> Iterator[Contradiction]:
     outcomes, weight, psu = job.outcomes, job.survey.weight, job.survey.psu
     replicated = job.survey.replicate_weights
     for i, name in enumerate(job.survey.fpc):
-        if name in (*outcomes, weight, psu, *job.categories) or name in job.survey.fpc[:i]:
-            yield Contradiction(
-                ("survey", "fpc", i), f"'{name}' is used as outcome, weight, PSU or category as well", "name another column"
-            )
+        taken = name in (*outcomes, weight, psu, *job.categories) or name in job.survey.fpc[:i]
+        yield from broken("population_size", job, i=i, name=name, taken=taken)
     roles = (*outcomes, weight, *job.categories, *(keep.column for keep in job.universe))
     for clash in dict.fromkeys(name for name in roles if replicated is not None and name and replicated.has(name)):
         fault = f"'{clash}' is used as outcome, weight, category or universe as well"
@@ -175,27 +142,9 @@ def universe(job: Job) -> Iterator[Contradiction]:
         domain = job.columns.get(keep.column)
         unknown = set(map(level_text, keep.keep)) - set(map(level_text, domain.levels or ())) if domain else set()
         levels = listed(domain.levels or ()) if domain else ""
-        if merged := sorted(unknown & {*job.recode.get(keep.column, ())}):
-            fault = f"{', '.join(merged)}: merged by recode, before the universe"
-            yield Contradiction(
-                ("universe", i, "keep"), fault, "name the levels that they become, or leave them out", levels
-            )
-        elif unknown:
-            yield Contradiction(
-                ("universe", i, "keep"),
-                f"{', '.join(sorted(unknown))}: no level of '{keep.column}'",
-                f"add it to columns.{keep.column}.levels, or leave it out",
-                levels,
-            )
-        if keep.column in (*job.outcomes, job.survey.weight or ""):
-            yield Contradiction(
-                ("universe", i, "column"),
-                "the universe must not depend on the outcome or the weight",
-                "filter by another column",
-            )
-
-
-DESIGN_EFFECT: Where = ("survey", "design_effect")
+        merged = ", ".join(sorted(unknown & {*job.recode.get(keep.column, ())}))
+        facts = {"levels": levels, "merged": merged, "unknown": ", ".join(sorted(unknown)), "column": keep.column}
+        yield from broken("universe", job, i=i, **facts)
 
 
 def design_effects(job: Job) -> Iterator[Contradiction]:
@@ -203,14 +152,8 @@ def design_effects(job: Job) -> Iterator[Contradiction]:
     yield from broken("design_effects", job)
     for i, effect in enumerate(job.survey.stated_effects):
         for j, name in enumerate(effect.by or ()):
-            if name not in job.categories:
-                fault = f"no table has the column '{name}'"
-                yield Contradiction((*DESIGN_EFFECT, i, "by", j), fault, "name columns of a table", listed(job.categories))
-        if effect.outcome is not None and effect.outcome not in job.outcomes:
-            fault = f"'{effect.outcome}' is not an outcome of the job"
-            yield Contradiction(
-                (*DESIGN_EFFECT, i, "outcome"), fault, "name an outcome, or leave it out", listed(job.outcomes)
-            )
+            yield from broken("effect_by", job, i=i, j=j, name=name)
+        yield from broken("effect_outcome", job, i=i, name=effect.outcome)
 
 
 def constant_weights(job: Job) -> Iterator[Contradiction]:
@@ -235,7 +178,6 @@ def units(job: Job) -> Iterator[Contradiction]:
 
 MOST_COMBINATIONS = 2**20
 """Largest number of combinations of levels, all of which are published, even without a record."""
-PROTECTED = ("predictors", "protect")
 
 
 def predictors(job: Job) -> Iterator[Contradiction]:
@@ -260,23 +202,15 @@ def predictors(job: Job) -> Iterator[Contradiction]:
 
 def _columns_exist(job: Job) -> Iterator[Contradiction]:
     assert job.predictors is not None
-    columns = ", ".join(job.categories) or "none"
     for i, name in enumerate(job.predictors.protect.columns or ()):
-        if name not in job.categories:
-            fault, remedy = (
-                f"'{name}' is not a column with sample counts",
-                "name one of these, or leave columns out",
-            )
-            yield Contradiction((*PROTECTED, "columns", i), fault, remedy, columns)
+        yield from broken("protected", job, i=i, name=name, columns=", ".join(job.categories) or "none")
 
 
 def hierarchies(job: Job) -> Iterator[Contradiction]:
     for name, hierarchy in job.hierarchies.items():
         path: Where = ("hierarchies", name)
         for i, column in enumerate(hierarchy.columns):
-            if column in job.columns and column not in job.categories:
-                fault = f"no table has '{column}', so there are no public sample counts by it"
-                yield Contradiction((*path, "columns", i), fault, "leave it out, or add a table by it")
+            yield from broken("nested", job, hierarchy=name, i=i, name=column, declared=column in job.columns)
         yield from _maps(job, hierarchy, (*path, "within"))
         for fine, coarse in hierarchy.steps:
             if fine not in hierarchy.within and not _public(job, (fine, coarse)):

@@ -149,22 +149,15 @@ def modelled(job: Job) -> Iterator[Contradiction]:
 
 def copied(job: Job) -> Iterator[Contradiction]:
     """Copying columns needs reference records to copy from, and columns that the release does not have otherwise."""
-    names, path, existing = job.microdata.columns, ("microdata", "columns"), (*job.modelled_columns, *job.components)
+    names, existing = job.microdata.columns, (*job.modelled_columns, *job.components)
     able = " or ".join(those(lambda spec: spec.sets == "copied")) if names else ""
     yield from broken("copied", job, able=able, existing=", ".join(existing))
     replicated = job.survey.replicate_weights
     design = {job.survey.psu, *job.survey.fpc, *job.categories}
     for i, name in enumerate(names):
-        if name in names[:i]:
-            yield Contradiction((*path, i), f"'{name}' is named twice", "delete one")
-        elif name in existing:
-            yield Contradiction((*path, i), f"'{name}' is in the synthetic records already", "leave it out")
-        elif name in design or (replicated is not None and replicated.has(name)):
-            fault = (
-                f"'{name}' belongs to the sample's design or to public totals, and its donor would have the value of "
-                "another sample"
-            )
-            yield Contradiction((*path, i), fault, "leave it out")
+        of_design = name in design or (replicated is not None and replicated.has(name))
+        facts = {"again": name in names[:i], "existing": existing, "of_design": of_design}
+        yield from broken("copied_column", job, i=i, name=name, **facts)
 
 
 def promises(job: Job) -> Iterator[Contradiction]:
