@@ -1,4 +1,4 @@
-"""Counts over a partition: layers that agree, what a record moves, what selections and counts cost ([S]; METHODS §9)."""
+"""Counts over a partition: layers that agree, what a record moves scores by, what is selected ([S]; METHODS §9)."""
 
 from __future__ import annotations
 

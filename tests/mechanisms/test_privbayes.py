@@ -1,4 +1,4 @@
-"""PrivBayes: what a record moves, exactly; how parents are chosen; tables of the network; records; refusals."""
+"""PrivBayes: what a record moves at most; how parents are chosen; tables of the network; records; refusals."""
 
 from __future__ import annotations
 

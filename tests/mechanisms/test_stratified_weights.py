@@ -28,7 +28,7 @@ from dpdist.mechanisms.tables.sizes import changes_in_turn, changes_of
 AREAS, KINDS = 24, 4
 PUBLIC = Public((AREAS, KINDS, 3), ((0, 1), (0, 2), (1, 2), (0,), (1,)), (0.1, 1e5), ((0.0, 1e6),))
 NOMINAL = 1.645
-RELEASES = 4
+RELEASES = 2
 
 
 def stratum_weights(seed: int, spread: float = 1.6) -> Floats:
@@ -91,11 +91,11 @@ def test_other_weights_are_predicted_by_effects() -> None:
     assert np.median(relative.spread[:, 0] / relative.means[:, 0]) > 0.3
 
 
-def errors_after(drift: Floats, epsilon: float) -> tuple[float, float, float]:
+def errors_after(drift: Floats, epsilon: float, releases: int = RELEASES) -> tuple[float, float, float]:
     """Over releases: the share of 90 % intervals that contain direct counts, and median relative errors of counts, and of
     the reference's weights, after strata's weights have drifted by these factors."""
     errors, before, covered = list[Floats](), list[Floats](), list[Floats]()
-    for seed in range(RELEASES):
+    for seed in range(releases):
         weights = stratum_weights(seed)
         files = Files(sample(weights, 3_000, 10 + seed), sample(np.round(weights * drift, 2), 3_000, 20 + seed))
         release_of = release(PUBLIC, files, epsilon, seed)
@@ -126,10 +126,9 @@ def test_new_weights_of_strata_are_covered_and_learned(drift: str, epsilon: floa
 
 
 def test_without_drift_counts_stay_those_of_the_reference() -> None:
-    for epsilon in (1.0, 4.0):
-        coverage, error, _ = errors_after(np.ones((AREAS, KINDS)), epsilon)
-        assert coverage >= 0.86
-        assert error < 0.005
+    coverage, error, _ = errors_after(np.ones((AREAS, KINDS)), 1.0)
+    assert coverage >= 0.86
+    assert error < 0.005
 
 
 def test_limits_as_if_every_record_drifted_alone_hide_drift(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +142,7 @@ def test_limits_as_if_every_record_drifted_alone_hide_drift(monkeypatch: pytest.
 @pytest.mark.parametrize("epsilon", [1e3, 1e4])
 def test_under_a_large_budget_counts_are_the_direct_ones(epsilon: float) -> None:
     for drift in (np.ones((AREAS, KINDS)), *DRIFTS.values()):
-        assert errors_after(drift, epsilon)[1] < 1e-3
+        assert errors_after(drift, epsilon, releases=1)[1] < 1e-3
 
 
 AREA = 3
@@ -202,16 +201,22 @@ def reallocated(
     return Reallocated(np.array(ratio), np.array(errors), np.concatenate(covered), np.concatenate(of_kinds))
 
 
-@pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.long), 0.3])
+@pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
 @pytest.mark.parametrize(
-    ("fraction", "epsilon", "most"), [(2.0, 1.0, 0.2), (0.5, 1.0, 0.2), (0.25, 1.0, 0.5), (0.25, 8.0, 0.1)]
+    ("fraction", "epsilon", "most"),
+    [
+        (2.0, 1.0, 0.2),
+        pytest.param(0.5, 1.0, 0.2, marks=pytest.mark.long),
+        pytest.param(0.25, 1.0, 0.5, marks=pytest.mark.long),
+        (0.25, 8.0, 0.1),
+    ],
 )
 def test_weights_of_an_area_follow_its_sampling_fraction(
     fraction: float, epsilon: float, most: float, spread: float
 ) -> None:
     """Public numbers of records show it; its weights then drift by as much for all that is known, and sums decide. Where a
     quarter of the records have four times the weight, sums under ε = 1 show little of it, and the error says so."""
-    found = reallocated(areas_of(fraction), 4_000, epsilon, 4, spread)
+    found = reallocated(areas_of(fraction), 4_000, epsilon, 2, spread)
     assert np.median(np.abs(found.ratio - 1.0)) < most
     assert (found.error <= 2.0 * NOMINAL).all()
     assert (found.covered.mean(axis=0) >= 0.86).all()
@@ -227,7 +232,7 @@ def test_records_vary_with_the_weights_of_their_area(fraction: float) -> None:
 def test_kinds_of_an_area_err_more_than_published_if_records_vary_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control."""
     monkeypatch.setattr(ResidualPrior, "spreading", lambda law, _: law)
-    assert reallocated(areas_of(0.25), 4_000, 8.0, 6, 0.3).of_kinds.mean(axis=0)[1] < 0.5
+    assert reallocated(areas_of(0.25), 4_000, 8.0, 3, 0.3).of_kinds.mean(axis=0)[1] < 0.5
 
 
 @pytest.mark.long
@@ -313,15 +318,15 @@ def test_rows_show_of_base_cells_what_limits_leave_of_them() -> None:
 @pytest.mark.parametrize("records", [1_000, pytest.param(16_000, marks=pytest.mark.long)])
 def test_a_sample_of_another_size_whose_large_records_are_counted(records: int) -> None:
     """Under large budgets limits are widened, and spreads go with limits."""
-    assert (reallocated(np.ones(AREAS), records, 1e4, 3, 0.3).covered.mean(axis=0) >= 0.83).all()
+    assert (reallocated(np.ones(AREAS), records, 1e4, 2, 0.3).covered.mean(axis=0) >= 0.83).all()
 
 
 @pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
 @pytest.mark.parametrize("records", [1_000, pytest.param(16_000, marks=pytest.mark.slow)])
 def test_a_sample_of_another_size_of_the_same_population(records: int, spread: float) -> None:
     """All weights are four times as large, or a quarter: what records vary by goes with them."""
-    found = reallocated(np.ones(AREAS), records, 1.0, 4, spread)
-    # Four samples of 1,000 records: their means share the error of the mean of all, which few heavy records decide.
+    found = reallocated(np.ones(AREAS), records, 1.0, 2, spread)
+    # Two samples of 1,000 records: their means share the error of the mean of all, which few heavy records decide.
     assert (found.covered.mean(axis=0) >= (0.86, 0.75)).all()
 
 
@@ -379,7 +384,7 @@ class Counties(NamedTuple):
     covered: Floats
 
 
-def counties(fraction: float, epsilon: float = 1.0, releases: int = 4) -> Counties:
+def counties(fraction: float, epsilon: float = 1.0, releases: int = 2) -> Counties:
     """After another sampling fraction of a state with the same population."""
     found = list[tuple[Floats, Floats, Floats]]()
     for seed in range(releases):

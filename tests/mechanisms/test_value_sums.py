@@ -1,4 +1,4 @@
-"""Sums of values beside weighted marginals: what a record moves, exactly; agreement; errors; refusals."""
+"""Sums of values beside weighted marginals: agreement; errors; refusals."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_tilted_table_has_its_sum_and_total_and_the_shape_of_a_tilt(mean: floa
     assert np.array_equal(tilt(empty, u, np.zeros(1)), empty)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_pair_that_cannot_have_its_sums_keeps_its_margins(seed: int) -> None:
     """All of the first row at the top and little there: sums that no table with these margins has."""
     u, rng = positions(range(20)), np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Weighted marginals: what a record moves, exactly; how pairs are chosen; tables that agree; records; refusals."""
+"""Weighted marginals: how pairs are chosen; tables that agree; records; refusals."""
 
 from __future__ import annotations
 

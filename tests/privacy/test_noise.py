@@ -110,7 +110,7 @@ def gaussian_fits(noise: np.ndarray, sigma: float) -> bool:
     return True
 
 
-@pytest.mark.parametrize("scale", [Fraction(1, 2), Fraction(2), Fraction(40), Fraction(2**36) + Fraction(1, 1000)])
+@pytest.mark.parametrize("scale", [Fraction(1, 2), Fraction(40), Fraction(2**36) + Fraction(1, 1000)])
 def test_whole_gaussian_noise_has_the_stated_law_and_no_other(scale: Fraction) -> None:
     """False alarm 1e-9; controls: a fifth smaller, a quarter larger, and what is drawn at .8 of the scale."""
     noise = whole_gaussian(scale, SIZE)
