@@ -24,6 +24,7 @@ from dpdist.estimation.donors import AbsentRecords, Donors, PeriodTotals, law_of
 from dpdist.job import Job, Statistic
 from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.bounds import within_bounds
+from dpdist.mechanisms.tables.conjugate import SIDES
 from dpdist.mechanisms.tables.costs import projected_cost
 from dpdist.mechanisms.tables.drift_sizes import mean_square_drift
 from dpdist.mechanisms.tables.expected import ExpectedFile
@@ -582,7 +583,9 @@ class ResidualCells(DonorCells):
         """Base cells of the samples that `resampled` draws, as their records have them."""
         posterior = self.posterior(theta)
         draws = posterior.draws(draws)
-        return self._moved(theta, draws, [(slice(0, draws), posterior.prior.sampled(draws, rng))])
+        sampled, few = posterior.prior.sampled(draws, rng), draws if posterior.dense else SIDES
+        blocks = (slice(start, start + few) for start in range(0, draws, few))
+        return self._moved(theta, draws, ((block, sampled[..., block]) for block in blocks))
 
     def _numbers_drawn(self, theta: Draws, draws: int, rng: np.random.Generator) -> Floats:
         """Errors of counts by numbers of records, given their sum, that released numbers lack, (cell, draw).

@@ -21,8 +21,8 @@ sum errs by more than the residual, about 1e-6 of the sum's own standard deviati
 """
 OF_DRAWS = 2e-3
 """The same for draws of errors: it changes a standard error by far less than the draws' own spread does."""
-FEWEST_SIDES, SIDES, ENTRIES = 8, 24, 8_000_000
-"""Right sides of one block: the largest number whose entries are not more, between these."""
+FEWEST_SIDES, SIDES, BYTES = 8, 24, 64_000_000
+"""Right sides of one block: the largest number that takes no more bytes, between these."""
 MOST_STEPS = 4_000
 """Number of steps after which a system counts as unsolvable."""
 
@@ -36,7 +36,7 @@ class Block:
     tolerance: float
 
     def __call__(self, sides: Floats) -> Floats:
-        root = np.sqrt(self.diagonal)[:, None]
+        root = np.sqrt(self.diagonal)[:, None].astype(sides.dtype)
 
         def scaled(x: Floats) -> Floats:
             return np.asarray(self.times(x / root) / root)
@@ -45,24 +45,25 @@ class Block:
 
 
 def solved(times: Callable[[Floats], Floats], diagonal: Floats, right: Floats, tolerance: float = EXACT) -> Floats:
-    """Solutions of A x = `right`, (entry,) or (entry, side), for `times` x = A x and about the `diagonal` of A.
+    """Solutions of A x = `right`, (entry,) or (entry, side), for `times` x = A x and about the `diagonal` of A, in the
+    precision of `right`.
 
     Workers may share the blocks, so `times` of several blocks can be pickled. Raises `ArithmeticError` where `MOST_STEPS`
     are not enough.
     """
     sides = right.reshape(len(right), -1)
-    blocks = [sides[:, block] for block in in_blocks(sides.shape[1], len(right))]
+    blocks = [sides[:, block] for block in in_blocks(sides.shape[1], sides.itemsize * len(right))]
     return np.concatenate(list(share_out(Block(times, diagonal, tolerance), blocks)), axis=1).reshape(right.shape)
 
 
-def in_blocks(sides: int, entries: int) -> list[slice]:
-    """Blocks of right sides of so many entries."""
-    most = int(np.clip(ENTRIES // max(entries, 1), FEWEST_SIDES, SIDES))
+def in_blocks(sides: int, size: int) -> list[slice]:
+    """Blocks of right sides of so many bytes each."""
+    most = int(np.clip(BYTES // max(size, 1), FEWEST_SIDES, SIDES))
     return [slice(start, min(start + most, sides)) for start in range(0, sides, most)]
 
 
 def _solved(times: Callable[[Floats], Floats], right: Floats, tolerance: float) -> Floats:
-    x, size = np.zeros_like(right), np.sqrt((right**2).sum(axis=0))
+    x, size, precision = np.zeros_like(right), np.sqrt((right**2).sum(axis=0)), right.dtype
     residual, length = _orthonormal(right)
     direction = residual
     for _ in range(MOST_STEPS):
@@ -70,11 +71,11 @@ def _solved(times: Callable[[Floats], Floats], right: Floats, tolerance: float) 
         if (np.sqrt((length**2).sum(axis=0)) <= tolerance * size).all():
             return x
         image = times(direction)
-        step = np.linalg.inv(direction.T @ image)
-        x += direction @ (step @ length)
-        residual, turn = _orthonormal(residual - image @ step)
+        step = np.linalg.inv((direction.T @ image).astype(np.float64))
+        x += direction @ (step @ length).astype(precision)
+        residual, turn = _orthonormal(residual - image @ step.astype(precision))
         length = turn @ length
-        direction = residual + direction @ turn.T
+        direction = residual + direction @ turn.T.astype(precision)
     raise ArithmeticError(f"a system of {len(right):,} unknowns was not solved in {MOST_STEPS:,} steps")
 
 
@@ -83,8 +84,8 @@ def _orthonormal(columns: Floats) -> tuple[Floats, Floats]:
     first, rest = columns, np.eye(columns.shape[1])
     for _ in range(2):
         try:
-            root = np.linalg.cholesky(first.T @ first).T
+            root = np.linalg.cholesky((first.T @ first).astype(np.float64)).T
         except np.linalg.LinAlgError:  # columns that are nearly dependent
             return np.linalg.qr(columns)
-        first, rest = first @ np.linalg.inv(root), root @ rest
+        first, rest = first @ np.linalg.inv(root).astype(columns.dtype), root @ rest
     return first, rest

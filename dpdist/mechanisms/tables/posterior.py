@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Protocol
+from functools import cached_property, partial
+from typing import Any, Protocol
 
 import numpy as np
 import scipy
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from dpdist.core.records import Floats, Ints
 from dpdist.core.sharing import share_out
 from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, SIDES, in_blocks, solved
+from dpdist.mechanisms.tables.random_effects import Loadings
 from dpdist.mechanisms.tables.residual_prior import ResidualPrior, lone_variances, prior_variances
 from dpdist.mechanisms.tables.rows import FigureRows, Matrix, Rows, RowsOfTables, equal_rows, placed_in, row_values
 
@@ -38,6 +39,10 @@ FEWEST_DRAWS, ENTRIES_OF_DRAWS = 3 * SIDES, 10_000_000
 """Smallest number of draws of errors, and the number of their entries above which no more are drawn."""
 PROBES, SEED = 2 * SIDES, 47
 """Number of draws that give variances of many rows, and their seed."""
+FACTORS = "design", "lone", "root"
+"""Fields of `Loadings` that products use."""
+SINGLE = 30.0
+"""Largest exponent to base 10 of variances of sums that are computed in single precision."""
 NEIGHBOURS, REACH = 4, 0.2
 """Rows on either side that share draws, and the ratio of log variances at which a neighbour counts for 1/e."""
 
@@ -110,14 +115,6 @@ class Posterior:
         """Variances of errors of observations that no other row shares, (row,)."""
         return self.noise - squares_of(self.clipped)
 
-    def times(self, values: Floats) -> Floats:
-        """The covariance of what is observed times values, (row, side)."""
-        z = self.prior.spread_out(self.rows, values)
-        alone = self.unshared[:, None] * values
-        return (
-            row_values(self.rows, z) + alone + (0.0 if self.clipped is None else self.clipped @ (self.clipped.T @ values))
-        )
-
     def disturbed(self, standard: Floats, rng: np.random.Generator) -> Floats:
         """Draws of errors of observations, (row, draw), from errors of variance 1."""
         alone = np.sqrt(np.maximum(self.unshared, 0.0))[:, None] * standard
@@ -128,7 +125,7 @@ class Posterior:
     def solve(self, observed: Floats, tolerance: float = EXACT) -> Floats:
         if self.dense:
             return np.asarray(scipy.linalg.cho_solve((self.root, True), observed))
-        return solved(replace(self).times, self.diagonal, observed, tolerance)
+        return solved(ObservedCovariance.of(self), self.diagonal, observed, tolerance)
 
     def estimate(self, observed: Floats) -> Floats:
         """Posterior mean of z, (cell, 1 + outcome)."""
@@ -198,14 +195,75 @@ class Posterior:
         if self.dense:
             yield slice(0, draws), draw(self, draws, rng)
             return
-        blocks = in_blocks(draws, len(self.noise))
+        blocks = in_blocks(draws, 4 * len(self.noise))
         seeds = rng.integers(2**63, size=len(blocks)).tolist()
         pieces = [(seed, block.stop - block.start) for seed, block in zip(seeds, blocks, strict=True)]
         yield from zip(blocks, share_out(_DrawnBlock(replace(self), draw), pieces), strict=True)
 
     def answers(self, z: Floats, noise: Floats | float = 0.0) -> Floats:
-        """Estimates of z from its own rows with errors of observations, (cell, 1 + outcome, draw)."""
-        return self.prior.spread_out(self.rows, self.solve(row_values(self.rows, z) + noise, OF_DRAWS))
+        """Estimates of z from its own rows with errors of observations, (cell, 1 + outcome, draw).
+
+        Those of many sums have single precision, unless variances are too large or small for it: they are draws of errors.
+        """
+        observed = row_values(self.rows, z) + noise
+        del noise  # its memory is for the solution
+        if self.dense:
+            return self.prior.spread_out(self.rows, self.solve(observed))
+        ends = np.log10([self.diagonal.min(), self.diagonal.max()])
+        products = ObservedCovariance.of(self, np.float32 if (np.abs(ends) < SINGLE).all() else np.float64)
+        observed = observed.astype(products.precision)
+        solution = solved(products, self.diagonal, observed, OF_DRAWS)
+        return np.stack(products.spread_out(solution)).swapaxes(0, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedCovariance:
+    """The covariance of what is observed, as products with values (row, side) of one precision."""
+
+    rows: Rows
+    sampling: Floats
+    """Covariances of z by sampling, (1 + outcome, 1 + outcome, cell)."""
+    shared: tuple[Loadings, ...]
+    """Errors of the prediction that cells share, by coordinate."""
+    independent: tuple[scipy.sparse.csr_array, ...]
+    """Other errors of the prediction, and drift, by coordinate (`independent_effects`)."""
+    unshared: Floats
+    clipped: Matrix | None
+
+    @classmethod
+    def of(cls, posterior: Posterior, precision: type[np.floating[Any]] = np.float64) -> ObservedCovariance:
+        prior, numbers = posterior.prior, range(posterior.prior.coordinates)
+
+        def cast(matrix: Matrix) -> Matrix:
+            return matrix if isinstance(matrix, RowsOfTables) or matrix is None else matrix.astype(precision, copy=False)
+
+        sampling = np.array([[prior.diagonal(j, k) for k in numbers] for j in numbers]).astype(precision)
+        shared = tuple(replace(of, **{name: cast(getattr(of, name)) for name in FACTORS}) for of in prior.shared)
+        independent = tuple(cast(prior.independent_effects(j)) for j in numbers)
+        rows, *errors = list(map(cast, posterior.rows)), cast(posterior.unshared), cast(posterior.clipped)
+        return cls(rows, sampling, shared, independent, *errors)
+
+    @property
+    def precision(self) -> np.dtype[Any]:
+        return self.unshared.dtype
+
+    def __call__(self, values: Floats) -> Floats:
+        image = self.unshared[:, None] * values
+        for row, of_z in zip(self.rows, self.spread_out(values), strict=True):
+            image += row @ of_z
+        if self.clipped is not None:
+            image += self.clipped @ (self.clipped.T @ values)
+        return image
+
+    def spread_out(self, values: Floats) -> list[Floats]:
+        """Covariance of z with what is observed times values, (cell, side) by coordinate."""
+        onto = [row.T @ values for row in self.rows]
+        z = [shared @ shared.back(each) for shared, each in zip(self.shared, onto, strict=True)]
+        for j, of_z in enumerate(z):
+            of_z += self.independent[j] @ (self.independent[j].T @ onto[j])
+            for covariance, each in zip(self.sampling[j], onto, strict=True):
+                of_z += covariance[:, None] * each
+        return z
 
 
 class ErrorDraws(Protocol):
@@ -239,9 +297,8 @@ class NoiseErrorDraws:
         z = (posterior.erring or posterior.prior).deviated(number, rng)
         if len(z) > self.cells:
             z[self.cells :] += posterior.prior.sampled(number, rng)[self.cells :]
-        size = (len(posterior.noise), number)
-        noise = rng.laplace(0.0, np.sqrt(0.5), size) if self.laplace else rng.standard_normal(size)
-        return np.asarray(posterior.answers(z, posterior.disturbed(noise, rng)) - z)
+        noise = partial(rng.laplace, 0.0, np.sqrt(0.5)) if self.laplace else rng.standard_normal
+        return np.asarray(posterior.answers(z, posterior.disturbed(noise((len(posterior.noise), number)), rng)) - z)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from dpdist.mechanisms.tables.sizes import Sizes
 
 MOST_TERMS = 6_000
 """Largest number of levels and tables' cells that drift on their own: those of most records."""
-
+AT_ONCE = 2**14
+"""Number of cells whose samples are drawn at a time."""
 
 OF_ALL, OF_CELLS = 0, 1
 """Families of drift's terms: of all cells together, and of tables' cells. Levels of columns follow."""
@@ -281,6 +282,14 @@ class ResidualPrior:
             columns[j] = columns[j] + _scaled(reached, self.combinations @ (self.terms @ of_terms))
         return _beside(columns)
 
+    def independent_effects(self, j: int) -> scipy.sparse.csr_array:
+        """Factors of errors of the prediction that no cross shares, and of drift, in a coordinate of z, (cell, effect)."""
+        blocks = [self.alone[j]]
+        for period, _, sizes in (move for move in self.moves if move[1] == j):
+            reached, of_terms = (scipy.sparse.diags_array(part) for part in (self.reached(j, period), sizes))
+            blocks.append(reached @ self.combinations @ self.terms @ of_terms)
+        return scipy.sparse.hstack(blocks).tocsr()
+
     def drifted(self, j: int, period: int, sizes: Floats, number: int, rng: np.random.Generator) -> Floats:
         """Draws of a coordinate's drift of these sizes (term,) in a period, (cell, draw)."""
         of_terms = sizes[:, None] * rng.standard_normal((len(sizes), number))
@@ -289,8 +298,12 @@ class ResidualPrior:
     def sampled(self, number: int, rng: np.random.Generator) -> Floats:
         """Draws of z by the sample of records, given their numbers, (cell, 1 + outcome, draw)."""
         root = np.linalg.cholesky(self.prediction.correlation + 1e-9 * np.eye(self.coordinates))
-        alike = np.einsum("jk,bkd->jbd", root, rng.standard_normal((len(self.size), self.coordinates, number)))
-        alike *= (np.sqrt(self.weight * self.size)[:, None] * self.spread).T[..., None]
+        alike = np.empty((self.coordinates, len(self.size), number))
+        deviations = np.sqrt(self.weight * self.size)[:, None] * self.spread
+        for start in range(0, len(self.size), AT_ONCE):
+            of = slice(start, start + AT_ONCE)
+            standard = rng.standard_normal((len(deviations[of]), self.coordinates, number))
+            alike[:, of] = np.einsum("jk,bkd->jbd", root, standard) * deviations[of].T[..., None]
         return np.asarray(alike.swapaxes(0, 1))
 
     def deviated(self, number: int, rng: np.random.Generator) -> Floats:

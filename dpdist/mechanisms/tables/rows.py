@@ -49,7 +49,7 @@ class TableEntries:
 
     def __matmul__(self, values: Floats) -> Floats:
         pointer = np.arange(len(self.cell) + 1, dtype=np.int32)
-        by_column = (self.entries(), self.cell, pointer)
+        by_column = (self.entries().astype(values.dtype, copy=False), self.cell, pointer)
         return np.asarray(scipy.sparse.csc_array(by_column, shape=(self.rows, len(self.cell))) @ values)
 
     def of_rows(self, rows: Ints) -> scipy.sparse.csr_array:
@@ -63,7 +63,8 @@ class TableEntries:
 
 @dataclass(frozen=True, eq=False)
 class RowsOfTables:
-    """Matrix (row, column) of tables below each other, by products, as a `csr_array` would give them to the last digit.
+    """Matrix (row, column) of tables below each other, by products in the precision of values, as a `csr_array` has them
+    to the last digit.
 
     Each table has rows of every coordinate in turn. `tables` (table, coordinate) are their entries, None for zeros, and
     `sizes` (table,) numbers of rows of a coordinate. Columns are base cells, or base cells by coordinate if `apart`.
@@ -91,7 +92,7 @@ class RowsOfTables:
         """The product with values (column,) or (column, side)."""
         return np.concatenate(
             [
-                np.zeros((rows, *values.shape[1:])) if entries is None else entries @ values[self._columns(j)]
+                np.zeros((rows, *values.shape[1:]), values.dtype) if entries is None else entries @ values[self._columns(j)]
                 for table, rows in zip(self.tables, self.sizes, strict=True)
                 for j, entries in enumerate(table)
             ]
@@ -99,7 +100,7 @@ class RowsOfTables:
 
     def back(self, values: Floats) -> Floats:
         """The transposed matrix times values (row,) or (row, side). Every column adds up its rows in their order."""
-        onto, first = np.zeros((self.shape[1], *values.shape[1:])), 0
+        onto, first = np.zeros((self.shape[1], *values.shape[1:]), values.dtype), 0
         by_columns = dict[int, list[tuple[int, TableEntries]]]()
         for table, rows in zip(self.tables, self.sizes, strict=True):
             for j, entries in enumerate(table):
@@ -118,7 +119,7 @@ class RowsOfTables:
                 rows_of_cells = np.stack([entries.cell[of] + np.int32(row) for row, entries in parts], axis=1)
                 entries_of_cells = np.stack([entries.entries(of) for _, entries in parts], axis=1)
                 pointer = np.arange(0, rows_of_cells.size + 1, len(parts), dtype=np.int32)
-                matrix = (entries_of_cells.ravel(), rows_of_cells.ravel(), pointer)
+                matrix = (entries_of_cells.ravel().astype(values.dtype, copy=False), rows_of_cells.ravel(), pointer)
                 form = (of.stop - of.start, len(values))
                 onto[column + of.start : column + of.stop] = scipy.sparse.csr_array(matrix, shape=form) @ values
         return onto

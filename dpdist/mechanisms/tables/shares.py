@@ -150,7 +150,7 @@ def best_parts(
         # The slope by a row's noise is the sum over figures of its squared part in them, here over random signs.
         squares = _Squares(replace(equal), now, target.rows, root)
         probes = signs.shape[1]
-        blocks = [slice(0, probes)] if now.dense else in_blocks(probes, len(now.noise))
+        blocks = [slice(0, probes)] if now.dense else in_blocks(probes, now.noise.nbytes)
         slopes = sum(share_out(squares, [signs[:, block] for block in blocks]), np.zeros(len(now.noise))) / probes
         best = (np.bincount(owner, weights=slopes * of_noise) * first**power) ** (1.0 / (power + 1.0))
         if not (np.isfinite(best).all() and best.sum() > 0.0):
