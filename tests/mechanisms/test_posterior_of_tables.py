@@ -334,7 +334,7 @@ def test_moments_of_what_limits_clip_are_those_of_its_definition() -> None:
         centre = rng.normal(0.0, 1.0, 7) * (1.0 - whole)
         sample[..., 0] = np.abs(sample[..., 0]) if whole else sample[..., 0]
         of_limits = limits.ClippedResiduals.of(sample, share, centre, number, records, whole)
-        clipped, kept = of_limits.variances(scale, of_limits.norm(of_limits.ratios(scale)))
+        clipped, kept = of_limits.variances(scale, of_limits.ratios(scale))
         moved = sample - np.stack([centre, np.zeros(7)], axis=1)[:, None]
         sizes = np.abs(moved) / scale[:, None]
         norm = sizes.max(axis=2) if whole else sizes.sum(axis=2)
@@ -377,7 +377,7 @@ def test_one_centre_besides_0_is_nearly_as_good_as_all(monkeypatch: pytest.Monke
             which = np.argmin([np.abs(part.centre - centre) for part in about], axis=0)
             chosen = limits.ClippedResiduals.chosen(about, which)
             assert (chosen.centre == centre).all()
-            risks.append(chosen.risk(chosen.norm(chosen.ratios(scale)), scale, noise, direct, unknown))
+            risks.append(chosen.risk(chosen.ratios(scale), scale, noise, direct, unknown))
         return best(about, noise, direct, ends, one_more, unknown)
 
     monkeypatch.setattr(limits, "_best", judged)

@@ -39,6 +39,11 @@ def test_entries_computed_at_every_product_give_the_digits_of_stored_ones(
             back = rng.standard_normal((matrix.shape[0], *sides))
             assert np.array_equal(entries @ values, matrix @ values)
             assert np.array_equal(entries.T @ back, matrix.T @ back)
+            assert np.array_equal(entries.matrix @ values, matrix @ values)
+            assert np.array_equal(entries.matrix.T @ back, matrix.T @ back)
+            single = entries @ values.astype(np.float32)
+            assert single.dtype == np.float32 == (entries.T @ back.astype(np.float32)).dtype
+            assert single == pytest.approx(matrix @ values, abs=1e-4 * np.abs(matrix @ values).max())
         some = np.sort(rng.choice(matrix.shape[0], matrix.shape[0] // 3, replace=False))
         assert abs(entries[some] - matrix[some]).nnz == 0
     assert np.array_equal(

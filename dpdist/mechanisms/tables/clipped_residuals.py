@@ -108,9 +108,9 @@ class ClippedResiduals(NamedTuple):
             columns.append(np.minimum(_dot(relative, clipped_change(ratio, norm)), MOST_HIDDEN))
         return np.stack(columns, axis=-1)
 
-    def variances(self, scale: Floats, norm: Floats) -> tuple[Floats, Floats]:
+    def variances(self, scale: Floats, ratios: Sequence[Floats]) -> tuple[Floats, Floats]:
         """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each."""
-        clipped_share, columns = 1.0 - 1.0 / np.maximum(norm, 1.0), list[tuple[Floats, Floats]]()
+        (clipped_share, norm_square), columns = _clipped(self.norm(ratios)), list[tuple[Floats, Floats]]()
         body, ahead = OWN + POOLED, self.number + self.number**2 / self.records
         for k, (first, second) in enumerate(zip(self.first, self.second, strict=True)):
             mean, product = _dot(first[:, :body], clipped_share[..., :body]), second * clipped_share
@@ -134,7 +134,7 @@ class ClippedResiduals(NamedTuple):
             variance = np.maximum(variance, 0.0) * self.number
             if self.drifts[k].any():
                 # Drift adds to all records at once: what limits leave of it, and what they clip.
-                part = _dot(self.moving[k], clipped_change(self.size[k] / scale[..., k, None], norm)[..., :body])
+                part = _dot(self.moving[k], (clipped_share + ratios[k] / norm_square)[..., :body])
                 most = (self.number * scale[..., k])[..., None]
                 left = np.minimum((1.0 - part)[..., None] * self.drifts[k], most)
                 of_sizes = probabilities(self.drifts.shape[2])
@@ -143,15 +143,16 @@ class ClippedResiduals(NamedTuple):
         clipped, kept_of = (np.stack(part, axis=-1) for part in zip(*columns, strict=True))
         return clipped, kept_of
 
-    def risk(self, norm: Floats, scale: Floats, noise: Floats | float, direct: Floats, unknown: Floats) -> Floats:
+    def risk(
+        self, ratios: Sequence[Floats], scale: Floats, noise: Floats | float, direct: Floats, unknown: Floats
+    ) -> Floats:
         """Predicted squared errors of a cell's count and means, summed, in direct variances, (cell,), with a term by which
         sums also show drift that cells have in common.
         """
-        ratios = self.ratios(scale)
-        loss, variance = self.variances(scale, norm)
+        loss, variance = self.variances(scale, ratios)
         variance, added = variance + unknown, noise * scale**2
         if self.relative.any():
-            response = (1.0 - self.slope(ratios, norm)) ** 2
+            response = (1.0 - self.slope(ratios, self.norm(ratios))) ** 2
             loss, added = loss / response, added / response
         risk = variance * added / np.maximum(variance + added, 1e-300) + loss
         # Without it, limits of sums that add nothing to the prediction of their own cell would be arbitrary, and noise of
@@ -161,8 +162,14 @@ class ClippedResiduals(NamedTuple):
 
 def clipped_change(ratio: Floats, norm: Floats) -> Floats:
     """The part of a change of residuals with this ratio to their limit that is clipped."""
+    clipped_share, norm_square = _clipped(norm)
+    return clipped_share + ratio / norm_square
+
+
+def _clipped(norm: Floats) -> tuple[Floats, Floats]:
+    """The part of residuals of these norms that is clipped, and the norms' squares, infinite where nothing is clipped."""
     beyond = np.maximum(norm, 1.0)
-    return np.asarray(np.where(norm > 1.0, 1.0 - 1.0 / beyond + ratio / beyond**2, 0.0))
+    return 1.0 - 1.0 / beyond, np.where(norm > 1.0, beyond**2, np.inf)
 
 
 def _relative(sample: Floats, share: Floats, means: Floats) -> Floats:

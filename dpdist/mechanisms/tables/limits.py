@@ -296,7 +296,7 @@ def choose(
             centre[block], scale[block] = fixed.centre[block], fixed.scale[block]
         clipping = ClippedResiduals.of(sample, share, centre[block], *law)
         ratios = clipping.ratios(scale[block])
-        loss[block] = clipping.variances(scale[block], clipping.norm(ratios))[0]
+        loss[block] = clipping.variances(scale[block], ratios)[0]
         slope[block] = clipping.slope(ratios, clipping.norm(ratios))
         of_pool = slice(OWN, OWN + POOLED)
         pooled, worth = _lost(sample[:, of_pool], centre[block], scale[block], prediction.adds_weight), share[:, of_pool]
@@ -322,10 +322,7 @@ def _best(
     centre, candidates = about[0].centre, about[1:]
     if one_more and candidates:
         risks = np.array(
-            [
-                candidate.risk(candidate.norm(candidate.ratios(scale)), scale, noise, direct, unknown)
-                for candidate in candidates
-            ]
+            [candidate.risk(candidate.ratios(scale), scale, noise, direct, unknown) for candidate in candidates]
         )
         candidates = [ClippedResiduals.chosen(candidates, risks.argmin(axis=0))]
     for candidate in candidates:
@@ -455,7 +452,8 @@ def _descend(
     high = np.maximum(ends * 1.0, low * 1.001)
     high[:, 0] += np.abs(clipping.centre)
     scale = np.minimum(3.0 * np.maximum(typical, low), high)
-    risk = clipping.risk(clipping.norm(clipping.ratios(scale)), scale, noise, direct, unknown)
+    ratios = clipping.ratios(scale)
+    risk = clipping.risk(ratios, scale, noise, direct, unknown)
     groups = int(np.clip(CANDIDATES * len(ends) / AT_ONCE, 1, CANDIDATES))
     # The first sweep looks at limits of residuals' own sizes, the second at all up to the public range.
     for sweep in range(SWEEPS):
@@ -465,11 +463,12 @@ def _descend(
             for parts in np.array_split(np.linspace(0.0, 1.0, CANDIDATES), groups):
                 trial = np.repeat(scale[None], len(parts), axis=0)
                 trial[..., k] = low[:, k] * (top / low[:, k]) ** parts[:, None]
-                values = clipping.risk(clipping.norm(clipping.ratios(trial)), trial, noise, direct, unknown)
+                ratios[k] = clipping.size[k] / trial[..., k, None]
+                values = clipping.risk(ratios, trial, noise, direct, unknown)
                 least_of = values.argmin(axis=0)[None]
                 value = np.take_along_axis(values, least_of, axis=0)[0]
                 better = value < risk
                 candidate_limit = np.take_along_axis(trial[..., k], least_of, axis=0)[0]
                 risk, best = np.where(better, value, risk), np.where(better, candidate_limit, best)
-            scale[:, k] = best
+            scale[:, k], ratios[k] = best, clipping.size[k] / best[:, None]
     return risk, scale

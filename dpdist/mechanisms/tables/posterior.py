@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -125,7 +125,7 @@ class Posterior:
     def solve(self, observed: Floats, tolerance: float = EXACT) -> Floats:
         if self.dense:
             return np.asarray(scipy.linalg.cho_solve((self.root, True), observed))
-        return solved(ObservedCovariance.of(self), self.diagonal, observed, tolerance)
+        return solved(ObservedCovariance.of(self, stored=observed.ndim == 1), self.diagonal, observed, tolerance)
 
     def estimate(self, observed: Floats) -> Floats:
         """Posterior mean of z, (cell, 1 + outcome)."""
@@ -206,7 +206,6 @@ class Posterior:
         Those of many sums have single precision, unless variances are too large or small for it: they are draws of errors.
         """
         observed = row_values(self.rows, z) + noise
-        del noise  # its memory is for the solution
         if self.dense:
             return self.prior.spread_out(self.rows, self.solve(observed))
         ends = np.log10([self.diagonal.min(), self.diagonal.max()])
@@ -231,11 +230,16 @@ class ObservedCovariance:
     clipped: Matrix | None
 
     @classmethod
-    def of(cls, posterior: Posterior, precision: type[np.floating[Any]] = np.float64) -> ObservedCovariance:
+    def of(
+        cls, posterior: Posterior, precision: type[np.floating[Any]] = np.float64, stored: bool = False
+    ) -> ObservedCovariance:
+        """`stored` entries of rows take much memory, and are faster for one side."""
         prior, numbers = posterior.prior, range(posterior.prior.coordinates)
 
         def cast(matrix: Matrix) -> Matrix:
-            return matrix if isinstance(matrix, RowsOfTables) or matrix is None else matrix.astype(precision, copy=False)
+            if isinstance(matrix, RowsOfTables):
+                return matrix.matrix if stored else matrix
+            return None if matrix is None else matrix.astype(precision, copy=False)
 
         sampling = np.array([[prior.diagonal(j, k) for k in numbers] for j in numbers]).astype(precision)
         shared = tuple(replace(of, **{name: cast(getattr(of, name)) for name in FACTORS}) for of in prior.shared)
@@ -297,8 +301,11 @@ class NoiseErrorDraws:
         z = (posterior.erring or posterior.prior).deviated(number, rng)
         if len(z) > self.cells:
             z[self.cells :] += posterior.prior.sampled(number, rng)[self.cells :]
-        noise = partial(rng.laplace, 0.0, np.sqrt(0.5)) if self.laplace else rng.standard_normal
-        return np.asarray(posterior.answers(z, posterior.disturbed(noise((len(posterior.noise), number)), rng)) - z)
+        size = (len(posterior.noise), number)
+        disturbed = posterior.disturbed(
+            rng.laplace(0.0, np.sqrt(0.5), size) if self.laplace else rng.standard_normal(size), rng
+        )
+        return np.asarray(posterior.answers(z, disturbed) - z)
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,8 @@ class TableEntries:
 
 @dataclass(frozen=True, eq=False)
 class RowsOfTables:
-    """Matrix (row, column) of tables below each other, by products in the precision of values, as a `csr_array` has them
-    to the last digit.
+    """Matrix (row, column) of tables below each other, by products in the precision of values, which are those of a
+    `csr_array` to the last digit.
 
     Each table has rows of every coordinate in turn. `tables` (table, coordinate) are their entries, None for zeros, and
     `sizes` (table,) numbers of rows of a coordinate. Columns are base cells, or base cells by coordinate if `apart`.
@@ -123,6 +123,22 @@ class RowsOfTables:
                 form = (of.stop - of.start, len(values))
                 onto[column + of.start : column + of.stop] = scipy.sparse.csr_array(matrix, shape=form) @ values
         return onto
+
+    @property
+    def matrix(self) -> scipy.sparse.csr_array:
+        """The same with stored entries: large, but four times as fast for one side."""
+        blocks, columns = list[scipy.sparse.csr_array](), self.shape[1]
+        for table, rows in zip(self.tables, self.sizes, strict=True):
+            for j, entries in enumerate(table):
+                pointer = np.zeros(columns + 1, dtype=np.int32)
+                if entries is None:
+                    blocks.append(scipy.sparse.csr_array((rows, columns)))
+                    continue
+                pointer[self._columns(j).start + 1 :] = self.base_cells
+                pointer[self._columns(j).start : self._columns(j).stop] = np.arange(self.base_cells)
+                by_column = (entries.entries(), entries.cell, pointer)
+                blocks.append(scipy.sparse.csc_array(by_column, shape=(rows, columns)).tocsr())
+        return scipy.sparse.csr_array(scipy.sparse.vstack(blocks))
 
     def of_tables(self) -> Iterator[scipy.sparse.csr_array]:
         """The rows of every table in turn, as a matrix."""
