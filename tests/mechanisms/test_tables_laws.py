@@ -338,7 +338,7 @@ def test_the_first_sums_show_a_drift_of_all_weights(monkeypatch: pytest.MonkeyPa
     assert max(every.values()) < 1.0
     assert max(every[weights] for weights in ("constant", "by columns", "narrow")) <= 0.5
     alone(monkeypatch)
-    assert hidden(2, "narrow") > 2.0
+    assert hidden(2, "by columns") > 2.0
 
 
 @pytest.mark.long

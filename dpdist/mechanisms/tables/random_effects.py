@@ -340,36 +340,35 @@ def own_variances(residuals: Floats, usual: Floats, place: Ints, index: Sequence
 
     `usual` are mean sizes of residuals of one variance, (record,): those of a yes or no are small where one is rare.
 
-    Every family of cells has factors in turn: logarithms of cells' mean sizes of residuals, each with the credibility of
-    its number of records, for the spread of true logarithms that means of both halves of records show together. A few
-    large residuals hide a cell's scale in mean squares, but not in mean sizes.
+    Every family of cells has factors in turn: cells' mean sizes of residuals, each with the credibility of its number of
+    records, for the spread of true mean sizes that both halves of records show together. A few large residuals hide a
+    cell's scale in mean squares, but not in mean sizes. Their logarithms would be -∞ where all of a few records say no.
     """
     size, scale = np.abs(residuals), np.ones(cells)
     least, half = np.sqrt(LEAST_OWN), np.arange(len(size)) % 2 == 0
     for family in index:
         cell, ratio, count = family[place], size / (usual * scale[place]), int(family.max()) + 1
-        centre = max(float(ratio.mean()), 1e-300)
-        uncertain = float(((ratio / centre - 1.0) ** 2).mean())
-        parts = [_log_sizes(cell[side], ratio[side] / centre, count, least) for side in (half, ~half)]
-        (of_one, first), (of_other, second) = parts
+        ratio /= max(float(ratio.mean()), 1e-300)
+        uncertain = float(((ratio - 1.0) ** 2).mean())
+        of_halves = [_mean_sizes(cell[side], ratio[side], count) for side in (half, ~half)]
+        (_, first), (_, second) = of_halves
         number = np.where((first > 0.0) & (second > 0.0), first + second, 0.0)
         records = max(float(number.sum()), 1e-300)
-        apart = [of_half - float(number @ of_half) / records for of_half in (of_one, of_other)]
+        apart = [mean - float(number @ mean) / records for mean, _ in of_halves]
         between = float(number @ (apart[0] * apart[1])) / records
         if between > 0.0:
-            logs, of_cell = _log_sizes(cell, ratio / centre, count, least)
+            mean, of_cell = _mean_sizes(cell, ratio, count)
             trust = between * of_cell / (between * of_cell + uncertain)
-            scale = np.maximum(scale * np.exp(trust * logs)[family], least)
+            scale = np.maximum(scale * (1.0 + trust * (mean - 1.0))[family], least)
     # Squares in units of these scales are as large as they are on average.
     within = float(((size / scale[place]) ** 2).mean())
     return np.maximum(within * scale**2, LEAST_OWN)
 
 
-def _log_sizes(cell: Ints, size: Floats, cells: int, least: float) -> tuple[Floats, Floats]:
-    """Logarithms of cells' mean sizes, 0 without a record, and numbers of records."""
+def _mean_sizes(cell: Ints, size: Floats, cells: int) -> tuple[Floats, Floats]:
+    """Cells' mean sizes, 0 without a record, and numbers of records."""
     number = np.bincount(cell, minlength=cells).astype(np.float64)
-    mean = np.bincount(cell, weights=size, minlength=cells) / np.maximum(number, 1.0)
-    return np.where(number > 0.0, np.log(np.maximum(mean, least)), 0.0), number
+    return np.bincount(cell, weights=size, minlength=cells) / np.maximum(number, 1.0), number
 
 
 def corrected(
