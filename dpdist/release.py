@@ -153,7 +153,7 @@ def run(
     replay : the confidential folder of a run whose draws and noise are repeated, for a test or an audit.
     listener : is called with progress events.
     counted : whether a ledger is charged, small sample counts are refused and a verdict holds the release. False in
-        rehearsals, on public data.
+        audits of two files, whose releases are not published.
     study : the key of a study, from which all draws follow. It is not counted, and its folder is not for publication.
 
     Returns

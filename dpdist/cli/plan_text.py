@@ -30,7 +30,8 @@ from dpdist.privacy import adjacency
 from dpdist.privacy.claims import promised
 from dpdist.quality.predicted.alternatives import Alternative, described
 from dpdist.quality.predicted.alternatives import in_words as others_in_words
-from dpdist.quality.predicted.prediction import ErrorPrediction, number, with_epsilon
+from dpdist.quality.predicted.prediction import ErrorPrediction, with_epsilon
+from dpdist.quality.predicted.scores import number
 from dpdist.quality.predicted.words import epsilon_for, in_words, worth
 from dpdist.quality.summary import percent
 from dpdist.release import cautions

@@ -18,16 +18,14 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Crosstab, Floats
 from dpdist.core.this_process import single_threaded
-from dpdist.engine.protocol import Unwatched, noise_of, run_rounds
 from dpdist.job import Calibration, Job, Measure, Mechanism
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.promises import target_of
-from dpdist.mechanisms.registry import mechanism_of
-from dpdist.models.protocol import Draws, Improper, StratumModel, fixed_model, supports
-from dpdist.privacy.weights import NotReached, Summary, rule_of
+from dpdist.models.protocol import Draws, StratumModel, supports
+from dpdist.privacy.weights import Summary, rule_of
 from dpdist.quality.microdata import distances
-from dpdist.runtime.reference import learned_from
-from dpdist.sampling import PosteriorSampler, Unconverged, check, completed, prepare, reference_sampler, sampler_of
+from dpdist.quality.predicted.replicates import FITS, in_stratum, released_by, taught
+from dpdist.sampling import PosteriorSampler, check, completed, prepare, sampler_of
 from dpdist.survey.census import place, take_census
 from dpdist.survey.same_file import content
 from dpdist.survey.source import open_source
@@ -268,8 +266,7 @@ def _check_out(job: Job, out: Path) -> None:
 def stratum(job: Job, crosstab: Crosstab, records: Records, number: int, sampler: PosteriorSampler) -> Stratum:
     """The records of a stratum. If the mechanism learns from a reference, one half is the reference for the other half."""
     rows = crosstab.rows_of(number)
-    start, stop = np.searchsorted(records.row, [rows.start, rows.stop])
-    members = records.part(int(start), int(stop))
+    members = in_stratum(records, rows)
     ran, earlier = members, members
     if job.reference is not None:
         ran, earlier = (members.take(np.arange(half, len(members), 2)) for half in (0, 1))
@@ -308,19 +305,14 @@ def loss(job: Job, strata: list[Stratum], sampler: PosteriorSampler, measure: Me
         try:
             learned = None
             if job.reference is not None:
-                taught = reference_sampler(job, sampler)
-                size = len(part.records)
-                learned = learned_from(job, part.model, taught, key.child("reference"), part.label, part.earlier, size)
-            model = fixed_model(part.model, learned)
+                learned = taught(job, part.model, sampler, part.label, part.earlier, len(part.records), key)
             for replicate in range(replicates):
                 replicate_key = key.child(str(replicate))
-                rounds = mechanism_of(job).protect(tried, model, Unwatched(), learned)
-                noise = noise_of(replicate_key)
-                released = run_rounds(rounds, model, sampler, replicate_key, part.label, [part.records], noise=noise)
-                for number, theta in enumerate(released.parameters, start=1):
+                model, sets = released_by(tried, part.model, sampler, part.label, part.records, learned, replicate_key)
+                for number, theta in enumerate(sets, start=1):
                     records_of_set = synthetic(model, theta, part.records, replicate_key.generator("synthesis", set=number))
                     losses_by_set.append((len(part.records), MEASURES[measure](part.records, *records_of_set)))
-        except (Improper, NotReached, Unconverged):
+        except FITS:
             return REFUSED
     records, losses = np.array(losses_by_set, dtype=float).T
     return float(np.average(losses, weights=records))

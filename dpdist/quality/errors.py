@@ -116,7 +116,7 @@ class Errors(NamedTuple):
     - `given_n`: the median in direct standard errors given the cells' numbers of records.
     - `relative`, `largest_relative`: shares of the direct figure, of the `fixed` cells, or of all where there are none.
 
-    All but medians are over cells with at least FAR_RECORDS records; unknown figures are NaN.
+    All but medians are over cells with at least FAR_RECORDS records, or as many as are asked for; unknown figures are NaN.
     """
 
     cells: int
@@ -130,11 +130,11 @@ class Errors(NamedTuple):
     largest_relative: float
 
     @classmethod
-    def of(cls, error: Floats, given_n: Floats, relative: Floats, records: Floats) -> Self:
+    def of(cls, error: Floats, given_n: Floats, relative: Floats, records: Floats, least: int = FAR_RECORDS) -> Self:
         """Errors from distances over direct standard errors, over those for fixed n, and over direct figures, (cell,)
         each.
         """
-        enough = records >= FAR_RECORDS
+        enough = records >= least
         fixed = np.isnan(error) & ~np.isnan(relative) & (records > 1)
         of_fixed = fixed if fixed.any() else np.ones(len(error), dtype=bool)
         return cls(

@@ -145,9 +145,11 @@ def scatter(name: str, x: Axis, y: Axis, points: Mapping[str, tuple[Floats, Floa
     return _drawing(name, parts)
 
 
-def steps(name: str, x: Axis, curves: Mapping[str, tuple[Floats, Floats | None]]) -> Markup:
+def steps(
+    name: str, x: Axis, curves: Mapping[str, tuple[Floats, Floats | None]], share_of: str = "share of records, or of weight"
+) -> Markup:
     """Draws the distribution function of each group, weighted if the group has weights."""
-    y = Axis("share of records, or of weight", 0.0, 1.0, False)
+    y = Axis(share_of, 0.0, 1.0, False)
     parts = list(_frame(x, y, LEFT, WIDTH - LEFT - RIGHT, True))
     share = np.linspace(0.0, 1.0, CURVE_POINTS)
     value = 10.0 ** (np.log10(x.low) + share * np.log10(x.high / x.low)) if x.log else x.low + share * (x.high - x.low)

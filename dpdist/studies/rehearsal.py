@@ -7,21 +7,18 @@ Results are stored at once, so that a killed rehearsal resumes.
 
 from __future__ import annotations
 
-import io
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 
-from dpdist.core.errors import DataError, DpdistError, FitError, JobError, Problem, WorkspaceError, require
+from dpdist.core.errors import DataError, DpdistError, FitError, JobError, Problem, WorkspaceError
 from dpdist.core.files import exclusive, scratch, write_text
 from dpdist.core.keys import digest
 from dpdist.core.progress import Event, Listener, silent, stage
@@ -30,10 +27,11 @@ from dpdist.job import Job
 from dpdist.job.loading import job_of
 from dpdist.job.yaml_lines import as_yaml
 from dpdist.privacy import noisy_counts
-from dpdist.publish.writers.page import environment
+from dpdist.quality.predicted.page import IN_ONE_FIGURE, rendered
 from dpdist.quality.predicted.replicates import load_or_make
+from dpdist.quality.report_parts import Grid, ReportFigure, Section, axis, cell, steps
 from dpdist.runtime.executors import Executor, Serial, executor
-from dpdist.studies.rehearsal_thirds import FileThirds, Thirds, in_thirds, public_reference, public_source
+from dpdist.studies.rehearsal_thirds import BY_CHANCE, FileThirds, Thirds, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
     COLUMNS,
     DRAWS,
@@ -43,7 +41,6 @@ from dpdist.studies.rehearsal_trials import (
     RefusedCandidate,
     Rehearsal,
     Trial,
-    TrialFindings,
     advice,
     candidates,
     confirmed,
@@ -56,33 +53,57 @@ from dpdist.survey.source import TableSource
 
 STORED, LOCK = ".dpdist-rehearsal", ".dpdist-rehearsal.lock"
 CSV, CONFIRMATION, RECOMMENDED, PAGE = "rehearsal.csv", "confirmation.csv", "recommended.yaml", "index.html"
+NOISE = BY_CHANCE.child("noise")
+"""The key of the trials' noise. Candidates have the same random numbers, as far as they draw alike."""
 REFUSALS = (JobError, DataError, FitError)
 """Errors that follow from job and public file, and so recur when the rehearsal resumes."""
 
 
+class PlannedTrial(NamedTuple):
+    """A trial: a candidate, the third that is its current file, the number of the draw, and the files of the thirds."""
+
+    candidate: Candidate
+    current: int
+    draw: int
+    parts: FileThirds
+
+    def make(self) -> Trial:
+        return trial(self.candidate, self.parts, NOISE.child(str(self.current)).child(str(self.draw)))
+
+
 @dataclass(frozen=True)
-class Results:
-    """The stored results of a rehearsal: a file for each release or refusal, named by all that it depends on."""
+class TrialTask:
+    """Trials, each with its stored result: a file for each release or refusal, named by all that it depends on.
+
+    As a task, it makes one trial, and returns its number.
+    """
 
     folder: Path
     identity: str
     """Checksum of job, public file, options and versions."""
+    trials: Sequence[PlannedTrial] = ()
 
-    def of(self, candidate: Candidate, current: int, draw: int, make: Callable[[], Trial]) -> Trial:
+    def __call__(self, number: int) -> int:
+        with suppress(DpdistError):  # the driver finds the stored refusal, or meets the error itself
+            self.result(self.trials[number])
+        return number
+
+    def result(self, planned: PlannedTrial) -> Trial:
         """The stored result, or a new result, which is then stored. Raises `DpdistError` if it is refused."""
 
         def rows() -> pd.DataFrame:
             try:
-                tried = make()
+                tried = planned.make()
             except REFUSALS as error:
                 return pd.DataFrame({"refused": [in_one_line(error)]})
             return tried.cells.assign(suppressed=tried.suppressed, seconds=tried.seconds)
 
-        stored = load_or_make(digest([self.identity, candidate.label, current, draw]), rows, self.folder)
+        of_trial = [self.identity, planned.candidate.label, planned.current, planned.draw]
+        stored = load_or_make(digest(of_trial), rows, self.folder)
         if "refused" in stored:
             raise DpdistError(str(stored["refused"].iloc[0]))
         cells = stored.drop(columns=["suppressed", "seconds"])
-        return Trial(candidate, cells, int(stored["suppressed"].iloc[0]), float(stored["seconds"].iloc[0]))
+        return Trial(planned.candidate, cells, int(stored["suppressed"].iloc[0]), float(stored["seconds"].iloc[0]))
 
 
 def in_one_line(error: DpdistError) -> str:
@@ -134,7 +155,6 @@ def rehearse(
     replaces the job's reference. Of a larger file, a random part of `records` records is used. `chains` allows Markov
     chains. Raises `JobError` if there is no public file, or no mechanism can be run on it.
     """
-    require("matplotlib", "a rehearsal")
     refuse_nested_start()
     source = public_source(job, public)
     with stage(listener, "read public file", source.rows) as tick:
@@ -147,83 +167,52 @@ def rehearse(
         # Trials read files of this machine, which a cluster's workers need not see.
         executor(job.runtime.model_copy(update={"scheduler": None}), chains, folder, listener) as workers,
     ):
-        runs = Runs(folder, Results(stored, digest(identity)), out / CSV, workers)
-        findings = run_trials(job, thirds, public_reference(job, public), runs, listener, chains)
-        return _write(job, source.name, thirds, findings, out, listener)
-
-
-def _write(job: Job, name: str, thirds: Thirds, findings: TrialFindings, out: Path, listener: Listener) -> Rehearsal:
-
-    caution = small(findings.trials[0].candidate, thirds)
-    rehearsal = Rehearsal(job, name, thirds.table.num_rows, findings, caution, thirds.caution)
-    with stage(listener, "page", 1) as tick:
-        write_text(out / CSV, _csv(rehearsal.trials))
-        write_text(out / CONFIRMATION, _csv([trial for trial in findings.confirmed.values() if trial is not None]))
-        write_text(out / RECOMMENDED, write_recommended(rehearsal, out))
-        write_text(out / PAGE, page(rehearsal))
-        tick(1)
-    return rehearsal
-
-
-class PlannedTrial(NamedTuple):
-    """A trial: a candidate, the third that is its current file, the number of the draw, and the files of the thirds."""
-
-    candidate: Candidate
-    current: int
-    draw: int
-    parts: FileThirds
-
-    def result(self, results: Results, folder: Path) -> Trial:
-        """The stored result, or that of a release in a temporary folder; raises `DpdistError`."""
-
-        def make() -> Trial:
-            workspace = Path(tempfile.mkdtemp(dir=folder))
-            try:
-                return trial(self.candidate, self.parts, workspace / "run")
-            finally:
-                shutil.rmtree(workspace)
-
-        return results.of(self.candidate, self.current, self.draw, make)
-
-
-@dataclass(frozen=True)
-class TrialTask:
-    """Task that makes one trial and stores its result or refusal. Returns the trial's number."""
-
-    results: Results
-    folder: Path
-    trials: Sequence[PlannedTrial]
-
-    def __call__(self, number: int) -> int:
-        with suppress(DpdistError):  # the driver finds the stored refusal, or meets the error itself
-            self.trials[number].result(self.results, self.folder)
-        return number
+        runs = Runs(thirds, folder, TrialTask(stored, digest(identity)), out / CSV, workers)
+        trials, refused = run_trials(job, public_reference(job, public), runs, listener, chains)
+        ordered, good, confirmations = confirmed(trials, lambda candidate: confirm(candidate, runs, refused, listener))
+        caution = small(ordered[0].candidate, thirds)
+        of_file = source.name, thirds.table.num_rows
+        rehearsal = Rehearsal(job, *of_file, ordered, good, confirmations, refused, caution, thirds.caution)
+        with stage(listener, "page", 1) as tick:
+            write_text(out / CSV, _csv(ordered))
+            write_text(out / CONFIRMATION, _csv([second for second in confirmations.values() if second is not None]))
+            write_text(out / RECOMMENDED, write_recommended(rehearsal, out))
+            write_text(out / PAGE, page(rehearsal))
+            tick(1)
+        return rehearsal
 
 
 @dataclass(frozen=True)
 class Runs:
+    """The trials of a rehearsal: on which files, where results are stored, and who makes them."""
+
+    thirds: Thirds
     folder: Path
-    """A folder for temporary files."""
-    results: Results
+    """A folder for files of the thirds."""
+    results: TrialTask
     csv: Path
     workers: Executor
 
+    @cached_property
+    def parts(self) -> list[list[FileThirds]]:
+        """The files for each choice of the current third; for odd draws reference and truth are exchanged."""
+        places = [[(current, swapped) for swapped in (False, True)] for current in (0, 1)]
+        return [
+            [self.thirds.written(*which, self.folder / "third-{}-{:d}".format(*which)) for which in row] for row in places
+        ]
+
+    def planned(self, candidate: Candidate, current: int, draws: Iterable[int]) -> list[PlannedTrial]:
+        return [PlannedTrial(candidate, current, draw, self.parts[current][draw % 2]) for draw in draws]
+
     def each(self, trials: Sequence[PlannedTrial]) -> Iterator[int]:
         """Numbers of trials, each when its result is stored; in this process, before the result is asked for."""
-        numbers = range(len(trials))
-        return iter(numbers) if isinstance(self.workers, Serial) else self.workers.map(self.task(trials), numbers)
+        numbers, task = range(len(trials)), replace(self.results, trials=trials)
+        return iter(numbers) if isinstance(self.workers, Serial) else self.workers.map(task, numbers)
 
-    def task(self, trials: Sequence[PlannedTrial]) -> TrialTask:
-        return TrialTask(self.results, self.folder, trials)
-
-    def trial(self, candidate: Candidate, splits: Sequence[FileThirds], current: int, draw: int) -> Trial:
-        return _wanted(candidate, splits, current, draw).result(self.results, self.folder)
-
-    def repeated(self, candidate: Candidate, splits: Sequence[FileThirds], current: int, draws: Sequence[int]) -> Trial:
+    def repeated(self, candidate: Candidate, current: int, draws: Iterable[int]) -> Trial:
         """Several releases, each under new noise; raises `DpdistError`."""
-        for _ in self.each([_wanted(candidate, splits, current, draw) for draw in draws]):
-            pass
-        trials = [self.trial(candidate, splits, current, draw) for draw in draws]
+        wanted = self.planned(candidate, current, draws)
+        trials = [self.results.result(wanted[number]) for number in sorted(self.each(wanted))]
         return with_repetitions(trials[0], trials[1:])
 
     def show(self, trials: Sequence[Trial]) -> None:
@@ -231,57 +220,46 @@ class Runs:
 
 
 def run_trials(
-    job: Job, thirds: Thirds, ground: dict[str, Any], runs: Runs, listener: Listener, chains: bool = False
-) -> TrialFindings:
-    """Tries all mechanisms on one third, and the best on another. Raises `JobError` if none could be run."""
-    splits = splits_of(thirds, 0, runs.folder)
-    allowed, refused = candidates(job, str(splits[0].earlier), ground, chains)
+    job: Job, ground: dict[str, Any], runs: Runs, listener: Listener, chains: bool = False
+) -> tuple[list[Trial], list[RefusedCandidate]]:
+    """Tries all mechanisms on one third, and those that may be best again. Raises `JobError` if none could be run."""
+    allowed, refused = candidates(job, str(runs.parts[0][0].earlier), ground, chains)
+    wanted = [planned for candidate in allowed for planned in runs.planned(candidate, 0, [0])]
     by_number, not_run = dict[int, Trial](), dict[int, RefusedCandidate]()
     with stage(listener, "rehearse", len(allowed)) as tick:
-        for number in runs.each([_wanted(trying, splits, 0, 0) for trying in allowed]):
-            trying = allowed[number]
-            note = f"Candidate {number + 1} of {len(allowed)}: {trying.label}"
+        for number in runs.each(wanted):
+            label = allowed[number].label
+            note = f"Candidate {number + 1} of {len(allowed)}: {label}"
             listener(Event("note", "rehearse", number, len(allowed), note))
             try:
-                by_number[number] = runs.trial(trying, splits, 0, 0)
+                by_number[number] = runs.results.result(wanted[number])
                 runs.show([by_number[k] for k in sorted(by_number)])
             except DpdistError as error:
-                not_run[number] = RefusedCandidate(trying.label, in_one_line(error))
+                not_run[number] = RefusedCandidate(label, in_one_line(error))
             tick(1)
     refused += [not_run[number] for number in sorted(not_run)]
-    trials = [by_number[number] for number in sorted(by_number)]
-    if not trials:
+    if not by_number:
         reasons = "; ".join(f"{refusal.label}: {refusal.reason}" for refusal in refused[:3])
         problem = Problem("rehearsal", "no mechanism can be run on the public file", "", f"see why: {reasons}")
         raise JobError(job.dataset, [problem])
-    trials = drawn_again(trials, splits, runs, listener)
+    trials = drawn_again([by_number[number] for number in sorted(by_number)], runs, listener)
     runs.show(trials)
-    other_splits = splits_of(thirds, 1, runs.folder)
-
-    def again(candidate: Candidate) -> Trial | None:
-        with stage(listener, "confirm", 1) as tick:
-            try:
-                return runs.repeated(candidate, other_splits, 1, range(DRAWS))
-            except DpdistError as error:
-                refused.append(RefusedCandidate(f"{candidate.label}, on another third of the file", in_one_line(error)))
-                return None
-            finally:
-                tick(1)
-
-    return TrialFindings(*confirmed(trials, again), refused)
+    return trials, refused
 
 
-def _wanted(candidate: Candidate, splits: Sequence[FileThirds], current: int, draw: int) -> PlannedTrial:
-    return PlannedTrial(candidate, current, draw, splits[draw % len(splits)])
+def confirm(candidate: Candidate, runs: Runs, refused: list[RefusedCandidate], listener: Listener) -> Trial | None:
+    """The candidate's draws on another third; None if it is refused there, which is added to the refused ones."""
+    with stage(listener, "confirm", 1) as tick:
+        try:
+            return runs.repeated(candidate, 1, range(DRAWS))
+        except DpdistError as error:
+            refused.append(RefusedCandidate(f"{candidate.label}, on another third of the file", in_one_line(error)))
+            return None
+        finally:
+            tick(1)
 
 
-def splits_of(thirds: Thirds, current: int, folder: Path) -> tuple[FileThirds, FileThirds]:
-    """The files for each choice of the current third; reference and truth are also exchanged."""
-    first, second = (thirds.written(current, swapped, folder / f"third-{current}-{swapped:d}") for swapped in (False, True))
-    return first, second
-
-
-def drawn_again(trials: list[Trial], splits: Sequence[FileThirds], runs: Runs, listener: Listener) -> list[Trial]:
+def drawn_again(trials: list[Trial], runs: Runs, listener: Listener) -> list[Trial]:
     """Repeats trials that may turn out best, because a single draw would let chance choose.
 
     Further draws may raise the best score, and bring others within its reach, which are then repeated, too.
@@ -294,15 +272,13 @@ def drawn_again(trials: list[Trial], splits: Sequence[FileThirds], runs: Runs, l
         if not (contenders := [k for k in near if k not in done]):
             return results
         with stage(listener, "draw again", len(contenders)) as tick:
-            for _ in runs.each(
-                [_wanted(results[k].candidate, splits, 0, draw) for k in contenders for draw in range(1, DRAWS)]
-            ):
+            again = range(1, DRAWS)
+            for _ in runs.each([one for k in contenders for one in runs.planned(results[k].candidate, 0, again)]):
                 pass
             for k in contenders:
                 # Where the mechanism refuses a draw, the first one stays the only one.
                 with suppress(DpdistError):
-                    more = runs.repeated(results[k].candidate, splits, 0, range(1, DRAWS))
-                    results[k] = with_repetitions(results[k], [more])
+                    results[k] = with_repetitions(results[k], [runs.repeated(results[k].candidate, 0, again)])
                 done.add(k)
                 tick(1)
 
@@ -344,38 +320,73 @@ def _named(settings: dict[str, Any], out: Path) -> dict[str, Any]:
 def _csv(trials: Sequence[Trial]) -> str:
     if not trials:
         return ",".join(COLUMNS) + "\n"
-    rows = pd.concat([trial.cells for trial in trials])[list(COLUMNS)]
+    rows = pd.concat([trial.cells for trial in trials])
+    rows = pd.DataFrame({name: rows[source or name] for name, source in COLUMNS.items()})
     rows = rows.assign(covered=rows["covered"].map({1.0: "true", 0.0: "false"}))
     return str(rows.to_csv(index=False, float_format="%.6g"))
 
 
 LEAST_DRAWN = 0.01
 """Smallest error drawn on the logarithmic scale; smaller errors are drawn at this value."""
+READ = (
+    "Errors and bias are in standard errors of a third's direct estimates. Coverage is the share of the true figures that "
+    "the published 90 % intervals cover, and direct coverage that of the intervals of direct estimates. Both take the "
+    "cells' numbers of records as given, and allow for the truth's own error. A figure that is not published counts as "
+    "infinitely far off (inf), and as not covered. A whole file has three times the records of a third, so noise matters "
+    "less there."
+)
+HEADINGS = {
+    **{name: name for name in ("mechanism", "guarantee", "table", "statistic")},
+    **{"median": "median error", "largest": "largest", "bias": "bias", "coverage": "coverage", "direct": "direct coverage"},
+    **{"score": "score", "draws": "draws", "suppressed": "suppressed", "seconds": "seconds per draw"},
+}
 
 
 def page(rehearsal: Rehearsal) -> str:
     """One HTML document that loads nothing."""
-    template = environment("dpdist.studies").get_template("rehearsal.html")
-    rows = [(trial, row) for trial in rehearsal.trials for row in trial.by_statistic.to_dict("records")]
-    confirmed = [] if rehearsal.confirmed is None else rehearsal.confirmed.by_statistic.to_dict("records")
-    from dpdist.studies.figures import inline
+    best, second = rehearsal.best, rehearsal.confirmed
+    changed = [f"Changed: {change}" for change in best.candidate.changed] or ["Nothing is changed in the job."]
+    first = Section("recommendation", "Recommendation", ["Its job is in recommended.yaml.", *changed])
+    first.sentences += [f"Caution. In the public file {rehearsal.caution}"] if rehearsal.caution else []
+    first.sentences += [f"Not judged. {rehearsal.unjudged}."] if rehearsal.unjudged else []
+    chosen = "The mechanism was chosen by its errors on one third. On another, errors are not affected by that choice."
+    every = Section("mechanisms", "All mechanisms", [READ, RULE], [_grid("Errors by mechanism", rehearsal.trials)])
+    every.figures += _figures(rehearsal.trials)
+    refused = [f"{labels}: {reason}" for reason, labels in by_reason(rehearsal.refused).items()]
+    sections = [
+        first,
+        Section("advice", "What to change", [f"{line}." for line in advice(rehearsal)]),
+        *([] if second is None else [Section("confirmation", "On another third", [chosen], [_grid("Errors", [second])])]),
+        every,
+        Section("refused", "Not run", refused),
+    ]
+    how = "one third was released, another was the reference, and the last one the truth; the job's input was not opened"
+    facts = [("Public records", f"{rehearsal.source}, {rehearsal.records:,} records"), ("Trials", how)]
+    title, score = f"Rehearsal of {rehearsal.job.dataset}", f"score {best.score:.2f} over {best.draws} draws"
+    headline = f"{rehearsal.verdict}: {best.candidate.label} ({best.candidate.guarantee}), {score}"
+    return rendered(title, facts, headline, [section for section in sections if section.sentences])
 
-    chart = Markup(inline(figure(rehearsal.trials), "errors", "Errors by mechanism"))
-    return template.render(
-        rehearsal=rehearsal,
-        best=rehearsal.best,
-        rows=rows,
-        confirmed=confirmed,
-        rule=RULE,
-        figure=chart,
-        refused=by_reason(rehearsal.refused),
-        advice=advice(rehearsal),
-        shown=shown,
-    )
+
+def _grid(caption: str, trials: Sequence[Trial]) -> Grid:
+    rows = []
+    for tried in trials:
+        of_trial = {"mechanism": tried.candidate.label, "guarantee": tried.candidate.guarantee}
+        of_trial |= {name: getattr(tried, name) for name in ("draws", "suppressed", "seconds")}
+        rows.append(tried.by_statistic.assign(**of_trial))
+    table = pd.concat(rows)[list(HEADINGS)].round(2)
+    of_table = [[cell(value) for value in row] for row in table.itertuples(index=False)]
+    return Grid(caption, list(HEADINGS.values()), of_table, stub=4)
 
 
-def shown(coverage: float) -> str:
-    return "–" if np.isnan(coverage) else f"{coverage:.2f}"
+def _figures(trials: Sequence[Trial]) -> Iterator[ReportFigure]:
+    """Distributions of |error| over cells, a few mechanisms in a figure."""
+    errors = {tried.candidate.label: tried.cells["error"].to_numpy(dtype=float) for tried in trials}
+    finite = {label: size[np.isfinite(size)].clip(min=LEAST_DRAWN) for label, size in errors.items()}
+    drawn = [(label, (size, None)) for label, size in finite.items() if len(size)]
+    x = axis("|error| in direct standard errors, all cells and statistics", *(size for _, (size, _) in drawn))
+    for start in range(0, len(drawn), IN_ONE_FIGURE):
+        group = dict(drawn[start : start + IN_ONE_FIGURE])
+        yield ReportFigure(f"Sizes of errors: {', '.join(group)}", steps("errors", x, group, "share of errors"))
 
 
 def by_reason(refused: Sequence[RefusedCandidate]) -> dict[str, str]:
@@ -386,21 +397,3 @@ def by_reason(refused: Sequence[RefusedCandidate]) -> dict[str, str]:
             refusal.label
         )
     return {reason: ", ".join(labels) for reason, labels in reasons.items()}
-
-
-def figure(trials: list[Trial]) -> str:
-    """Boxes of |error| over cells, in direct standard errors, by mechanism."""
-    from matplotlib.figure import Figure
-
-    sizes = [trial.cells["error_in_direct_se"] for trial in trials]
-    boxes = [errors[np.isfinite(errors)].clip(lower=LEAST_DRAWN) for errors in sizes]
-    figure = Figure(figsize=(7.5, 0.8 + 0.4 * len(trials)), layout="constrained")
-    axes = figure.subplots()
-    axes.boxplot(boxes, orientation="horizontal", tick_labels=[trial.candidate.label for trial in trials], whis=(0, 100))
-    axes.axvline(1.0, color="#0b5394", linewidth=1.0)
-    axes.set_xscale("log")
-    axes.invert_yaxis()
-    axes.set_xlabel("|error| in direct standard errors, all cells and statistics")
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()

@@ -7,7 +7,6 @@ computed for fixed cell sizes: each cell is a stratum of independent draws, what
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,25 +15,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
-import scipy
 from numpy.typing import NDArray
 
 from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.keys import Key
-from dpdist.core.records import Floats, Ints
-from dpdist.estimation.direct import Direct, SamplingDesign
-from dpdist.job import Job, Simulate, SimulatedReference, Table
-from dpdist.quality.errors import SAME, without_error
-from dpdist.quality.verdict import NOMINAL
+from dpdist.core.records import Ints
+from dpdist.job import Job, Simulate, SimulatedReference
 from dpdist.survey.batch import Batch, Findings
-from dpdist.survey.census import records_as_they_came, take_census
 from dpdist.survey.checks import in_universe
 from dpdist.survey.schema import needed_columns
 from dpdist.survey.source import Source, open_file, open_source, simulated_source
 from dpdist.survey.typed_file import plain_batch
 
-ESTIMATES = ("value", "error", "design_error", "df")
-"""Columns of `given_sizes`."""
 LEFT_OVER = 3
 """Label, beside thirds 0, 1 and 2, of records left over when a cell is divided by three; they are in the reference."""
 
@@ -65,86 +57,6 @@ def parted(third: Ints, current: int = 0, earlier: int = 1) -> Iterator[NDArray[
     yield third == current
     yield (third == earlier) | (third == LEFT_OVER)
     yield third == 3 - current - earlier
-
-
-def given_sizes(job: Job, path: Path) -> dict[str, pd.DataFrame]:
-    """Direct estimates of a file by table, with errors for fixed base-cell sizes.
-
-    Columns: the table's, `statistic`, `variable`, `value`, `error`, `df`, and `design_error`, that of the job's design
-    without clusters. Raises `DataError`.
-    """
-    source = open_file(path, job.input)
-    census = take_census(job, source)
-    passes = [records_as_they_came(job, source, census, number) for number in range(len(job.outcomes))]
-    strata = Direct.of(job, census.crosstab, SamplingDesign(lonely="certainty"), passes).without_clusters
-    cells = replace(strata, crosstab=census.crosstab.stratified(tuple(census.crosstab.codes)))
-    return {table.name: _estimates(cells, strata, table) for table in job.tables}
-
-
-def _estimates(direct: Direct, by_strata: Direct, table: Table) -> pd.DataFrame:
-    cells = table.cells(direct.crosstab)
-    df = cells.membership @ np.maximum(direct.crosstab.count - 1.0, 0.0)
-    frames = []
-    for statistic in table.statistics:
-        value, variance = direct.estimate(cells, statistic)
-        error, design_error = np.sqrt(variance), np.sqrt(by_strata.estimate(cells, statistic).variance)
-        rows = pd.DataFrame(list(cells.labels), columns=list(table.by), index=range(len(cells)))
-        rows["statistic"], rows["variable"] = statistic.label, statistic.about
-        rows = rows.assign(value=value, error=np.where(without_error(value, error), 0.0, error))
-        frames.append(rows.assign(design_error=design_error, df=df))
-    return pd.concat(frames, ignore_index=True)
-
-
-def covered_truth(
-    evaluation: pd.DataFrame, current: pd.DataFrame, truth: pd.DataFrame, clusters: bool = False
-) -> pd.DataFrame:
-    """Marks published and direct intervals that contain the truth: `covered` and `direct_covered`, (row,), 1, 0 or NaN.
-
-    `current` and `truth` are results of `given_sizes`. An interval contains the truth if the two figures differ by at
-    most the combined half widths. The mark is NaN if a part has no error. A missing interval does not contain it.
-    `clusters` is true if published errors include clustering.
-    """
-    keys = [*evaluation.columns[: evaluation.columns.get_loc("statistic")], "statistic", "variable"]
-    merged = evaluation.astype(dict.fromkeys(keys, object))
-    for name, rows in (("now", current), ("truth", truth)):
-        renamed = rows.rename(columns={column: f"{name}_{column}" for column in ESTIMATES})
-        merged = merged.merge(renamed.astype(dict.fromkeys(keys, object)), on=keys, how="left", validate="one_to_one")
-    figure = {
-        name: merged[name].to_numpy(dtype=float) for name in merged.columns if name not in keys and _numeric(merged[name])
-    }
-    other = _half_width(figure["truth_error"], figure["truth_df"])
-    judged = np.isfinite(other) & np.isfinite(figure["now_error"]) & (figure["now_df"] > 0)
-    gap = figure["truth_value"] - figure["synthetic"]
-    below = figure["synthetic"] - figure["synthetic_lower"]
-    above = figure["synthetic_upper"] - figure["synthetic"]
-    width = np.where(gap < 0, below, above) * _share_given_sizes(figure, clusters)
-    same = SAME * np.abs(figure["truth_value"])
-    covers = np.abs(gap) <= np.hypot(width, other) + same
-    distance = np.abs(figure["truth_value"] - figure["now_value"])
-    direct = distance <= np.hypot(_half_width(figure["now_error"], figure["now_df"]), other) + same
-    columns = {"covered": np.where(judged, covers, np.nan), "direct_covered": np.where(judged, direct, np.nan)}
-    return pd.DataFrame(columns, index=evaluation.index)
-
-
-def _numeric(column: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(column)
-
-
-def _half_width(error: Floats, df: Floats) -> Floats:
-    """Half a direct interval, (row,); NaN without degrees of freedom."""
-    return np.asarray(scipy.special.stdtrit(np.where(df > 0, df, np.nan), (1.0 + NOMINAL) / 2.0) * error)
-
-
-def _share_given_sizes(figure: dict[str, Floats], clusters: bool) -> Floats:
-    """The factor that removes variation of cell sizes, and clustering, from a published standard error, (row,).
-
-    It is the ratio by which the direct error is reduced.
-    """
-    design = figure["direct_se"] if clusters else np.fmin(figure["direct_se"], figure["now_design_error"])
-    sizes = np.maximum(design**2 - figure["now_error"] ** 2, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        remainder = 1.0 - np.nan_to_num(sizes) / figure["synthetic_se"] ** 2
-    return np.sqrt(np.clip(np.nan_to_num(remainder, nan=1.0), 0.0, 1.0))
 
 
 BY_CHANCE = Key(bytes(32)).child("rehearsal")

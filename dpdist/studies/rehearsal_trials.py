@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -15,20 +14,26 @@ import pandas as pd
 
 from dpdist.core.errors import JobError
 from dpdist.core.keys import Key
+from dpdist.core.progress import silent
+from dpdist.core.this_process import single_threaded
 from dpdist.job import SPECS, Family, Job, budget_text
 from dpdist.job.families import COUNT, FAMILIES
 from dpdist.job.loading import differences, job_of
 from dpdist.job.yaml_lines import dotted, flow
 from dpdist.mechanisms.registry import mechanism_of
+from dpdist.planning.making import make_plan
 from dpdist.privacy.guarantees import NoGuarantee
-from dpdist.quality.errors import by_statistic, labels_of
+from dpdist.quality.predicted.prediction import errors
+from dpdist.quality.predicted.replicates import default_figures, replicate_of_files
+from dpdist.quality.predicted.scores import Statistics, summaries
 from dpdist.quality.verdict import NOMINAL
-from dpdist.release import run
-from dpdist.studies.rehearsal_thirds import FileThirds, covered_truth, given_sizes
+from dpdist.sampling import prepare
+from dpdist.studies.rehearsal_thirds import FileThirds
+from dpdist.survey.source import open_file
 
 # Each job has the given job's ε. Settings that a mechanism refuses are changed by as few of `CHANGES` as possible, and
 # listed.
-OF_THE_RUN = ("ledger", "runtime", "record", "approval", "publish", "accept", "correction")
+OF_THE_RUN = ("ledger", "runtime", "record", "approval", "publish", "accept", "correction", "microdata")
 """Keys that belong to a run on the confidential file. The recommended job keeps these keys; a trial leaves them out."""
 NOT_TRIED = ("calibration", "compare")
 """Keys that only the given job's mechanism uses, and no recommended job has."""
@@ -132,17 +137,23 @@ def _predictors(job: Job, family: Family, strata: tuple[str, ...]) -> Terms:
     return {"predictors": [name for name in job.cell_columns if name not in strata]} if FAMILIES[family].predictors else {}
 
 
+Change: TypeAlias = Callable[[Job, Terms], Terms]
+
+
 def _one_fit(job: Job, terms: Terms) -> Terms:
-    model = terms["model"]
-    return terms | {"strata": [], "model": model and model | _predictors(job, model["family"], ())}
+    return _of_model(lambda model: model | _predictors(job, model["family"], ()))(job, terms | {"strata": []})
 
 
 def _fit_by_cell(job: Job, terms: Terms) -> Terms:
-    model = terms["model"]
-    return terms | {"strata": list(job.cell_columns), "model": model and {"family": model["family"]}}
+    strata = {"strata": list(job.cell_columns)}
+    return _of_model(lambda model: {"family": model["family"]})(job, terms | strata)
 
 
-def _without(*keys: str) -> Callable[[Job, Terms], Terms]:
+def _of_model(changed: Callable[[Terms], Terms]) -> Change:
+    return lambda job, terms: terms | {"model": terms["model"] and changed(terms["model"])}
+
+
+def _without(*keys: str) -> Change:
     return lambda job, terms: {key: value for key, value in terms.items() if key not in keys}
 
 
@@ -161,17 +172,9 @@ def _weight_as_it_came(job: Job, terms: Terms) -> Terms:
     return terms | {"columns": columns}
 
 
-def _proper_prior(job: Job, terms: Terms) -> Terms:
-    model = terms["model"]
-    return terms | {"model": model and model | {"prior": {"name": "proper"}}}
-
-
-def _plain_model(job: Job, terms: Terms) -> Terms:
-    model = terms["model"]
-    return terms | {"model": model and {key: value for key, value in model.items() if key in ("family", "predictors")}}
-
-
-CHANGES: tuple[Callable[[Job, Terms], Terms], ...] = (
+_plain_model = _of_model(lambda model: {key: value for key, value in model.items() if key in ("family", "predictors")})
+_proper_prior = _of_model(lambda model: model | {"prior": {"name": "proper"}})
+CHANGES: tuple[Change, ...] = (
     *(_without("sampler", "diagnostics"), _without("record"), _without("fit"), _without("synthetic_sets")),
     *(_one_fit, _fit_by_cell, _without("microdata"), _clipped, _weight_as_it_came, _plain_model, _proper_prior),
 )
@@ -241,7 +244,13 @@ RULE = (
     "first, then the job with the fewest changes. An unpublished figure counts as infinitely far off, and as missed by "
     "its interval."
 )
-COLUMNS = ("mechanism", "guarantee", "table", "statistic", "cell", "error_in_direct_se", "covered", "draw")
+COLUMNS = {
+    **dict.fromkeys(("mechanism", "guarantee", "table", "statistic", "cell")),
+    "error_in_direct_se": "error",
+    "covered": "held",
+    "draw": "replicate",
+}
+"""Columns of rehearsal.csv, with the columns of errors that have another name there."""
 
 
 @dataclass(frozen=True)
@@ -250,39 +259,18 @@ class Trial:
 
     candidate: Candidate
     cells: pd.DataFrame
-    """One row for each cell, statistic and draw of the noise: `COLUMNS` and the three columns below.
-
-    `bias` is the signed error, `records` the cell's number of records, and `direct_covered` whether the direct interval
-    contains the truth. Both marks are NaN if intervals are not judged.
-    """
+    """Errors of every draw of the noise: `replicates.COLUMNS`, `mechanism`, `guarantee`, and `replicate`, the draw."""
     suppressed: int
     seconds: float
 
     @cached_property
     def by_statistic(self) -> pd.DataFrame:
-        """Median error, bias, both coverages and `score`, by table and statistic, as means over draws.
-
-        `largest` is a median over draws, so that one draw alone does not decide.
-        """
-        groups = self._by_draw.groupby(["table", "statistic"], sort=False)
-        rows = groups.mean().drop(columns="draw").assign(largest=groups["largest"].median()).reset_index()
-        return rows.assign(score=_scores(rows), cells=rows["cells"].astype(int))
-
-    @cached_property
-    def _by_draw(self) -> pd.DataFrame:
-        groups = self.cells.groupby(["draw", "table", "statistic"], sort=False)
-        return groups.agg(
-            median=("error_in_direct_se", "median"),
-            largest=("error_in_direct_se", "max"),
-            bias=("bias", "mean"),
-            coverage=("covered", "mean"),
-            direct=("direct_covered", "mean"),
-            cells=("cell", "size"),
-        ).reset_index()
+        """Figures of every statistic over draws (`scores.Statistics`), and its `score`."""
+        return _scored(self.cells)
 
     @property
     def draws(self) -> int:
-        return int(self.cells["draw"].nunique())
+        return int(self.cells["replicate"].nunique())
 
     @property
     def error(self) -> float:
@@ -304,24 +292,24 @@ class Trial:
     @property
     def score_error(self) -> float:
         """Standard error over draws; infinite for a single one."""
-        by_draw = _scores(self._by_draw).groupby(self._by_draw["draw"]).max()
-        return float(by_draw.std() / np.sqrt(len(by_draw))) if len(by_draw) > 1 else np.inf
+        by_draw = [_scored(rows)["score"].max() for _, rows in self.cells.groupby("replicate")]
+        return float(np.std(by_draw, ddof=1) / np.sqrt(len(by_draw))) if len(by_draw) > 1 else np.inf
 
     @property
     def good(self) -> bool:
         return self.score <= 1.0
 
 
-def _scores(rows: pd.DataFrame) -> pd.Series[float]:
-    """The largest of four figures over their limits, by statistic; for counts that the design fixes, the relative
-    figures.
+def _scored(cells: pd.DataFrame) -> pd.DataFrame:
+    """Figures by statistic, each with the largest of four over their limits: its score.
 
     The excess by which direct intervals miss is subtracted, because chance or irreparable cells cause it.
     """
+    rows = pd.DataFrame(summaries(cells, least=0), columns=list(Statistics._fields))
     beyond = (NOMINAL - rows["direct"]).clip(lower=0.0)
     missed = (1.0 - rows["coverage"] - beyond) / (1.0 - GOOD_COVERAGE)
     parts = [rows["median"] / GOOD_ERROR, rows["largest"] / GOOD_LARGEST, rows["bias"].abs() / GOOD_BIAS, missed]
-    return pd.concat(parts, axis=1).max(axis=1)
+    return rows.assign(score=pd.concat(parts, axis=1).max(axis=1))
 
 
 def tied(trial: Trial, best: Trial) -> bool:
@@ -337,42 +325,36 @@ def with_repetitions(first: Trial, again: Sequence[Trial]) -> Trial:
     """One trial with the draws of several."""
     cells, number = [], 0
     for part in (first, *again):
-        cells.append(part.cells.assign(draw=part.cells["draw"] + number))
+        cells.append(part.cells.assign(replicate=part.cells["replicate"] + number))
         number += part.draws
     return Trial(first.candidate, pd.concat(cells, ignore_index=True), first.suppressed, first.seconds)
 
 
-def trial(candidate: Candidate, parts: FileThirds, workspace: Path, study: Key | None = None) -> Trial:
-    """Runs one release of the current part. With the key of a `study`, all draws follow from it. Raises `DpdistError`."""
+def trial(candidate: Candidate, parts: FileThirds, key: Key) -> Trial:
+    """One release of the current part, in memory, with noise from the key. Raises `DpdistError`."""
     quiet = {"record": {"log_lik": "never"}, "runtime": {"executor": "serial"}, "input": {"path": str(parts.current)}}
     if "path" in candidate.terms.get("reference", {}):
         quiet["reference"] = candidate.terms["reference"] | {"path": str(parts.earlier)}
-    job = job_of({**candidate.terms, **quiet})
-    began = time.perf_counter()
-    release = run(job, workspace, counted=False, study=study)
-    took = time.perf_counter() - began
-    current, truth = (given_sizes(job, path) for path in (parts.current, parts.truth))
-    frames, suppressed = [], 0
-    for table in job.tables:
-        rows = pd.read_parquet(workspace / "confidential" / "evaluation" / f"{table.name}.parquet")
-        rows = rows.join(covered_truth(rows, current[table.name], truth[table.name], job.survey.design_effect is not None))
-        frames += [cells_of(candidate, table.name, name, part) for name, part in by_statistic(rows)]
-        published = release.tables[table.name]
-        first = published[published["estimator"] == published["estimator"].iloc[0]]
-        suppressed += int(first["suppressed"].sum())
-    return Trial(candidate, pd.concat(frames, ignore_index=True), suppressed, took)
+    plan = make_plan(job_of({**candidate.terms, **quiet}), None, silent)
+    with single_threaded():
+        files = replicate_of_files(plan, open_file(parts.truth, plan.job.input))
+        prepare(plan.job, plan.model, silent)
+        began = time.perf_counter()
+        rows, tables = errors(plan.job, plan.crosstab, files, key)
+        took = time.perf_counter() - began
+    first = (default_figures(tables[figures.direct.table.name], figures.direct.statistic) for figures in files.figures)
+    suppressed = sum(int(published["suppressed"].sum()) for published in first)
+    return Trial(candidate, of_candidate(candidate, rows), suppressed, took)
 
 
-def cells_of(candidate: Candidate, table: str, statistic: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one statistic, as `Trial.cells`; a missing figure is infinitely far."""
-    bias = (rows["synthetic"] - rows["direct"]) / rows["direct_se"].where(rows["direct_se"] > 0)
-    lost = rows["synthetic"].isna() & rows["direct"].notna() & (rows["direct_se"] > 0)
-    labels = labels_of(rows)
-    cells = pd.DataFrame({"cell": rows[labels].astype(str).agg(" / ".join, axis=1) if labels else "all"}, index=rows.index)
-    cells = cells.assign(mechanism=candidate.label, guarantee=candidate.guarantee, table=table, statistic=statistic)
-    cells = cells.assign(error_in_direct_se=bias.abs().where(~lost, np.inf), covered=rows["covered"])
-    cells = cells.assign(bias=bias, records=rows["records"], direct_covered=rows["direct_covered"], draw=0)
-    return cells[[*COLUMNS, "bias", "records", "direct_covered"]]
+def of_candidate(candidate: Candidate, rows: pd.DataFrame) -> pd.DataFrame:
+    """The errors of one draw, as `Trial.cells`. A missing figure is infinitely far off, and its interval misses."""
+    error, missed = (
+        rows["error"].where(~rows["lost"].astype(bool), np.inf),
+        rows["held"].isna() & rows["direct_held"].notna(),
+    )
+    rows = rows.assign(error=error, held=rows["held"].mask(missed, 0.0))
+    return rows.assign(mechanism=candidate.label, guarantee=candidate.guarantee, replicate=0)
 
 
 Confirmed = dict[str, Trial | None]
@@ -413,39 +395,22 @@ def in_order(trials: Sequence[Trial], good: Callable[[Trial], bool]) -> list[Tri
     return [*level, *(tried for tried in ordered if all(tried is not first_trial for first_trial in level))]
 
 
-class TrialFindings(NamedTuple):
-    """All trials in the order of `RULE`, the first recommended; `good` if it is good enough on both thirds."""
-
-    trials: list[Trial]
-    good: bool
-    confirmed: Confirmed
-    refused: list[RefusedCandidate]
-
-
 class Rehearsal(NamedTuple):
-    """A rehearsal's job, public file and results.
+    """A rehearsal's job, public file and results: trials in the order of `RULE`, the first recommended.
 
-    `caution` is the reason why a run on a similar file would refuse; `unjudged` is what the split cannot judge.
+    `good` is True if it is good enough on both thirds. `caution` is the reason why a run on a similar file would refuse,
+    and `unjudged` what the split cannot judge.
     """
 
     job: Job
     source: str
     records: int
-    findings: TrialFindings
+    trials: list[Trial]
+    good: bool
+    confirmations: Confirmed
+    refused: list[RefusedCandidate]
     caution: str = ""
     unjudged: str = ""
-
-    @property
-    def trials(self) -> list[Trial]:
-        return self.findings.trials
-
-    @property
-    def refused(self) -> list[RefusedCandidate]:
-        return self.findings.refused
-
-    @property
-    def good(self) -> bool:
-        return self.findings.good
 
     @property
     def verdict(self) -> str:
@@ -459,7 +424,7 @@ class Rehearsal(NamedTuple):
     @property
     def confirmed(self) -> Trial | None:
         """The best mechanism's trial on the other third; None if it could not be run."""
-        return self.findings.confirmed[self.best.candidate.label]
+        return self.confirmations[self.best.candidate.label]
 
 
 FEW = 10
@@ -524,7 +489,7 @@ def _of_trial(third: str, trial: Trial) -> Iterator[str]:
 def _far_cells(trial: Trial, table: str, statistic: str) -> pd.DataFrame:
     """Cells beyond the limit in any draw, largest errors first."""
     rows = trial.cells[(trial.cells["table"] == table) & (trial.cells["statistic"] == statistic)]
-    cells = rows.groupby("cell", sort=False).agg(error=("error_in_direct_se", "max"), records=("records", "first"))
+    cells = rows.groupby("cell", sort=False).agg(error=("error", "max"), records=("records", "first"))
     return cells[cells["error"] > GOOD_LARGEST].sort_values("error", ascending=False)
 
 

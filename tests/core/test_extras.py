@@ -72,7 +72,6 @@ def test_the_main_example_needs_no_extra(tmp_path: Path) -> None:
     [
         ("obstore", ["run", "doctorates", "--workspace", "s3://bucket/made"]),
         ("matplotlib", ["study", "modips_normal", "--out", "made"]),
-        ("matplotlib", ["rehearse", "doctorates", "--out", "made"]),
     ],
 )
 def test_a_command_names_the_extra_that_it_needs(hidden: str, line: list[str], tmp_path: Path) -> None:

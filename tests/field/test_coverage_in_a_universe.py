@@ -24,9 +24,9 @@ from dpdist.core.records import TOTAL
 from dpdist.job import Job
 from dpdist.planning.plan import Layout
 from dpdist.publish.released import ReleasedObject
-from dpdist.quality.predicted.replicates import Population, release_of, tables_of
+from dpdist.quality.predicted.replicates import PublicReplicate, placed_records, release_of, tables_of
 from dpdist.survey.census import place, take_census
-from dpdist.survey.reference_file import open_reference
+from dpdist.survey.reference_file import in_rows, open_reference
 from dpdist.survey.source import open_source
 
 STRATA = {"A": (9000, 130, 0.5), "B": (4000, 100, 0.6), "C": (1200, 60, 0.7), "D": (600, 40, 0.8)}
@@ -158,8 +158,8 @@ def releases(mechanism: str, design: str, samples: int) -> Iterator[ReleasedObje
             reference = None
             if job.has_reference:
                 opened = open_reference(job, source, crosstab)
-                reference = Population.of(job, opened, crosstab).as_it_is()
-            yield release_of(job, crosstab, records, reference, key.child(f"{number}"))
+                reference = in_rows(opened, placed_records(job, opened))
+            yield release_of(job, crosstab, PublicReplicate(records, reference), key.child(f"{number}"))
 
 
 def published(mechanism: str, design: str, samples: int, domain: bool = True) -> pd.DataFrame:

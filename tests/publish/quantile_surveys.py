@@ -17,7 +17,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL, Crosstab, Floats, Ints
 from dpdist.job import Job
-from dpdist.quality.predicted.replicates import release_of, tables_of
+from dpdist.quality.predicted.replicates import PublicReplicate, release_of, tables_of
 from dpdist.survey.census import take_census
 from dpdist.survey.source import open_source
 
@@ -117,7 +117,7 @@ def released_quantiles(
     for number in range(replicates):
         rng = np.random.default_rng([7, number])
         now, before = survey.sample(rng, survey.drift), survey.sample(rng) if reference else None
-        made = release_of(job, crosstab, now, before, Key(bytes(31) + b"q").child(str(number)))
+        made = release_of(job, crosstab, PublicReplicate(now, before), Key(bytes(31) + b"q").child(str(number)))
         table = tables_of(made)["groups"]
         rows.append(table[table["estimator"] == "parameters"].assign(replicate=number))
     published = pd.concat(rows, ignore_index=True)

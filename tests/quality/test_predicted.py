@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -24,15 +23,13 @@ from dpdist.models.protocol import ErrorsOfCells
 from dpdist.opening.results import open_evaluation
 from dpdist.quality.predicted import prediction as predicting
 from dpdist.quality.predicted.prediction import (
-    FALSE_ALARM,
-    FIGURES,
     NOT_PREDICTED,
     ErrorPrediction,
-    named_above,
     predicted,
     predicted_before,
 )
-from dpdist.quality.predicted.replicates import ReplicateFigures, direct_of, published_cells
+from dpdist.quality.predicted.replicates import DirectFigures, ReplicateFigures, direct_of
+from dpdist.quality.predicted.scores import FALSE_ALARM, FIGURES, named_above
 from dpdist.quality.predicted.words import alarms, epsilon_for, in_words, not_predicted, proposals, worth
 from dpdist.quality.summary import errors_in_words, verdicts
 from dpdist.quality.summary import in_words as verdict_in_words
@@ -473,17 +470,13 @@ def test_a_plan_and_a_verdict_say_the_same_of_one_release(folder: Path, constant
     rows, crosstab = people(1, constant), dpdist.plan(job).crosstab
     row, none = np.repeat(np.arange(4, dtype=np.int32), list(CELLS.values())), np.full(len(rows), -1, dtype=np.int32)
     records = Records(np.arange(len(rows)), row, rows[["income"]].to_numpy(), rows["weight"].to_numpy(), none)
-    direct = direct_of(job, crosstab, records)
-    given = direct_of(job, replace(crosstab, design_strata=tuple(crosstab.codes)), records)
     lines = list[list[str]]()
     for draw in range(2):
         dpdist.run(job, folder / f"release-{draw}", study=Key(bytes(32)).child(str(draw)))
         table, made = pd.read_parquet(folder / f"release-{draw}/public/tables/incomes.parquet"), []
-        for of, statistic, cells in published_cells(job, crosstab):
-            (value, variance), of_sizes = direct.estimate(cells, statistic), given.estimate(cells, statistic).variance
-            n, unknown = cells.membership @ crosstab.count.astype(float), np.full(len(cells), np.nan)
-            errors = value, np.sqrt(variance), np.sqrt(of_sizes)
-            made.append(ReplicateFigures(of, statistic, cells, n, *errors, unknown, unknown).errors_of(table))
+        for figures in DirectFigures.of(direct_of(job, crosstab, records)):
+            unknown = np.full(len(figures.value), np.nan)
+            made.append(ReplicateFigures(figures, figures.error, unknown, unknown).errors_of(table))
         prediction = ErrorPrediction(job, pd.concat(made).assign(replicate=0, epsilon=1.0))
         judged = verdicts({"incomes": open_evaluation(folder / f"release-{draw}")["incomes"]})
         for one, verdict in zip(prediction.statistics(), judged.values(), strict=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -16,12 +17,14 @@ from typer.testing import CliRunner
 from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.core.progress import silent
+from dpdist.core.records import Crosstab
 from dpdist.job import Runtime
 from dpdist.job.loading import job_of, load_job, parse_job
+from dpdist.quality.predicted.replicates import DirectFigures, ReplicateFigures
 from dpdist.release import run
 from dpdist.runtime.executors import Serial
-from dpdist.studies.rehearsal import Results, Runs, drawn_again, page, rehearse, small, write_recommended
-from dpdist.studies.rehearsal_thirds import FileThirds, covered_truth, in_thirds, public_reference, public_source
+from dpdist.studies.rehearsal import Runs, TrialTask, drawn_again, page, rehearse, small, write_recommended
+from dpdist.studies.rehearsal_thirds import FileThirds, Thirds, in_thirds, public_reference, public_source
 from dpdist.studies.rehearsal_trials import (
     COARSEN,
     COLUMNS,
@@ -32,12 +35,11 @@ from dpdist.studies.rehearsal_trials import (
     Candidate,
     Rehearsal,
     Trial,
-    TrialFindings,
     advice,
     candidates,
-    cells_of,
     confirmed,
     in_order,
+    of_candidate,
     tied,
     with_repetitions,
 )
@@ -98,7 +100,7 @@ def test_every_mechanism_is_run_or_refused_with_a_reason(rehearsed: tuple[Path, 
 def test_rehearsal_csv_has_every_cell_of_every_mechanism(rehearsed: tuple[Path, Rehearsal]) -> None:
     folder, made = rehearsed
     rows = pd.read_csv(folder / "out" / "rehearsal.csv")
-    assert tuple(rows.columns) == COLUMNS
+    assert tuple(rows.columns) == tuple(COLUMNS)
     assert len(rows) == 2 * 4 * sum(each.draws for each in made.trials)
     assert made.best.draws == DRAWS
     assert set(rows["cell"]) == {"north", "south", "east", "Total"}
@@ -206,15 +208,23 @@ def test_the_page_states_the_rule_and_what_was_not_run(rehearsed: tuple[Path, Re
     assert RULE in text
     assert made.trials[0].candidate.label in text
     assert all(each.label in text for each in made.refused)
-    assert "http" not in text.replace("http://www.w3.org", "")
+    assert set(re.findall(r"\w+://[^\"]*", text)) == {"http://www.w3.org/2000/svg"}, "it loads nothing"
 
 
 def made_up(label: str, strict: bool, error: float, covered: float) -> Trial:
     """A trial with this error and this coverage in every cell."""
-    cells = pd.DataFrame({"table": "t", "statistic": "count", "cell": list("abcdefghij"), "bias": error, "draw": 0})
+    cells = pd.DataFrame({"table": "t", "statistic": "count", "cell": list("abcdefghij"), "bias": error, "replicate": 0})
+    cells = cells.assign(name="count", outcome=None, records=80, **dict.fromkeys(("relative", "given_n", "alone"), np.nan))
     held = (np.arange(10) < 10 * covered).astype(float)
-    cells = cells.assign(error_in_direct_se=error, covered=held, direct_covered=1.0)
+    cells = cells.assign(error=error, held=held, direct_held=1.0)
     return Trial(Candidate(label, {}, "", strict, {}, ()), cells, 0, 1.0)
+
+
+class Files:
+    """Thirds that are never read."""
+
+    def written(self, *of: object) -> FileThirds:
+        return FileThirds(Path(), Path(), Path())
 
 
 class Drawn(Runs):
@@ -222,7 +232,7 @@ class Drawn(Runs):
 
     errors: ClassVar = {"lucky": 0.9, "patient": 0.3, "far": 5.0}
 
-    def repeated(self, candidate: Candidate, splits: Sequence[FileThirds], current: int, draws: Sequence[int]) -> Trial:
+    def repeated(self, candidate: Candidate, current: int, draws: Iterable[int]) -> Trial:
         (first, *more) = [made_up(candidate.label, True, self.errors[candidate.label], 1.0) for _ in draws]
         return with_repetitions(first, more)
 
@@ -230,9 +240,9 @@ class Drawn(Runs):
 def test_no_candidate_is_best_by_its_first_draw_alone() -> None:
     """A lucky first draw keeps the others out of reach until its further draws. Control: one far off is drawn once."""
     found = [made_up("lucky", True, 0.1, 1.0), made_up("patient", True, 0.3, 1.0), made_up("far", True, 5.0, 1.0)]
-    trials = drawn_again(
-        found, [cast(FileThirds, None)], Drawn(Path(), cast(Results, None), Path(), Serial(Runtime())), silent
-    )
+    files = cast(Thirds, Files())
+    runs = Drawn(files, Path(), TrialTask(Path(), ""), Path(), Serial(Runtime()))
+    trials = drawn_again(found, runs, silent)
     assert [one.draws for one in trials] == [DRAWS, DRAWS, 1]
     assert first_of(trials) == "patient"
 
@@ -271,9 +281,9 @@ def test_largest_error_bias_and_coverage_weigh_as_the_median_does() -> None:
     """A smaller median is not enough, beside one cell that is far off, beside a bias, or beside intervals that miss."""
     sound = made_up("sound", True, 0.45, 0.9)
     lucky = made_up("lucky", True, 0.4, 0.9)
-    far = Trial(lucky.candidate, lucky.cells.assign(error_in_direct_se=[0.3] * 9 + [11.2], bias=0.0), 0, 1.0)
+    far = Trial(lucky.candidate, lucky.cells.assign(error=[0.3] * 9 + [11.2], bias=0.0), 0, 1.0)
     biased = Trial(lucky.candidate, lucky.cells.assign(bias=-0.83), 0, 1.0)
-    missed = Trial(lucky.candidate, lucky.cells.assign(covered=[0.0] * 4 + [1.0] * 6), 0, 1.0)
+    missed = Trial(lucky.candidate, lucky.cells.assign(held=[0.0] * 4 + [1.0] * 6), 0, 1.0)
     assert first_of([sound, lucky]) == "lucky"
     for worse in (far, biased, missed):
         assert worse.error <= 0.4
@@ -287,10 +297,10 @@ def test_where_none_is_good_enough_the_page_says_which_cells_are_off_and_what_to
     """Cells of few records are to be merged; others need budget. Control: nothing is said of a good one."""
     _, made = rehearsed
     far = made_up("far", True, 0.3, 1.0)
-    cells = far.cells.assign(records=[3, 500, *[80] * 8], error_in_direct_se=[22.0, 9.0, *[0.3] * 8], bias=0.0)
+    cells = far.cells.assign(records=[3, 500, *[80] * 8], error=[22.0, 9.0, *[0.3] * 8], bias=0.0)
 
     def of(trial: Trial) -> Rehearsal:
-        return made._replace(findings=TrialFindings([trial], trial.good, {trial.candidate.label: trial}, []))
+        return made._replace(trials=[trial], good=trial.good, confirmations={trial.candidate.label: trial}, refused=[])
 
     off = of(Trial(far.candidate, cells, 0, 1.0))
     said = advice(off)
@@ -299,7 +309,7 @@ def test_where_none_is_good_enough_the_page_says_which_cells_are_off_and_what_to
     assert said[1:3] == [COARSEN, LARGER]
     assert COARSEN in page(off)
     for direct, limit in ((10, "0.85"), (8, "0.75")):
-        held = far.cells.assign(covered=[1.0] * 7 + [0.0] * 3, direct_covered=[1.0] * direct + [0.0] * (10 - direct))
+        held = far.cells.assign(held=[1.0] * 7 + [0.0] * 3, direct_held=[1.0] * direct + [0.0] * (10 - direct))
         missed = advice(of(Trial(far.candidate, held, 0, 1.0)))
         assert missed[0].endswith(f"intervals cover 0.70 of the truth, direct ones {direct / 10:.2f}; the limit is {limit}")
     assert advice(of(made_up("noisy", True, 1.4, 1.0)))[1] == NOISY
@@ -333,8 +343,8 @@ def test_draws_of_the_noise_are_averaged_and_tell_how_far_a_score_is_chance() ->
 def test_what_is_not_good_enough_is_not_called_recommended(rehearsed: tuple[Path, Rehearsal]) -> None:
     """On page and job. Control: a good one is."""
     folder, made = rehearsed
-    bad = made._replace(findings=made.findings._replace(good=False))
-    good = made._replace(findings=made.findings._replace(good=True))
+    bad = made._replace(good=False)
+    good = made._replace(good=True)
     for text in (page(bad), write_recommended(bad, folder / "out")):
         assert "None is good enough; the best is: " in text
         assert "Recommended: " not in text
@@ -455,27 +465,33 @@ def test_clamped_mechanisms_are_given_a_prior_and_wait_for_the_option() -> None:
     assert "model.prior" in " ".join(clamped.changed) or "model" in " ".join(clamped.changed)
 
 
-def missing_cell(missing: list[int]) -> pd.DataFrame:
-    """Rows of an evaluation of ten cells, of which some were not published. The truth is the direct estimate."""
-    direct = np.full(10, 100.0)
-    published = np.where(np.isin(np.arange(10), missing), np.nan, 101.0)
-    rows = pd.DataFrame({"region": list("abcdefghij"), "statistic": "count", "variable": None, "records": 20})
-    rows = rows.assign(direct=direct, direct_se=10.0, synthetic=published, synthetic_se=5.0)
-    rows = rows.assign(synthetic_lower=published - 8.0, synthetic_upper=published + 8.0)
-    return rows.join(covered_truth(rows, estimates_of(rows, 0.0), estimates_of(rows, 0.0)))
+CELLS = parse_job(JOB.replace("north, south, east", ", ".join("abcdefghij"))).tables[0]
+COUNT = CELLS.statistics[0]
 
 
-def estimates_of(rows: pd.DataFrame, apart: float) -> pd.DataFrame:
-    """Direct estimates of a part of the file, all `apart` from those of an evaluation, with 19 degrees of freedom."""
-    keys = rows[["region", "statistic", "variable"]]
-    return keys.assign(value=rows["direct"] + apart, error=rows["direct_se"], design_error=rows["direct_se"], df=19.0)
+def errors_of(
+    missing: Sequence[int] = (), apart: float = 0.0, given_n: float = 10.0, reach: float | None = None, error: float = 10.0
+) -> pd.DataFrame:
+    """Errors of ten cells, some not published. Direct figures are 100, their errors 10, and the truth is `apart` from them.
+
+    Published figures are 1 higher, with an error of 5 and an interval that reaches 8.
+    """
+    crosstab = Crosstab({"region": np.arange(10, dtype=np.int32)}, {"region": tuple("abcdefghij")}, np.full(10, 20), (), ())
+    cells, ten = CELLS.model_copy(update={"margins": False}).cells(crosstab), np.ones(10)
+    half = 1.7291 * given_n if reach is None else reach
+    direct = DirectFigures(CELLS, COUNT, cells, 20.0 * ten, 100.0 * ten, error * ten, given_n * ten, half * ten)
+    published = np.where(np.isin(np.arange(10), list(missing)), np.nan, 101.0)
+    rows = pd.DataFrame({"region": list("abcdefghij"), "statistic": "count", "variable": None, "estimator": "parameters"})
+    rows = rows.assign(estimate=published, lower=published - 8.0, upper=published + 8.0, standard_error=5.0)
+    figures = ReplicateFigures(direct, 10.0 * ten, np.nan * ten, (100.0 + apart) * ten, half * ten)
+    return figures.errors_of(rows)
 
 
 def test_a_figure_that_is_missing_counts_against_a_mechanism() -> None:
     """It is infinitely far off, and no interval holds; control: all published."""
     one = Candidate("one", {}, "strict", True, {}, ())
     lost: list[list[int]] = [[], [1, 2, 3, 4, 5, 6], [1, 2]]
-    whole, holes, few = (Trial(one, cells_of(one, "t", "count", missing_cell(at)), 0, 1.0) for at in lost)
+    whole, holes, few = (Trial(one, of_candidate(one, errors_of(at)), 0, 1.0) for at in lost)
     assert (whole.good, whole.error, whole.coverage) == (True, 0.1, 1.0)
     assert (holes.good, holes.error, holes.coverage) == (False, float("inf"), 0.4)
     assert (few.good, few.coverage) == (False, 0.8)
@@ -487,34 +503,32 @@ def test_an_interval_is_judged_by_a_third_with_an_error_of_its_own() -> None:
     Where a direct error holds random sizes, the published one loses as much. 8 √(1 − (10² − 9²)/5²) is 3.9, and with 15.6
     it reaches 16.0.
     """
-    rows = missing_cell([])[["region", *missing_cell([]).columns[1:-2]]]
     for apart, published, direct in ((17.0, 1.0, 1.0), (21.0, 0.0, 1.0), (30.0, 0.0, 0.0)):
-        found = covered_truth(rows, estimates_of(rows, 0.0), estimates_of(rows, apart))
-        assert (found["covered"] == published).all(), apart
-        assert (found["direct_covered"] == direct).all(), apart
-    given = estimates_of(rows, 0.0).assign(error=9.0)
-    assert (covered_truth(rows, given, estimates_of(rows, 17.5).assign(error=9.0))["covered"] == 0.0).all()
-    assert (covered_truth(rows, given, estimates_of(rows, 16.5).assign(error=9.0))["covered"] == 1.0).all()
-    alone = estimates_of(rows, 0.0).assign(error=np.nan)
-    assert covered_truth(rows, alone, estimates_of(rows, 0.0)).isna().all(axis=None), "one record has no error"
+        found = errors_of(apart=apart)
+        assert (found["held"] == published).all(), apart
+        assert (found["direct_held"] == direct).all(), apart
+    assert (errors_of(apart=17.5, given_n=9.0)["held"] == 0.0).all()
+    assert (errors_of(apart=16.5, given_n=9.0)["held"] == 1.0).all()
+    alone = errors_of(given_n=np.nan)
+    assert alone[["held", "direct_held"]].isna().all(axis=None), "one record has no error"
 
 
 def test_what_direct_intervals_miss_too_is_no_fault_of_a_mechanism() -> None:
     """Both miss three of ten: good. Control: direct ones miss one, so the mechanism misses too many."""
     trial = made_up("a", True, 0.2, 0.7)
-    both = Trial(trial.candidate, trial.cells.assign(direct_covered=trial.cells["covered"]), 0, 1.0)
+    both = Trial(trial.candidate, trial.cells.assign(direct_held=trial.cells["held"]), 0, 1.0)
     assert both.good
-    alone = Trial(trial.candidate, trial.cells.assign(direct_covered=[0.0] + [1.0] * 9), 0, 1.0)
+    alone = Trial(trial.candidate, trial.cells.assign(direct_held=[0.0] + [1.0] * 9), 0, 1.0)
     assert not alone.good
     assert alone.score == pytest.approx(2.0)
-    unjudged = Trial(trial.candidate, trial.cells.assign(covered=np.nan, direct_covered=np.nan), 0, 1.0)
+    unjudged = Trial(trial.candidate, trial.cells.assign(held=np.nan, direct_held=np.nan), 0, 1.0)
     assert unjudged.good, "errors alone are judged"
 
 
 def test_the_largest_error_of_one_draw_does_not_decide() -> None:
     """One draw of four is far off: the median is not. Control: three of four are."""
     near, far = made_up("a", True, 0.3, 1.0), made_up("a", True, 0.3, 1.0)
-    far = Trial(far.candidate, far.cells.assign(error_in_direct_se=[0.3] * 9 + [80.0]), 0, 1.0)
+    far = Trial(far.candidate, far.cells.assign(error=[0.3] * 9 + [80.0]), 0, 1.0)
     once, often = with_repetitions(near, [near, near, far]), with_repetitions(far, [far, far, near])
     assert once.by_statistic["largest"].tolist() == [0.3]
     assert once.good
@@ -524,8 +538,7 @@ def test_the_largest_error_of_one_draw_does_not_decide() -> None:
 def test_a_statistic_without_any_direct_error_is_no_good_one() -> None:
     """Nothing can be judged: it does not come first."""
     one = Candidate("one", {}, "strict", True, {}, ())
-    rows = missing_cell([]).assign(direct_se=0.0)
-    assert Trial(one, cells_of(one, "t", "count", rows), 0, 1.0).error == float("inf")
+    assert Trial(one, of_candidate(one, errors_of(error=0.0, given_n=0.0)), 0, 1.0).error == float("inf")
 
 
 def test_intervals_of_a_statistic_without_direct_error_are_judged() -> None:
@@ -535,9 +548,7 @@ def test_intervals_of_a_statistic_without_direct_error_are_judged() -> None:
     """
     trial = made_up("a", True, 0.2, 1.0)
     for held, score in ((7, 0.3 / 0.15), (9, 0.1 / 0.15)):
-        fixed = trial.cells.assign(
-            statistic="fixed", error_in_direct_se=np.nan, bias=np.nan, covered=[1.0] * held + [0.0] * (10 - held)
-        )
+        fixed = trial.cells.assign(statistic="fixed", error=np.nan, bias=np.nan, held=[1.0] * held + [0.0] * (10 - held))
         both = Trial(trial.candidate, pd.concat([trial.cells, fixed]), 0, 1.0)
         assert both.score == pytest.approx(score)
 

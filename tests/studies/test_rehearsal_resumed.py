@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from dpdist.core.progress import Event
 from dpdist.job import Job
 from dpdist.job.loading import load_job
 from dpdist.studies import rehearsal
-from dpdist.studies.rehearsal import Results, claimed, rehearse
+from dpdist.studies.rehearsal import PlannedTrial, TrialTask, claimed, rehearse
 from dpdist.studies.rehearsal_trials import Candidate, Trial
 
 STORED = ".dpdist-rehearsal"
@@ -139,7 +138,7 @@ def test_other_files_in_the_folder_are_kept(tmp_path: Path) -> None:
             assert not any((tmp_path / name).exists() for name in RESULTS)
             note.write_text("precious")
             with pytest.raises(DpdistError):
-                Results(folder, str(number)).of(CANDIDATE, 0, 0, raising(JobError("job", [])))
+                TrialTask(folder, str(number)).result(raising(JobError("job", [])))
             raise Killed
     with claimed(tmp_path, lambda event: heard.append(event.note)) as folder:
         assert len(list(folder.glob("*.parquet"))) == 2
@@ -152,19 +151,23 @@ def test_other_files_in_the_folder_are_kept(tmp_path: Path) -> None:
     assert not note.parent.exists()
 
 
-def raising(error: BaseException) -> Callable[[], Trial]:
-    def make() -> Trial:
-        raise error
+class Raising(PlannedTrial):
+    """A trial that ends with an error."""
 
-    return make
+    def make(self) -> Trial:
+        raise self.parts  # type: ignore[misc]
 
 
-def stored(results: Results, error: DpdistError) -> bool:
+def raising(error: BaseException) -> PlannedTrial:
+    return Raising(CANDIDATE, 0, 0, error)  # type: ignore[arg-type]
+
+
+def stored(results: TrialTask, error: DpdistError) -> bool:
     """Whether a second call for the same release has a stored refusal, and does not make it again."""
     with pytest.raises(DpdistError):
-        results.of(CANDIDATE, 0, 0, raising(error))
+        results.result(raising(error))
     with pytest.raises((DpdistError, Killed)) as second:
-        results.of(CANDIDATE, 0, 0, raising(Killed()))
+        results.result(raising(Killed()))
     return second.type is not Killed
 
 
@@ -182,17 +185,17 @@ def stored(results: Results, error: DpdistError) -> bool:
 )
 def test_only_refusals_by_the_mechanism_are_stored(error: DpdistError, kept: bool, tmp_path: Path) -> None:
     """A resumed rehearsal tries again what failed for a reason outside of job and data."""
-    assert stored(Results(tmp_path, "one"), error) == kept
+    assert stored(TrialTask(tmp_path, "one"), error) == kept
 
 
 @pytest.mark.parametrize("damage", [b"", b"PAR1", b"null"])
 def test_a_damaged_refusal_is_made_again(damage: bytes, tmp_path: Path) -> None:
-    results = Results(tmp_path, "one")
+    results = TrialTask(tmp_path, "one")
     assert stored(results, FitError("biology", "too few records", "pool strata"))
     (refusal,) = tmp_path.glob("*.parquet")
     refusal.write_bytes(damage)
     with pytest.raises(Killed):
-        results.of(CANDIDATE, 0, 0, raising(Killed()))
+        results.result(raising(Killed()))
 
 
 def test_a_job_in_place_of_the_recommended_one_is_refused(job: Job, tmp_path: Path) -> None:

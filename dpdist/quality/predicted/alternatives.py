@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,20 +10,18 @@ import pandas as pd
 
 from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.progress import Listener, silent, stage
-from dpdist.core.records import POOLED, Floats
+from dpdist.core.records import Floats
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Job, Table
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.protocol import Improper, StratumModel, supports
 from dpdist.planning.plan import Plan
-from dpdist.quality.predicted.prediction import PUBLIC, by_formulas, identity, number, public_sizes, with_epsilon
-from dpdist.quality.predicted.replicates import Population, load_or_make, taught
+from dpdist.quality.predicted.prediction import PublicRecords, by_formulas, identity, public_sizes, with_epsilon
+from dpdist.quality.predicted.replicates import load_or_make
+from dpdist.quality.predicted.scores import number
 from dpdist.quality.report_parts import Grid, ReportCell
-from dpdist.sampling import sampler_of
 from dpdist.survey.reference_file import ReferenceFile
 
-Medians = Mapping[tuple[str, str], float]
-"""Median predicted errors in direct standard errors, by table and statistic; NaN if the design fixes all cells."""
 By = Mapping[tuple[str, str], Floats]
 """Predicted errors of cells in direct standard errors, by table and statistic, without cells that the design fixes."""
 
@@ -34,21 +29,25 @@ By = Mapping[tuple[str, str], Floats]
 class Alternative(NamedTuple):
     """A change of the job, and what it does to the statistics of the tables that it leaves as they are.
 
-    `ratios` are their median predicted errors over those of the job as it is, by table and statistic. `largest` is the
-    largest predicted error of their cells over that of the job as it is. `why` has the reason if the change is not
-    possible; there are no ratios then.
+    `ratios` are their median predicted errors over those of the job as it is, by table and statistic; NaN if the design
+    fixes all cells. `largest` is the largest predicted error of their cells over that of the job as it is. `why` has the
+    reason if the change is not possible; there are no ratios then.
     """
 
     change: str
-    ratios: Medians
+    ratios: Mapping[tuple[str, str], float]
     largest: float
     why: str = ""
 
     @property
-    def ratio(self) -> float:
-        """The median of the ratios; NaN if there are none."""
-        finite = np.array([ratio for ratio in self.ratios.values() if np.isfinite(ratio)])
-        return float(np.median(finite)) if len(finite) else np.nan
+    def range(self) -> tuple[float, float, float]:
+        """The median of the ratios, the smallest and the largest; NaN if there are none."""
+        finite = [ratio for ratio in self.ratios.values() if np.isfinite(ratio)] or [np.nan]
+        return float(np.median(finite)), min(finite), max(finite)
+
+    @property
+    def setting(self) -> bool:
+        return self.change.startswith("objective: ")
 
 
 def alternatives(plan: Plan, listener: Listener = silent) -> list[Alternative]:
@@ -69,60 +68,43 @@ def alternatives(plan: Plan, listener: Listener = silent) -> list[Alternative]:
         raise JobError(job.dataset, [problem])
     key = identity(job, public_sizes(job, plan.crosstab, reference), reference, ["alternatives", "largest"])
     rows = load_or_make(key, lambda: _rows(plan, reference, listener))
-    alternatives_found = []
+    found = []
     for change, part in rows.groupby("change", sort=False):
         ratios = dict(zip(zip(part["table"], part["statistic"], strict=True), part["ratio"].astype(float), strict=True))
         why = str(part["why"].iloc[0])
-        alternatives_found.append(Alternative(str(change), {} if why else ratios, float(part["largest"].iloc[0]), why))
-    settings = sum(alternative.change.startswith(SETTING) for alternative in alternatives_found)
-    return [
-        *alternatives_found[:settings],
-        *sorted(alternatives_found[settings:], key=lambda alternative: alternative.ratio),
-    ]
-
-
-SETTING = "objective: "
-"""Beginning of a change of the mechanism's setting."""
+        found.append(Alternative(str(change), {} if why else ratios, float(part["largest"].iloc[0]), why))
+    changes = sorted((each for each in found if not each.setting), key=lambda alternative: alternative.range[0])
+    return [*(each for each in found if each.setting), *changes]
 
 
 def _rows(plan: Plan, reference: ReferenceFile, listener: Listener) -> pd.DataFrame:
     """Ratios by change, table and statistic, and the reasons of changes that are not possible."""
     job, crosstab = with_epsilon(plan.job, plan.job.budget.epsilon), public_sizes(plan.job, plan.crosstab, reference)
-    changes, rows = list(_changed(job)), list[tuple[str, str, str, float, float, str]]()
+    rows = list[tuple[str, str, str, float, float, str]]()
     model = builder_of(job).build(job, crosstab, crosstab.rows_of(0))
     by_setting = model.by_setting() if supports(model, "with_donors") else {}
-    settings = [(change, job, other) for change, other in by_setting.items()]
-    with TemporaryDirectory() as folder, single_threaded():
-        population = Population.of(job, reference, crosstab)
-        records = population.as_it_is()
+    changes: list[tuple[str, Job, StratumModel | None]] = [(change, job, other) for change, other in by_setting.items()]
+    changes += [(change, tried, None) for change, tried in _changed(job)]
+    with single_threaded(), stage(listener, "predict alternatives", 1 + len(changes)) as tick:
+        records = PublicRecords.of(job, reference)
 
-        def errors(tried: Job, model: StratumModel) -> By:
-            sampler = sampler_of(tried, Path(folder))
-            current = int(crosstab.count.sum())
-            learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC, population.absent)
-            predicted = [(row.table, row.statistic.text, row.error) for row in model.predicted_errors(learned)]
+        def errors(tried: Job, model: StratumModel | None) -> By:
+            predicted = [(row.table, row.statistic.text, row.error) for row in records.errors(tried, crosstab, model)[0]]
             return {(table, text): error[np.isfinite(error) & (error > 0.0)] for table, text, error in predicted}
 
-        with stage(listener, "predict alternatives", 1 + len(settings) + len(changes)) as tick:
-            as_it_is = errors(job, model)
+        as_it_is = errors(job, model)
+        tick(1)
+        for change, tried, other in changes:
+            same = {table.name for table in tried.tables if table in job.tables}
+            try:
+                remaining = {key: error for key, error in errors(tried, other).items() if key[0] in same}
+                before = {key: as_it_is[key] for key in remaining}
+                after_all, before_all = (np.concatenate([np.empty(0), *of.values()]) for of in (remaining, before))
+                largest = _over(after_all, before_all, np.max)
+                rows += [(change, *key, _over(remaining[key], before[key], np.median), largest, "") for key in remaining]
+            except (Improper, DpdistError) as failure:
+                rows.append((change, "", "", np.nan, np.nan, str(failure).splitlines()[0]))
             tick(1)
-            builds = (
-                (change, tried, builder_of(tried).build(tried, crosstab, crosstab.rows_of(0))) for change, tried in changes
-            )
-            for change, tried, other in chain(settings, builds):
-                same = {table.name for table in tried.tables if table in job.tables}
-                try:
-                    remaining, none = (
-                        {key: error for key, error in errors(tried, other).items() if key[0] in same},
-                        np.empty(0),
-                    )
-                    before = np.concatenate([none, *(as_it_is[key] for key in remaining)])
-                    largest = _over(np.concatenate([none, *remaining.values()]), before, np.max)
-                    for key, error in remaining.items():
-                        rows.append((change, *key, _over(error, as_it_is[key], np.median), largest, ""))
-                except (Improper, DpdistError) as failure:
-                    rows.append((change, "", "", np.nan, np.nan, str(failure).splitlines()[0]))
-                tick(1)
     return pd.DataFrame(rows, columns=["change", "table", "statistic", "ratio", "largest", "why"])
 
 
@@ -159,30 +141,19 @@ def described(alternative: Alternative) -> dict[str, object]:
         {"table": table, "statistic": statistic, "ratio": number(ratio)}
         for (table, statistic), ratio in alternative.ratios.items()
     ]
-    largest = number(alternative.largest)
-    return {
-        "change": alternative.change,
-        "ratio": number(alternative.ratio),
-        "largest": largest,
-        "ratios": ratios,
-        "why": alternative.why or None,
-    }
+    figures = {"ratio": number(alternative.range[0]), "largest": number(alternative.largest)}
+    return {"change": alternative.change, **figures, "ratios": ratios, "why": alternative.why or None}
 
 
 def grid(changes: Sequence[Alternative]) -> Grid:
     """All alternatives as a table of a page."""
-    heads, rows = ["change", "median ratio", "smallest", "largest", "largest error"], []
-    impossible = [
-        f"Not possible: {alternative.change}, because {alternative.why}" for alternative in changes if alternative.why
+    rows = [
+        [ReportCell(each.change), *(ReportCell(f"{value:.2f}", f"{value:.10g}") for value in (*each.range, each.largest))]
+        for each in changes
+        if not each.why
     ]
-    for alternative in changes:
-        finite = [ratio for ratio in alternative.ratios.values() if np.isfinite(ratio)] or [np.nan]
-        ratios = [
-            ReportCell(f"{value:.2f}", f"{value:.10g}")
-            for value in (alternative.ratio, min(finite), max(finite), alternative.largest)
-        ]
-        if not alternative.why:
-            rows.append([ReportCell(alternative.change), *ratios])
+    impossible = [f"Not possible: {each.change}, because {each.why}" for each in changes if each.why]
+    heads = ["change", "median ratio", "smallest", "largest", "largest error"]
     return Grid("Predicted errors of the other tables, relative to the current job", heads, rows, notes=impossible)
 
 
@@ -192,16 +163,15 @@ def in_words(entries: Sequence[Alternative], most: int = 8) -> Iterator[str]:
         "ratios of predicted median errors to those of the current job, over the other tables: median and range; then the "
         "ratio of the largest error of any cell"
     )
-    settings = [alternative for alternative in entries if alternative.change.startswith(SETTING)]
-    changes = [alternative for alternative in entries if not alternative.change.startswith(SETTING)]
-    for alternative in (*settings, *changes[:most]):
+    changes = [alternative for alternative in entries if not alternative.setting]
+    for alternative in (*(each for each in entries if each.setting), *changes[:most]):
         yield f"{alternative.change}: {_ratios(alternative)}"
     if len(changes) > most:
         yield f"{len(changes) - most:,} further changes gain less; --open and --json have them all"
 
 
 def _ratios(alternative: Alternative) -> str:
-    finite = [ratio for ratio in alternative.ratios.values() if np.isfinite(ratio)]
-    if not finite:
+    median, least, most = alternative.range
+    if np.isnan(median):
         return f"not possible: {alternative.why}" if alternative.why else "the design fixes all other figures"
-    return f"{alternative.ratio:.2f} ({min(finite):.2f} to {max(finite):.2f}); largest {alternative.largest:.2f}"
+    return f"{median:.2f} ({least:.2f} to {most:.2f}); largest {alternative.largest:.2f}"

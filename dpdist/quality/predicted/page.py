@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,8 @@ from dpdist.publish.predicted_errors import FAR, FAR_NAMED
 from dpdist.publish.writers.page import environment
 from dpdist.quality.errors import FAR_RECORDS
 from dpdist.quality.predicted.alternatives import Alternative, grid
-from dpdist.quality.predicted.prediction import ErrorPrediction, Statistics, number
+from dpdist.quality.predicted.prediction import ErrorPrediction
+from dpdist.quality.predicted.scores import HEADINGS, Statistics, number
 from dpdist.quality.predicted.words import UNIT, alarms, not_known, not_predicted, proposals, worth
 from dpdist.quality.report_parts import Axis, Grid, ReportCell, ReportFigure, Section, axis, lines
 from dpdist.quality.summary import brief, percent
@@ -25,22 +26,6 @@ MOST_DRAWN = 60
 """Largest number of tables whose curves are drawn, so that the page stays light."""
 IN_ONE_FIGURE = 3
 """Largest number of curves in a figure."""
-COLUMNS = {
-    "cells": "cells",
-    "median": "median error",
-    "largest": "largest error",
-    "over_2": f"cells above {FAR:g}",
-    "over_4": f"cells above {FAR_NAMED:g}",
-    "coverage": "coverage of 90 % intervals",
-    "reference_alone": "reference alone, median",
-    "largest_alone": "reference alone, largest",
-    "better": "share of cells in which the release is nearer than the reference alone",
-    "given_n": "median error given n",
-    "fixed": "cells that the design fixes",
-    "relative": "median error, of the figure",
-    "largest_relative": "largest error, of the figure",
-}
-"""Headings of a statistic's figures. A column without a figure is left out."""
 SHARES = ("relative", "largest_relative")
 """Figures that are shown in per cent."""
 
@@ -79,16 +64,14 @@ def page(plan: Plan, prediction: ErrorPrediction, public: Path | None, changes: 
         if changes:
             parts.append(Section("alternatives", "Alternatives", grids=[grid(changes)]))
         parts += _tables(prediction)
-    return (
-        environment("dpdist.quality", "dpdist.publish.writers")
-        .get_template("plan.html")
-        .render(
-            title=f"Predicted errors of {plan.job.dataset}, {plan.job.period}",
-            facts=list(_facts(plan, public)),
-            headline=headline[0].upper() + headline[1:],
-            sections=parts,
-        )
-    )
+    return rendered(f"Predicted errors of {plan.job.dataset}, {plan.job.period}", _facts(plan, public), headline, parts)
+
+
+def rendered(title: str, facts: Iterable[tuple[str, str]], headline: str, sections: Sequence[Section]) -> str:
+    """A page of what is known before a run. The headline is in the first section."""
+    template = environment("dpdist.quality", "dpdist.publish.writers").get_template("plan.html")
+    sentence = headline[0].upper() + headline[1:]
+    return template.render(title=title, facts=list(facts), headline=sentence, sections=sections)
 
 
 def _facts(plan: Plan, public: Path | None) -> Iterator[tuple[str, str]]:
@@ -142,12 +125,12 @@ def _draws(prediction: ErrorPrediction) -> Iterator[str]:
 
 def _figures(statistics: Sequence[Statistics]) -> Grid:
     """A table's statistics at the job's ε."""
-    columns = [name for name in COLUMNS if any(number(getattr(row, name)) is not None for row in statistics)]
+    columns = [name for name in HEADINGS if any(number(getattr(row, name)) is not None for row in statistics)]
     columns = [name for name in columns if name != "fixed" or any(row.fixed for row in statistics)]
     rows = [
         [ReportCell(row.statistic), *(_shown(getattr(row, name), name in SHARES) for name in columns)] for row in statistics
     ]
-    return Grid("At the job's ε, in direct standard errors", ["statistic", *(COLUMNS[name] for name in columns)], rows)
+    return Grid("At the job's ε, in direct standard errors", ["statistic", *(HEADINGS[name] for name in columns)], rows)
 
 
 def _medians(curves: Sequence[ErrorCurve], notes: list[str]) -> Grid:

@@ -9,10 +9,10 @@ An error is |published − direct estimate| over the direct estimate's standard 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache, cached_property, partial
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,22 +26,24 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import DpdistError, JobError, Problem
 from dpdist.core.keys import Key, digest
 from dpdist.core.progress import Listener, silent, stage
-from dpdist.core.records import POOLED, Cells, Crosstab, Floats, rows_of_groups
+from dpdist.core.records import POOLED, Crosstab, Floats
 from dpdist.core.this_process import single_threaded
+from dpdist.engine.protocol import Learned
 from dpdist.estimation.donors import AbsentRecords, PeriodTotals
 from dpdist.job import Job, Statistic
 from dpdist.job.reference import FileReference
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.protocol import ErrorsOfCells, Improper, Spurious, StratumModel, supports
+from dpdist.models.protocol import ErrorsOfCells, StratumModel, supports
 from dpdist.planning.plan import Plan
-from dpdist.privacy.weights import NotReached
-from dpdist.publish.predicted_errors import FAR, FAR_NAMED
-from dpdist.quality.errors import FAR_RECORDS, Errors, of_figures
+from dpdist.publish.predicted_errors import FAR_NAMED
 from dpdist.quality.predicted.replicates import (
+    COLUMNS,
+    FITS,
     Population,
     PublicReplicate,
     known_before,
     load_or_make,
+    placed_records,
     published_cells,
     release_of,
     replicate,
@@ -50,69 +52,20 @@ from dpdist.quality.predicted.replicates import (
     taught,
     truths_of,
 )
-from dpdist.sampling import Unconverged, sampler_of
-from dpdist.survey.reference_file import ReferenceFile
+from dpdist.quality.predicted.scores import FIGURES, PUBLIC, Statistics, number, summaries
+from dpdist.sampling import sampler_of
+from dpdist.survey.reference_file import ReferenceFile, absent_records, in_rows
 from dpdist.survey.reference_file import open_reference as open_public
 from dpdist.survey.released_reference import ReferenceRelease
 
-PUBLIC = Key(bytes(32)).child("predicted errors")
-"""The key of replicates. It is public, so that anyone can repeat them."""
 TIMES = (Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))
 """The budgets of the curve, as multiples of the job's ε."""
 MOST_REPLICATES, LEAST_REPLICATES, FEW_CELLS = 4, 2, 100
 """Number of replicates at the job's ε: the first for few base cells, otherwise the second."""
 DRAWS = 4
 """Number of draws from normal laws, if a mechanism predicts its errors itself."""
-FALSE_ALARM = 0.05
-"""Largest probability that any figure of a statistic is named although none has a predicted error above 1.
-
-Because replicates are few, a named figure's root mean squared error must also be large for Laplace errors of standard
-deviation 1. With the probability above, one of as many cells would exceed this limit. Normal errors exceed it less
-often.
-"""
-FAR_CHANCE = 0.1
-"""Probability of an error above FAR_NAMED from which a cell is named, if formulas predict it."""
-SIMULATED = 200_000
-"""Number of simulated cells that give this limit."""
 BETTER = 0.75
 """Share of cells in which a release must be nearer to direct estimates than the reference alone."""
-FAILURES = (Improper, NotReached, Unconverged, Spurious, DpdistError)
-
-
-class Statistics(NamedTuple):
-    """A statistic's predicted errors over a table's cells, margins included. Errors are in direct standard errors.
-
-    - `cells` to `largest_relative`: as a verdict measures them (`verdict.Errors`).
-    - `coverage`: the share of 90 % intervals that hold the population's figure.
-    - `better`: the share of cells in which the release is nearer to the direct estimate than the reference alone.
-    - `far`: names of cells whose predicted error is far above 1 (`named_above`), the largest first. Where formulas
-      predict errors, these are cells with a chance above FAR_CHANCE of an error above FAR_NAMED.
-
-    Unknown figures are NaN.
-    """
-
-    table: str
-    statistic: str
-    name: str
-    outcome: str | None
-    cells: int
-    fixed: int
-    median: float
-    largest: float
-    over_2: float
-    over_4: float
-    coverage: float
-    given_n: float
-    relative: float
-    largest_relative: float
-    reference_alone: float
-    largest_alone: float
-    better: float
-    far: tuple[str, ...]
-
-    @property
-    def errors(self) -> Errors:
-        return Errors(*(getattr(self, name) for name in Errors._fields))
 
 
 @dataclass(frozen=True)
@@ -139,15 +92,7 @@ class ErrorPrediction:
 
     @cached_property
     def _by_epsilon(self) -> dict[float, list[Statistics]]:
-        # Groups of arrays: a data frame for each of thousands takes longer than its figures.
-        columns = {str(name): self.rows[name].to_numpy() for name in self.rows}
-        group = self.rows.groupby(["epsilon", "table", "statistic"], sort=False).ngroup().to_numpy().astype(np.int64)
-        by_epsilon: dict[float, list[Statistics]] = {epsilon: [] for epsilon in self.epsilons}
-        for places in rows_of_groups(group, int(group.max(initial=-1)) + 1):
-            by_epsilon[float(columns["epsilon"][places[0]])].append(
-                _summed({name: of[places] for name, of in columns.items()})
-            )
-        return by_epsilon
+        return {epsilon: summaries(self.rows[self.rows["epsilon"] == epsilon]) for epsilon in self.epsilons}
 
     def better(self, epsilon: float) -> float:
         """The share of cells, over all statistics, whose release is nearer to direct estimates than at ε = 0."""
@@ -162,21 +107,16 @@ class ErrorPrediction:
 
     def described(self) -> list[dict[str, Any]]:
         """Entries for `plan --json`; null for unknown figures."""
-        without = [
-            {"table": table, "statistic": statistic.name, "outcome": statistic.about}
-            | dict.fromkeys(FIGURES)
-            | {"why": self.why or NOT_PREDICTED}
-            for table, statistic in self.without
+        entries = [
+            {"table": row.table, "statistic": row.name, "outcome": row.outcome}
+            | {name: number(getattr(row, name)) for name in FIGURES}
+            | {"cells": row.cells, "far": list(row.far)}
+            for row in self.statistics()
         ]
-        return [
-            *(
-                {"table": row.table, "statistic": row.name, "outcome": row.outcome}
-                | {name: number(getattr(row, name)) for name in FIGURES}
-                | {"cells": row.cells, "far": list(row.far)}
-                for row in self.statistics()
-            ),
-            *without,
-        ]
+        nothing = dict.fromkeys(FIGURES) | {"why": self.why or NOT_PREDICTED}
+        for table, statistic in self.without:
+            entries.append({"table": table, "statistic": statistic.name, "outcome": statistic.about} | nothing)
+        return entries
 
     @property
     def without(self) -> list[tuple[str, Statistic]]:
@@ -187,64 +127,6 @@ class ErrorPrediction:
 
 
 NOT_PREDICTED = "the mechanism does not predict an error for this statistic"
-FIGURES = (
-    "median",
-    "largest",
-    "over_2",
-    "over_4",
-    "coverage",
-    "reference_alone",
-    "largest_alone",
-    "better",
-    "given_n",
-    "relative",
-    "largest_relative",
-)
-
-
-def number(value: float) -> float | None:
-    """The figure with four digits for JSON; None if unknown."""
-    return float(f"{value:.4g}") if np.isfinite(value) else None
-
-
-def _summed(rows: Mapping[str, Any]) -> Statistics:
-    """One statistic at one ε, from columns, (row,); every replicate has the same cells, in one order."""
-    replicates = len(np.unique(rows["replicate"]))
-    columns = ("error", "given_n", "relative", "records", "alone")
-    by_replicate = (rows[name].astype(float).reshape(replicates, -1) for name in columns)
-    error, given_n, relative, records, alone = by_replicate
-    errors = [Errors.of(*part) for part in zip(error, given_n, relative, records, strict=True)]
-    middle, mean = partial(of_figures, np.median), partial(of_figures, np.mean)
-    averaged = dict.fromkeys(("median", "over_2", "over_4", "given_n", "relative"), mean)
-    averaged |= dict.fromkeys(("largest", "largest_relative"), middle)
-    root = np.sqrt([mean(of_cell**2) for of_cell in error.T])
-    limit, both = named_above(replicates, int(np.isfinite(root).sum())), ~np.isnan(error) & ~np.isnan(alone)
-    if "chance" in rows:
-        root, limit = rows["chance"].astype(float)[: len(root)], FAR_CHANCE
-    far = [cell for cell in np.argsort(-root, kind="stable") if root[cell] > limit]
-    pairs = list(zip(alone, records, strict=True))
-    return Statistics(
-        table=str(rows["table"][0]),
-        statistic=str(rows["statistic"][0]),
-        name=str(rows["name"][0]),
-        outcome=None if pd.isna(rows["outcome"][0]) else str(rows["outcome"][0]),
-        cells=max(part.cells for part in errors),
-        fixed=max(part.fixed for part in errors),
-        **{name: average(np.array([getattr(part, name) for part in errors])) for name, average in averaged.items()},
-        coverage=mean(rows["held"].astype(float)),
-        reference_alone=mean(np.array([middle(values) for values, _ in pairs])),
-        largest_alone=middle(np.array([of_figures(np.max, values[size >= FAR_RECORDS]) for values, size in pairs])),
-        better=float((error < alone)[both].mean()) if both.any() else np.nan,
-        far=tuple(str(rows["cell"][cell]) for cell in far),
-    )
-
-
-@cache
-def named_above(replicates: int, cells: int) -> float:
-    """The root mean squared error over replicates, in direct standard errors, above which a figure is named."""
-    noise = PUBLIC.generator("alarms").laplace(0.0, np.sqrt(0.5), (SIMULATED, replicates))
-    level = max(FALSE_ALARM / max(cells, 1), 10.0 / SIMULATED)
-    return max(FAR, float(np.quantile(np.sqrt((noise**2).mean(axis=1)), 1.0 - level)))
 
 
 def predicted(
@@ -262,7 +144,7 @@ def predicted(
         rows = load_or_make(
             identity(plan.job, crosstab, reference, times), lambda: _rows(plan.job, crosstab, reference, times, listener)
         )
-    except FAILURES as failure:
+    except (*FITS, DpdistError) as failure:
         why = f"the mechanism cannot be run on public records: {str(failure).splitlines()[0]}"
         return ErrorPrediction(plan.job, pd.DataFrame(), why)
     return ErrorPrediction(plan.job, rows)
@@ -378,15 +260,34 @@ def _rows(
     return _of_replicates(job, crosstab, reference, budgets, listener)
 
 
-def _public_records(
-    job: Job, crosstab: Crosstab, reference: ReferenceFile | ReferenceRelease
-) -> tuple[Records, AbsentRecords | None, tuple[PeriodTotals, ...]]:
-    """Public records in rows of the crosstab, those in none, and totals of earlier periods."""
-    if isinstance(reference, ReferenceRelease):
-        assert reference.present is not None
-        return reference.present, reference.absent, reference.carried.history.get(POOLED, ())
-    population = Population.of(job, reference, crosstab)
-    return population.as_it_is(), population.absent, ()
+class PublicRecords(NamedTuple):
+    """Public records in rows of the current crosstab, those in none, and totals of earlier periods."""
+
+    present: Records
+    absent: AbsentRecords | None
+    history: tuple[PeriodTotals, ...] = ()
+
+    @classmethod
+    def of(cls, job: Job, reference: ReferenceFile | ReferenceRelease) -> PublicRecords:
+        if isinstance(reference, ReferenceRelease):
+            assert reference.present is not None
+            return cls(reference.present, reference.absent, reference.carried.history.get(POOLED, ()))
+        placed = placed_records(job, reference)
+        return cls(in_rows(reference, placed), absent_records(job, reference, placed))
+
+    def errors(
+        self, job: Job, crosstab: Crosstab, model: StratumModel | None = None, before: Learned = None
+    ) -> tuple[Sequence[ErrorsOfCells], Learned]:
+        """Errors that a model predicts for itself, and what it learned; `before` was learned under another budget."""
+        model = builder_of(job).build(job, crosstab, crosstab.rows_of(0)) if model is None else model
+        if supports(model, "with_donors"):
+            if before is not None:
+                return model.predicted_errors(model.relearned(before)), before
+            model = model.with_history(self.history)
+        with TemporaryDirectory() as folder:
+            sampler, current = sampler_of(job, Path(folder)), int(crosstab.count.sum())
+            learned = taught(job, model, sampler, POOLED, self.present, current, PUBLIC, self.absent)
+        return model.predicted_errors(learned), learned
 
 
 def _of_formulas(
@@ -396,34 +297,25 @@ def _of_formulas(
 
     `chance` is the probability that an error is above FAR_NAMED.
     """
-    frames = []
-    with single_threaded(), stage(listener, "predict errors", len(budgets)) as tick, TemporaryDirectory() as folder:
-        records, absent, history = _public_records(job, crosstab, reference)
+    frames, learned, rows = [], None, None
+    with single_threaded(), stage(listener, "predict errors", len(budgets)) as tick:
+        records = PublicRecords.of(job, reference)
         cells = {(table.name, statistic): by for table, statistic, by in published_cells(job, crosstab)}
-        first = next((tried for tried in budgets if tried.budget.epsilon == job.budget.epsilon), budgets[0])
-        learned, rows = None, None
-        for tried in sorted(budgets, key=lambda item: item is not first):
-            model = builder_of(tried).build(tried, crosstab, crosstab.rows_of(0))
-            if learned is not None and supports(model, "with_donors"):
-                of_tables = model.predicted_errors(model.relearned(learned))
-            else:
-                if supports(model, "with_donors"):
-                    model = model.with_history(history)
-                sampler, current = sampler_of(tried, Path(folder)), int(crosstab.count.sum())
-                learned = taught(tried, model, sampler, POOLED, records, current, PUBLIC, absent)
-                of_tables = model.predicted_errors(learned)
+        sizes = crosstab.count.astype(float)
+        for tried in sorted(budgets, key=lambda item: item.budget.epsilon != job.budget.epsilon):
+            of_tables, learned = records.errors(tried, crosstab, before=learned)
             if rows is None:
-                rows = _named_rows(
-                    [(item, cells[item.table, item.statistic]) for item in of_tables], crosstab.count.astype(float)
-                )
+                unknown = [np.nan] * (len(COLUMNS) - COLUMNS.index("error"))
+                named = [(item, cells[item.table, item.statistic]) for item in of_tables]
+                parts = [rows_of(item.table, item.statistic, by, by.membership @ sizes, unknown) for item, by in named]
+                rows = pd.concat(parts, ignore_index=True)
             rows["chance"] = np.concatenate([_chance(item) for item in of_tables])
             for k in range(DRAWS):
                 rng, draws = PUBLIC.child(str(k)).generator("errors"), list[Floats]()
                 for item in of_tables:
                     both = np.abs(rng.standard_normal((2, len(item.error)))) * [item.error, item.alone]
-                    draws.append(
-                        both / _units(item.freedom, PUBLIC.child(f"{k} {item.table}").generator(item.statistic.text))
-                    )
+                    units = _units(item.freedom, PUBLIC.child(f"{k} {item.table}").generator(item.statistic.text))
+                    draws.append(both / units)
                 error, alone = np.concatenate(draws, axis=1)
                 frames.append(rows.assign(error=error, alone=alone, replicate=k, epsilon=float(tried.budget.epsilon)))
             tick(1)
@@ -443,13 +335,6 @@ def _chance(errors_of: ErrorsOfCells) -> Floats:
     return np.asarray(2.0 * scipy.special.stdtr(errors_of.freedom, -FAR_NAMED / error))
 
 
-def _named_rows(errors: Sequence[tuple[ErrorsOfCells, Cells]], count: Floats) -> pd.DataFrame:
-    """The rows of all tables' cells, with their numbers of records and without errors."""
-    nothing = np.nan, np.nan, np.nan, np.nan, np.nan
-    frames = [rows_of(predicted.table, predicted.statistic, by, by.membership @ count, nothing) for predicted, by in errors]
-    return pd.concat(frames, ignore_index=True)
-
-
 def _of_replicates(
     job: Job, crosstab: Crosstab, reference: ReferenceFile, budgets: list[Job], listener: Listener
 ) -> pd.DataFrame:
@@ -466,13 +351,14 @@ def _of_replicates(
             if k not in by_number:
                 by_number = {k: replicate(job, crosstab, population, truths, key.generator("files"))}
             frames.append(
-                errors(tried, crosstab, by_number[k], key).assign(replicate=k, epsilon=float(tried.budget.epsilon))
+                errors(tried, crosstab, by_number[k], key)[0].assign(replicate=k, epsilon=float(tried.budget.epsilon))
             )
             tick(1)
     return pd.concat(frames, ignore_index=True)
 
 
-def errors(job: Job, crosstab: Crosstab, files: PublicReplicate, key: Key) -> pd.DataFrame:
-    """The errors of one release of a replicate's current file, in every published cell."""
-    tables = tables_of(release_of(job, crosstab, files.current, files.reference, key))
-    return pd.concat([figures.errors_of(tables[figures.table.name]) for figures in files.figures], ignore_index=True)
+def errors(job: Job, crosstab: Crosstab, files: PublicReplicate, key: Key) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
+    """The errors of one release of a replicate's current file, in every published cell, and the release's tables."""
+    tables = tables_of(release_of(job, crosstab, files, key))
+    rows = [figures.errors_of(tables[figures.direct.table.name]) for figures in files.figures]
+    return pd.concat(rows, ignore_index=True), tables

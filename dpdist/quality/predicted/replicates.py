@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -14,31 +14,36 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import scipy
 
 from dpdist.confidential.records import Records
-from dpdist.core.errors import installed
+from dpdist.core.errors import FitError, installed
 from dpdist.core.files import replaced
 from dpdist.core.keys import Key
-from dpdist.core.records import Cells, Codes, Crosstab, Floats, Ints, cell_name
+from dpdist.core.records import Cells, Crosstab, Floats, Ints, cell_name
 from dpdist.engine.protocol import Learned, Unwatched, noise_of, run_rounds
 from dpdist.estimation.direct import Direct, SamplingDesign
-from dpdist.estimation.donors import AbsentRecords, Donors
+from dpdist.estimation.donors import AbsentRecords
 from dpdist.job import Job, Statistic, Table
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.protocol import StratumModel, donors_of, facts_of, fixed_model
+from dpdist.models.protocol import Draws, Improper, Spurious, StratumModel, donors_of, facts_of, fixed_model
+from dpdist.planning.plan import Plan
 from dpdist.privacy.claims import promised
 from dpdist.privacy.noise import simulated_noise
 from dpdist.privacy.noisy_counts import counts, layers_of, noise_name, noisy_crosstab
+from dpdist.privacy.weights import NotReached
 from dpdist.publish.folder import grounds_of
 from dpdist.publish.printed_tables import rows_with
 from dpdist.publish.released import ReleasedObject, public_frame
 from dpdist.publish.tables import table
-from dpdist.quality.errors import relative_to
+from dpdist.quality.errors import SAME, relative_to, without_error
+from dpdist.quality.verdict import NOMINAL
 from dpdist.runtime.reference import learned_from
-from dpdist.sampling import PosteriorSampler, facts, reference_sampler, sampler_of
-from dpdist.survey.reference_file import ReferenceFile, absent_records, records_of
+from dpdist.sampling import PosteriorSampler, Unconverged, completed, facts, reference_sampler, sampler_of
+from dpdist.survey.census import Census, design_of, place, records_as_they_came, replicates_as_they_came, take_census
+from dpdist.survey.reference_file import ReferenceFile, absent_records, in_rows, records_of
+from dpdist.survey.source import Source
 
 MOST_KEPT = 200
 """Largest number of stored predictions; the oldest are removed."""
@@ -94,32 +99,29 @@ def _path(identity: str, where: Path | None) -> Path | None:
 class Population:
     """The reference's records in the order of its own crosstab, with unclipped weights.
 
-    `row` is each record's row of the current crosstab, −1 for none, (record,). A row of the current crosstab draws from the
-    records `order[start : start + size]`, (row,) each.
+    A row of the current crosstab draws from the records `order[start : start + size]`, (row,) each.
     """
 
+    file: ReferenceFile
     records: Records
-    row: Ints
     order: Ints
     start: Ints
     size: Ints
-    absent: AbsentRecords
-    """The records without a row of the current crosstab."""
 
     @classmethod
     def of(cls, job: Job, reference: ReferenceFile, crosstab: Crosstab) -> Population:
-        with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-            placed = records_of(job, reference, Path(folder))
-            fields = (np.array(getattr(placed, name)) for name in ("record", "row", "outcomes", "weight", "psu"))
-            records, absent = Records(*fields), absent_records(job, reference, placed)
-        other, keys = reference.census.crosstab, (tuple(crosstab.codes), _cell_columns(job), ())
-        pools = [_by_key(names, crosstab, other, records.row) for names in keys]
+        """Rows draw from records with all their levels, else from those with the levels of their cell, else from all."""
+        records, other = placed_records(job, reference), reference.census.crosstab
         start, size, order = np.zeros(len(crosstab), dtype=np.int64), np.zeros(len(crosstab), dtype=np.int64), list[Ints]()
-        for pool in pools:
-            first = size == 0
-            start[first], size[first] = pool.start[first] + len(records) * len(order), pool.size[first]
-            order.append(pool.order)
-        return cls(records, reference.row[records.row], np.concatenate(order), start, size, absent)
+        for names in (tuple(crosstab.codes), dict.fromkeys([*job.reference_columns, *job.cell_columns]), ()):
+            levels = [np.column_stack([np.zeros(len(of)), *(of.codes[name] for name in names)]) for of in (crosstab, other)]
+            key = np.unique(np.vstack(levels), axis=0, return_inverse=True)[1].reshape(-1)
+            ours, theirs = key[: len(crosstab)], key[len(crosstab) :][records.row]
+            sizes, first = np.bincount(theirs, minlength=int(key.max()) + 1), size == 0
+            start[first] = (np.cumsum(sizes) - sizes)[ours][first] + len(records) * len(order)
+            size[first] = sizes[ours][first]
+            order.append(np.argsort(theirs, kind="stable"))
+        return cls(reference, records, np.concatenate(order), start, size)
 
     def current(self, crosstab: Crosstab, rng: np.random.Generator) -> Records:
         """A current file with the crosstab's sizes, in its order, before clipping."""
@@ -140,59 +142,38 @@ class Population:
         row = self.records.row
         size = np.bincount(row)
         first = np.concatenate([[0], np.cumsum(size)])
-        return self._placed(self.records.take(first[row] + (rng.random(len(row)) * size[row]).astype(np.int64)))
-
-    def as_it_is(self) -> Records:
-        """The reference itself, in rows of the current crosstab."""
-        return self._placed(self.records)
-
-    def _placed(self, records: Records) -> Records:
-        order = np.argsort(self.row, kind="stable")
-        order = order[np.searchsorted(self.row[order], 0) :]
-        return replace(records.take(order), row=self.row[order].astype(np.int32))
+        drawn = self.records.take(first[row] + (rng.random(len(row)) * size[row]).astype(np.int64))
+        return in_rows(self.file, drawn)
 
 
-class _Pool(NamedTuple):
-    order: Ints
-    start: Ints
-    size: Ints
+def placed_records(job: Job, reference: ReferenceFile) -> Records:
+    """All records of the reference, in the order of its own crosstab, with unclipped weights."""
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
+        return in_memory(records_of(job, reference, Path(folder)))
 
 
-def _cell_columns(job: Job) -> tuple[str, ...]:
-    return tuple(dict.fromkeys([*job.reference_columns, *job.cell_columns]))
+def in_memory(placed: Records) -> Records:
+    """The records apart from the files in which they were placed."""
+    return Records(*(np.array(getattr(placed, name)) for name in ("record", "row", "outcomes", "weight", "psu")))
 
 
-def _by_key(names: tuple[str, ...], crosstab: Crosstab, other: Crosstab, row: Codes) -> _Pool:
-    """The records of every row of the current crosstab by these columns; `row` is each record's row of the other one."""
-    tables = [
-        np.column_stack([np.zeros(len(part), dtype=np.int32), *(part.codes[name] for name in names)])
-        for part in (crosstab, other)
-    ]
-    key = np.unique(np.vstack(tables), axis=0, return_inverse=True)[1].reshape(-1)
-    ours, theirs = key[: len(crosstab)], key[len(crosstab) :][row]
-    sizes = np.bincount(theirs, minlength=int(key.max()) + 1)
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    return _Pool(np.argsort(theirs, kind="stable"), starts[ours], sizes[ours])
+COLUMNS = (
+    *("table", "statistic", "name", "outcome", "cell", "records", "error", "relative", "given_n", "held", "alone"),
+    *("bias", "direct_held", "lost"),
+)
+"""A row for each figure of a release.
+
+`error`, `bias` (with its sign) and `alone`, of the reference's figure, are in direct standard errors; `given_n` is in those
+for fixed cell sizes, and `relative` a share of the direct figure. `held` and `direct_held` are 1 if the published and the
+direct interval contain the truth, NaN if there is none or it cannot be judged. `lost` is True for a figure that is not
+published although the direct one has an error.
+"""
 
 
-COLUMNS = ("table", "statistic", "name", "outcome", "cell", "records", "error", "relative", "given_n", "held", "alone")
+class DirectFigures(NamedTuple):
+    """A file's direct estimates of a statistic in a table's cells, (cell,) each.
 
-
-class PublicReplicate(NamedTuple):
-    """A current file and a reference, with all that does not depend on ε: direct estimates, and the reference's
-    figures.
-    """
-
-    current: Records
-    reference: Records | None
-    figures: list[ReplicateFigures]
-
-
-@dataclass(frozen=True)
-class ReplicateFigures:
-    """A statistic of a table, (cell,) each: direct estimate, its standard errors, the reference's figure, and the truth.
-
-    `given_n` is the direct standard error for fixed numbers of records in base cells.
+    `given_n` is the standard error for fixed numbers of records in base cells, and `reach` half an interval with it.
     """
 
     table: Table
@@ -202,27 +183,81 @@ class ReplicateFigures:
     value: Floats
     error: Floats
     given_n: Floats
+    reach: Floats
+
+    @classmethod
+    def of(cls, direct: Direct) -> Iterator[DirectFigures]:
+        """Yields those of every statistic of every table."""
+        crosstab = direct.crosstab
+        by_cell = replace(stratified(direct), crosstab=crosstab.by_row)
+        for of, statistic, cells in published_cells(direct.job, crosstab):
+            value, variance = direct.estimate(cells, statistic)
+            error, given_n = np.sqrt(variance), np.sqrt(by_cell.estimate(cells, statistic).variance)
+            error, given_n = (np.where(without_error(value, one), 0.0, one) for one in (error, given_n))
+            n, df = (
+                cells.membership @ sizes for sizes in (crosstab.count.astype(float), np.maximum(crosstab.count - 1.0, 0.0))
+            )
+            quantile = scipy.special.stdtrit(np.where(df > 0, df, np.nan), (1.0 + NOMINAL) / 2.0)
+            yield cls(of, statistic, cells, n, value, error, given_n, np.asarray(quantile * given_n))
+
+
+def stratified(direct: Direct) -> Direct:
+    """The records as independent draws within design strata."""
+    return replace(direct.without_clusters, design=SamplingDesign(lonely="certainty"))
+
+
+class ReplicateFigures(NamedTuple):
+    """Direct figures of a replicate's current file, and what a release of it is compared with, (cell,) each.
+
+    `design_error` is the standard error under the design that published errors include, `alone` the reference's figure, and
+    `truth_reach` half an interval for the truth.
+    """
+
+    direct: DirectFigures
+    design_error: Floats
     alone: Floats
     truth: Floats
+    truth_reach: Floats | float = 0.0
 
     def errors_of(self, published: pd.DataFrame) -> pd.DataFrame:
-        """The errors of a published table, one row for each cell; `held` is 1 if the interval contains the truth."""
-        rows = published[rows_with(published, self.statistic)]
-        rows = rows[rows["estimator"] == rows["estimator"].iloc[0]]
-        estimate, low, high = (rows[name].to_numpy(dtype=float) for name in ("estimate", "lower", "upper"))
-        gap = np.abs(estimate - self.value)
-        in_errors, in_given, relative = relative_to(gap, self.value, self.error, self.given_n)
-        alone = relative_to(np.abs(self.alone - self.value), self.value, self.error, self.given_n)[0]
-        judged = np.isfinite(low) & np.isfinite(high) & np.isfinite(self.truth)
-        covers = np.where(judged, (low <= self.truth) & (self.truth <= high), np.nan)
-        figures = (in_errors, relative, in_given, covers, alone)
-        return rows_of(self.table.name, self.statistic, self.cells, self.records, figures)
+        """The errors of a published table, one row for each cell, with `COLUMNS`."""
+        here, truth = self.direct, self.truth
+        rows = default_figures(published, here.statistic)
+        estimate, low, high, se = (rows[name].to_numpy(dtype=float) for name in PUBLISHED)
+        gap = estimate - here.value
+        in_errors, in_given, relative = relative_to(np.abs(gap), here.value, here.error, here.given_n)
+        alone = relative_to(np.abs(self.alone - here.value), here.value, here.error, here.given_n)[0]
+        # Sizes of cells are the same in all replicates, so an interval is judged without its part for random sizes.
+        sizes = np.nan_to_num(np.maximum(self.design_error**2 - here.given_n**2, 0.0))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            fixed = np.sqrt(np.clip(np.nan_to_num(1.0 - sizes / se**2, nan=1.0), 0.0, 1.0))
+        reach = fixed * np.where(truth < estimate, estimate - low, high - estimate)
+        marks = (self._holds(estimate, reach), self._holds(here.value, here.reach))
+        lost = np.isnan(estimate) & np.isfinite(here.value) & (here.error > 0)
+        figures = (in_errors, relative, in_given, marks[0], alone, np.copysign(in_errors, gap), marks[1], lost)
+        return rows_of(here.table.name, here.statistic, here.cells, here.records, figures)
+
+    def _holds(self, value: Floats, reach: Floats) -> Floats:
+        """1 if the truth is nearer than both intervals together reach, (cell,), else 0; NaN if a part is unknown."""
+        both = np.hypot(reach, self.truth_reach)
+        holds = np.abs(self.truth - value) <= both + SAME * np.abs(self.truth)
+        return np.where(np.isfinite(both + self.direct.reach + self.truth), holds, np.nan)
+
+
+PUBLISHED = ("estimate", "lower", "upper", "standard_error")
+
+
+def default_figures(published: pd.DataFrame, statistic: Statistic) -> pd.DataFrame:
+    """The rows of a statistic in a published table, by the table's first estimator."""
+    rows: pd.DataFrame = published[rows_with(published, statistic)]
+    first: pd.DataFrame = rows[rows["estimator"] == rows["estimator"].iloc[0]]
+    return first
 
 
 def rows_of(
     table: str, statistic: Statistic, cells: Cells, records: Floats, figures: Sequence[Floats | float]
 ) -> pd.DataFrame:
-    """One row for each cell, with `COLUMNS`; `figures` are the last five."""
+    """One row for each cell, with `COLUMNS`; `figures` are those from `error` on."""
     names = [cell_name(label) for label in cells.labels]
     rows = pd.DataFrame({"cell": names, "records": records} | dict(zip(COLUMNS[6:], figures, strict=True)))
     rows = rows.assign(table=table, statistic=statistic.text, name=statistic.name, outcome=statistic.about)
@@ -232,20 +267,71 @@ def rows_of(
 def replicate(
     job: Job, crosstab: Crosstab, population: Population, truths: list[Floats], rng: np.random.Generator
 ) -> PublicReplicate:
-    """Draws both files, and computes what does not depend on ε."""
+    """Draws both files with replacement, and computes what does not depend on ε."""
     current = population.current(crosstab, rng)
     reference = population.reference(rng) if job.has_reference else None
-    estimates = direct_of(job, crosstab, current)
     alone = None if reference is None else direct_of(job, crosstab, _at_sizes(job, crosstab, reference))
-    by_cell = replace(estimates, crosstab=crosstab.stratified(tuple(crosstab.codes)))
     figures = []
-    for (of, statistic, cells), truth in zip(published_cells(job, crosstab), truths, strict=True):
-        value, variance = estimates.estimate(cells, statistic)
-        of_sizes = np.sqrt(by_cell.estimate(cells, statistic).variance)
-        of_reference = np.full(len(cells), np.nan) if alone is None else alone.estimate(cells, statistic).value
-        n = cells.membership @ crosstab.count.astype(float)
-        figures.append(ReplicateFigures(of, statistic, cells, n, value, np.sqrt(variance), of_sizes, of_reference, truth))
+    for direct, truth in zip(DirectFigures.of(direct_of(job, crosstab, current)), truths, strict=True):
+        of_reference = (
+            np.full(len(truth), np.nan) if alone is None else alone.estimate(direct.cells, direct.statistic).value
+        )
+        figures.append(ReplicateFigures(direct, direct.error, of_reference, truth))
     return PublicReplicate(current, reference, figures)
+
+
+def replicate_of_files(plan: Plan, truth: Source) -> PublicReplicate:
+    """The replicate whose files are the input and reference of a plan, and a third file of the same population.
+
+    Errors are in direct standard errors under the job's design, as in a verdict. Raises `DataError`.
+    """
+    job, source, reference, absent = plan.job, plan.source, None, None
+    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
+        current = in_memory(place(job, source, plan.census, Path(folder)))
+    if isinstance(plan.reference, ReferenceFile):
+        placed = placed_records(job, plan.reference)
+        reference = in_rows(plan.reference, placed)
+        absent = absent_records(job, plan.reference, placed) if job.mechanism.sets == "copied" else None
+    here = _of_file(job, source, plan.census, design_of(job, plan.census), replicates_as_they_came(job, source))
+    strata, figures = stratified(here), []
+    others = list(DirectFigures.of(stratified(_of_file(job, truth, take_census(job, truth), SamplingDesign()))))
+    for direct, other in zip(DirectFigures.of(here), others, strict=True):
+        error = direct.error
+        if job.survey.design_effect is None:  # published errors include no clusters
+            error = np.fmin(error, np.sqrt(strata.estimate(direct.cells, direct.statistic).variance))
+        cell = {label: number for number, label in enumerate(other.cells.labels)}
+        there = np.array([cell.get(label, -1) for label in direct.cells.labels])
+        value, reach = (np.append(of_truth, np.nan)[there] for of_truth in (other.value, other.reach))
+        figures.append(ReplicateFigures(direct, error, np.full(len(error), np.nan), value, reach))
+    design = None if plan.design is None else {"design_effects": plan.design.described()}
+    return PublicReplicate(current, reference, figures, absent, design)
+
+
+def _of_file(job: Job, source: Source, census: Census, design: SamplingDesign, replicates: Floats | None = None) -> Direct:
+    """A file's records before clipping."""
+    passes = [records_as_they_came(job, source, census, number) for number in range(len(job.outcomes))]
+    return Direct.of(job, census.crosstab, design, passes, replicates)
+
+
+class PublicReplicate(NamedTuple):
+    """A current file and a reference, with all that does not depend on ε: direct estimates, and the reference's figures.
+
+    `absent` are reference records without a row of the crosstab, and `design` is what the statement says of it.
+    """
+
+    current: Records
+    reference: Records | None
+    figures: Sequence[ReplicateFigures] = ()
+    absent: AbsentRecords | None = None
+    design: Mapping[str, Any] | None = None
+
+    def stratum(self, crosstab: Crosstab, rows: slice) -> PublicReplicate:
+        """The records of a stratum's rows."""
+        reference, absent = self.reference, self.absent
+        if absent is not None:
+            absent = absent.within({name: int(crosstab.codes[name][rows.start]) for name in crosstab.strata})
+        reference = None if reference is None else in_stratum(reference, rows)
+        return self._replace(current=in_stratum(self.current, rows), reference=reference, absent=absent)
 
 
 def published_cells(job: Job, crosstab: Crosstab) -> list[tuple[Table, Statistic, Cells]]:
@@ -263,7 +349,7 @@ def truths_of(job: Job, crosstab: Crosstab, population: Population) -> list[Floa
 def direct_of(job: Job, crosstab: Crosstab, records: Records) -> Direct:
     """The records for direct estimates within design strata, each record a PSU."""
     passes = [iter([records.about(number)]) for number in range(len(job.outcomes))]
-    return Direct.of(job, crosstab, SamplingDesign(lonely="certainty"), passes).without_clusters
+    return stratified(Direct.of(job, crosstab, SamplingDesign(), passes))
 
 
 def _at_sizes(job: Job, crosstab: Crosstab, reference: Records) -> Records:
@@ -286,33 +372,53 @@ def clip_records(job: Job, records: Records) -> Records:
     return replace(records, outcomes=outcomes, weight=weight)
 
 
-def release_of(job: Job, crosstab: Crosstab, current: Records, reference: Records | None, key: Key) -> ReleasedObject:
-    """A release of the current records. Raises the errors of a run if the mechanism cannot be fitted to a stratum."""
-    current, public_crosstab, mechanism = clip_records(job, current), _seen(job, crosstab, key), mechanism_of(job)
-    sets: list[dict[str, Mapping[str, Any]]] = [{} for _ in range(job.synthetic_sets)]
-    of_scores, donors = dict[str, Facts](), dict[str, Donors]()
+FITS = (Improper, NotReached, Unconverged, Spurious)
+"""Errors of a mechanism that cannot be fitted to a stratum."""
+
+
+def release_of(job: Job, crosstab: Crosstab, files: PublicReplicate, key: Key) -> ReleasedObject:
+    """A release of a replicate's current file, with the job's fallback.
+
+    Raises `FitError` if the mechanism cannot be fitted to a stratum.
+    """
+    public_crosstab, fits = _seen(job, crosstab, key), dict[str, tuple[Sequence[Mapping[str, Any]], Learned]]()
+    clipped, fallback = files._replace(current=clip_records(job, files.current)), job.mechanism.fallback
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         sampler = sampler_of(job, Path(folder))
+
+        def fit(label: str, rows: slice, proper: bool) -> tuple[Sequence[Mapping[str, Any]], Learned]:
+            model = completed(builder_of(job).build(job, public_crosstab, rows, proper=proper), sampler)
+            part, learned = clipped.stratum(crosstab, rows), None
+            if part.reference is not None:
+                learned = taught(job, model, sampler, label, part.reference, len(part.current), key, part.absent)
+            model, sets = released_by(job, model, sampler, label, part.current, learned, key.child(f"stratum {label}"))
+            return [model.describe(theta) for theta in sets], learned
+
         for stratum, label in enumerate(crosstab.stratum_labels):
-            rows, stratum_key = crosstab.rows_of(stratum), key.child(f"stratum {label}")
-            ours, model = _of_rows(current, rows), builder_of(job).build(job, public_crosstab, rows)
-            learned: Learned = None
-            if reference is not None:
-                learned = taught(job, model, sampler, label, _of_rows(reference, rows), len(ours), key)
-                model = fixed_model(model, learned)
-            rounds = mechanism.protect(job, model, Unwatched(), learned)
-            ended = run_rounds(rounds, model, sampler, stratum_key, label, [ours], noise=noise_of(stratum_key))
-            for of_set, theta in zip(sets, ended.parameters, strict=True):
-                of_set[label] = model.describe(theta)
-            if (facts_here := facts_of(learned)) is not None:
-                of_scores[label] = facts_here
-            if (donors_here := donors_of(learned)) is not None:
-                donors[label] = donors_here
-    described = tuple(sets)
-    claim = promised(mechanism.promise(job), facts(job))
-    return ReleasedObject(
-        job, claim, public_frame(job, public_crosstab, described), described, key.child("publish"), None, of_scores, donors
-    )
+            for proper in (False, True):
+                try:
+                    fits[label] = fit(label, crosstab.rows_of(stratum), proper)
+                    break
+                except FITS as failure:
+                    if fallback == "pool" and crosstab.strata:
+                        return release_of(job, crosstab.pooled(), files, key)
+                    if fallback != "proper_prior" or proper:
+                        raise FitError(label, str(failure), "raise the budget, or pool strata") from None
+    sets = tuple({label: described[k] for label, (described, _) in fits.items()} for k in range(job.synthetic_sets))
+    scores = {label: of_scores for label, (_, learned) in fits.items() if (of_scores := facts_of(learned)) is not None}
+    donors = {label: records for label, (_, learned) in fits.items() if (records := donors_of(learned)) is not None}
+    claim = promised(mechanism_of(job).promise(job), facts(job), files.design)
+    frame = public_frame(job, public_crosstab, sets)
+    return ReleasedObject(job, claim, frame, sets, key.child("publish"), None, scores, donors)
+
+
+def released_by(
+    job: Job, model: StratumModel, sampler: PosteriorSampler, label: str, records: Records, learned: Learned, key: Key
+) -> tuple[StratumModel, Sequence[Draws]]:
+    """The mechanism's release of a stratum in memory, with noise from the key: the model it used, and θ of every set."""
+    model = fixed_model(model, learned)
+    rounds = mechanism_of(job).protect(job, model, Unwatched(), learned)
+    return model, run_rounds(rounds, model, sampler, key, label, [records], noise=noise_of(key)).parameters
 
 
 def taught(
@@ -330,7 +436,7 @@ def taught(
     return learned_from(job, model, *of_reference, label, reference, current, absent=absent)
 
 
-def _of_rows(records: Records, rows: slice) -> Records:
+def in_stratum(records: Records, rows: slice) -> Records:
     """The records of a stratum's rows; records are in the order of the crosstab."""
     start, stop = np.searchsorted(records.row, [rows.start, rows.stop])
     return records.part(int(start), int(stop))

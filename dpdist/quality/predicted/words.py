@@ -17,7 +17,8 @@ from dpdist.job import budget_text
 from dpdist.planning.plan import Plan
 from dpdist.publish.predicted_errors import FAR_NAMED
 from dpdist.quality.errors import FAR_RECORDS
-from dpdist.quality.predicted.prediction import BETTER, ErrorPrediction, Statistics, predicted, predicted_before
+from dpdist.quality.predicted.prediction import BETTER, ErrorPrediction, predicted, predicted_before
+from dpdist.quality.predicted.scores import Statistics
 from dpdist.quality.summary import errors_in_words, percent
 
 LARGEST_FACTOR = 64
@@ -52,20 +53,19 @@ def epsilon_for(
         return largest
 
     times = Fraction(1)
-    there = worst(times)
-    step = Fraction(2) if there > error else Fraction(1, 2)
-    before, at_before = times, there
-    while (there > error) == (step > 1):
+    tried = {times: worst(times)}
+    step = Fraction(2) if tried[times] > error else Fraction(1, 2)
+    while (tried[times] > error) == (step > 1):
         if not Fraction(1, LARGEST_FACTOR) < times < LARGEST_FACTOR:
             if step < 1:
                 return _two_digits(job.budget.epsilon * times)
-            fault = f"the median error is {there:.2g} even at ε = {budget_text(job.budget.epsilon * times)}"
+            fault = f"the median error is {tried[times]:.2g} even at ε = {budget_text(job.budget.epsilon * times)}"
             remedy = "use larger cells, or a reference with more records"
             raise JobError(job.dataset, [Problem("--for-error", fault, "an error that some ε reaches", remedy)])
-        before, at_before = times, there
         times *= step
-        there = worst(times)
-    (low, at_low), (high, at_high) = sorted([(before, at_before), (times, there)])
+        tried[times] = worst(times)
+    low, high = sorted((times / step, times))
+    at_low, at_high = tried[low], tried[high]
     share = (log(at_low) - log(error)) / (log(at_low) - log(at_high)) if at_low > at_high > 0.0 else 1.0
     between = exp(log(low) + min(max(share, 0.0), 1.0) * (log(high) - log(low)))
     return _two_digits(job.budget.epsilon * Fraction(between))

@@ -45,8 +45,8 @@ from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws, Improper, Spurious, StratumModel
 from dpdist.privacy.weights import NotReached, search
 from dpdist.quality.microdata import distances, location
-from dpdist.runtime.reference import learned_from
-from dpdist.sampling import PosteriorSampler, completed, reference_sampler, sampler_of
+from dpdist.quality.predicted.replicates import taught
+from dpdist.sampling import PosteriorSampler, completed, sampler_of
 from dpdist.studies.generators import GENERATORS, Generator, GeneratorName, generator
 from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Refusal, Replicate, Result, StudyKind, randomness
 from dpdist.studies.results import as_number
@@ -441,8 +441,7 @@ def run_arm(
 def learned_by(case: Case, job: Job, model: StratumModel, sampler: PosteriorSampler, key: Key) -> Learned:
     """What the mechanism learns from a reference, which is another simulated file of the same law and size."""
     earlier = simulated_file(case, key.generator("reference")).records
-    taught = reference_sampler(job, sampler)
-    return learned_from(job, model, taught, key.child("reference"), POOLED, earlier, case.n)
+    return taught(job, model, sampler, POOLED, earlier, case.n, key)
 
 
 def rounds_of(
