@@ -1,4 +1,4 @@
-"""The package as its imports draw it: few rooms, few arrows between them, and no circle, not even of types alone."""
+"""The package as its imports draw it: no circle, not even of types alone; and the core asks no name."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 import dpdist
 
 PACKAGE = Path(dpdist.__file__).parent
-MOST_ROOMS, MOST_ARROWS = 28, 196
-"""The last arrow is from studies to audit: an audit by releases alone makes many runs, and has the audit's lower bounds."""
 Graph = dict[str, set[str]]
 
 
@@ -70,12 +68,6 @@ def circle(graph: Graph) -> list[str]:
 @pytest.mark.parametrize("level", [drawn, lambda: rooms(drawn())], ids=["modules", "rooms"])
 def test_no_imports_go_in_a_circle(level) -> None:
     assert circle(level()) == []
-
-
-def test_rooms_and_arrows_are_few() -> None:
-    found = rooms(drawn())
-    assert len(found) <= MOST_ROOMS
-    assert sum(map(len, found.values())) <= MOST_ARROWS
 
 
 def names_asked(tree: ast.AST) -> list[int]:

@@ -23,7 +23,7 @@ from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.job.presentation import Acceptance
 from dpdist.mechanisms.modips.post import Moments, Sanitized, limited_normal_mean
-from dpdist.mechanisms.modips.query import clamp_sums, draw_truncated, summing
+from dpdist.mechanisms.modips.query import OutsideDomain, clamp_sums, draw_truncated, summing
 from dpdist.mechanisms.modips.sensitivity import scale
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
@@ -256,6 +256,13 @@ def test_nested_sets_share_a_sanitization_and_its_part_of_the_budget() -> None:
     assert (means[0] != means[1]).all()
     promise = MECHANISMS["modips"].promise(job(", law: normal, nested: 2", sets=4))
     assert (promise.total.epsilon, promise.per_set.epsilon) == (1, Fraction(1, 2))  # type: ignore[union-attr]
+
+
+def test_a_sum_beyond_its_domain_is_refused_and_the_message_names_no_value() -> None:
+    """The support of what is drawn would tell it."""
+    with pytest.raises(OutsideDomain) as refused:
+        draw_truncated(np.array([7.0]), np.zeros((1, 3)), np.array([0.0]), np.array([5.0]))
+    assert not any(character.isdigit() for character in str(refused.value))
 
 
 def test_truncated_sums_lie_in_their_domain_and_refused_candidates_are_drawn_again() -> None:

@@ -22,8 +22,10 @@ import pytest
 import yaml
 from small_jobs import CURRENT, EARLIER, Said, parsed, said
 from small_runs import captured
+from typer.testing import CliRunner
 
 import dpdist
+from dpdist.cli.main import app
 from dpdist.core import plugins
 from dpdist.core.errors import DataError, JobError, ProblemsError, WorkspaceError
 from dpdist.core.plugins import Members, PluginRefused
@@ -205,23 +207,28 @@ def _kept(sums: Callable[..., Measurement], exact: list[Floats]) -> Callable[...
     return keeping
 
 
-def test_the_command_line_runs_a_plugin_and_its_schema_lists_it(site: Path, tmp_path: Path) -> None:
+def test_the_command_line_runs_a_plugin_and_its_schema_lists_it(
+    site: Path, fresh: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Control: without the distribution, neither knows it."""
     survey(1).to_parquet(tmp_path / CURRENT)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(counts_job()))
 
-    def command(*arguments: str, path: str) -> subprocess.CompletedProcess[str]:
-        told = [sys.executable, "-m", "dpdist", *arguments]
-        environment = {"PYTHONPATH": path, "PATH": "", "HOME": str(tmp_path)}
-        return subprocess.run(told, cwd=tmp_path, capture_output=True, text=True, timeout=240, env=environment)
+    def said_by(*command: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, list(command))
+        return done.exit_code, " ".join(done.output.split())
 
-    assert "yes_no_counts" in command("schema", path=str(site)).stdout
-    assert "yes_no_counts" not in command("schema", path="").stdout
-    ran = command("run", "job.yaml", "-w", "work", "--set", "runtime.executor=serial", path=str(site))
+    code, refusal = said_by("validate", str(tmp_path / "job.yaml"))
+    assert code == 2
+    assert "'yes_no_counts' is not known" in refusal
+    assert "yes_no_counts" not in said_by("schema")[1]
+    fresh.syspath_prepend(str(site))
+    plugins.declared.cache_clear()
+    assert "yes_no_counts" in said_by("schema")[1]
+    command = [sys.executable, "-m", "dpdist", "run", "job.yaml", "-w", "work", "--set", "runtime.executor=serial"]
+    environment = {"PYTHONPATH": str(site), "PATH": "", "HOME": str(tmp_path)}
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, env=environment)
     assert ran.returncode == 0, ran.stderr
-    without = command("validate", "job.yaml", path="")
-    assert without.returncode == 2
-    assert "'yes_no_counts' is not known" in without.stdout + without.stderr
 
 
 @pytest.mark.parametrize("name", ["yes_no_counts", "capped_totals"])

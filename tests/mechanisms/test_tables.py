@@ -1,10 +1,10 @@
-"""Laws of `tables` over random populations, and oracles of its parts. NumPy noise stands for the released one here."""
+"""Oracles of the parts of `tables`; its laws are in test_tables_laws. NumPy noise stands for the released one here."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations, cycle
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -195,37 +195,6 @@ def errors_of(told: Population, run: Run) -> Floats:
         right, made = direct(told.file, cell[run.base]), published(run, cell)
         found.append((np.abs(made.figures - right.figures) / right.errors)[right.records >= 10])
     return np.concatenate(found)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_without_noise_the_published_figures_are_the_direct_ones(seed: int) -> None:
-    """At ε = 10,000. Weights are up to 1 : 10,000, and the reference has drifted in every second population."""
-    told = population(seed, spread=(0.2, 0.6, 1.2)[seed // 2], factors=(1.1, 1.15) if seed % 2 else (1.0, 1.0))
-    errors = errors_of(told, release(told, 1e4, seed))
-    assert (np.median(errors, axis=0) <= 0.02).all()
-    assert errors.max() <= 0.2
-
-
-def test_control_limits_that_do_not_widen_with_the_budget_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = population(0, spread=1.2)
-    strict = system_of(told, 0.5)[0].asked
-    fixed = cycle((strict.first, *strict.limits(CommonFactors(np.ones(2), 0.0, strict.first))[1]))
-    monkeypatch.setattr(TableMeasurements, "limits_of", lambda self, *_, **__: next(fixed))
-    monkeypatch.setattr(TableMeasurements, "part_beyond", Fraction(0))
-    assert errors_of(told, release(told, 1e4)).max() > 0.5
-
-
-def test_all_records_are_near_their_direct_figures() -> None:
-    """10,000 records, ε = 4: the total count and the overall mean, in the median over 10 draws."""
-    told = population(7, records=10_000)
-    whole = np.zeros(10_000, dtype=np.int64)
-    right, found = direct(told.file, whole), []
-    for seed in range(10):
-        run = release(told, 4.0, seed)
-        made = published(run, np.zeros(len(run.system.file.count), dtype=np.int64))
-        found.append((made.figures - right.figures)[0] / right.errors[0])
-    assert (np.median(np.abs(found), axis=0) <= 0.5).all()
-    assert (np.abs(np.median(found, axis=0)) <= 0.4).all()
 
 
 @pytest.mark.parametrize("outcomes", [1, 3])
