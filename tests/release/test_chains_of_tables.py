@@ -53,6 +53,24 @@ def begun(folder: Path, **keys: Any) -> dict[str, Any]:
     return {"release": str(first / "public")}
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return begun(tmp_path_factory.mktemp("first"))
+
+
+@pytest.fixture(scope="module")
+def first_by_strata(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return begun(tmp_path_factory.mktemp("strata"), strata=["c2"])
+
+
+@pytest.fixture(scope="module")
+def first_of_bins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a first period without a public file."""
+    folder = tmp_path_factory.mktemp("bins")
+    run(folder, 1, {"histogram": {"epsilon": "1/3"}})
+    return folder
+
+
 def told(workspace: Path) -> dict[str, Any]:
     return dict(json.loads((workspace / "public" / "statement.json").read_text()))
 
@@ -73,10 +91,9 @@ def far(workspace: Path, number: int) -> float:
     return float(((rows["estimate"] - direct) / rows["standard_error"]).abs().max())
 
 
-def test_strata_have_totals_of_their_own(tmp_path: Path) -> None:
+def test_strata_have_totals_of_their_own(first_by_strata: dict[str, Any], tmp_path: Path) -> None:
     """By c2, with a chain of two releases. Control: another period's file is farther away."""
-    keys = {"strata": ["c2"]}
-    second = run(tmp_path, 2, begun(tmp_path, **keys), **keys)
+    second = run(tmp_path, 2, first_by_strata, strata=["c2"])
     every = history(second)
     assert {label: [one["period"] for one in periods] for label, periods in every.items()} == {
         "l0": ["2021", "2022"],
@@ -88,9 +105,9 @@ def test_strata_have_totals_of_their_own(tmp_path: Path) -> None:
     assert far(second, 2) < 5.0 < far(second, 8)
 
 
-def test_strata_of_other_levels_are_refused(tmp_path: Path) -> None:
+def test_strata_of_other_levels_are_refused(first_by_strata: dict[str, Any], tmp_path: Path) -> None:
     """The levels of c2 in another order: its totals would be those of the other stratum."""
-    first, tables = begun(tmp_path, strata=["c2"]), [["c0", "c1"], ["c1", "c2"]]
+    first, tables = first_by_strata, [["c0", "c1"], ["c1", "c2"]]
     job = tmp_path / "other"
     job.mkdir()
     keys = {"mechanism": {"name": "tables"}, "reference": first, "period": "2022", "budget": LAPLACE, "strata": ["c2"]}
@@ -103,23 +120,24 @@ def test_strata_of_other_levels_are_refused(tmp_path: Path) -> None:
         dpdist.run(path, tmp_path / "ws-other")
 
 
-def test_a_stratum_that_a_period_lacked_is_refused_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stratum_that_a_period_lacked_is_refused_with_a_remedy(
+    first_by_strata: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second of three periods has no record of one stratum. Control: the third goes on from the first."""
     keys: dict[str, Any] = {"strata": ["c2"]}
-    first = begun(tmp_path, **keys)
     with monkeypatch.context() as patch:
         patch.setitem(globals(), "survey", lambda number, every=survey: every(number).query("c2 == 'l0'"))
-        second = run(tmp_path, 2, first, **keys)
+        second = run(tmp_path, 2, first_by_strata, **keys)
     assert list(history(second)) == ["l0"]
     with pytest.raises(DataError, match="stratum l1") as refused:
         run(tmp_path, 3, {"release": str(second / "public")}, **keys)
     assert "begin again with a public file" in str(refused.value)
-    assert list(history(run(tmp_path, 4, first, **keys))) == ["l0", "l1"]
+    assert list(history(run(tmp_path, 4, first_by_strata, **keys))) == ["l0", "l1"]
 
 
-def test_losses_under_zcdp_add_up_in_rho(tmp_path: Path) -> None:
+def test_losses_under_zcdp_add_up_in_rho(first: dict[str, Any], tmp_path: Path) -> None:
     """A release under pure ε = 2 is 2-zCDP. Control: the ε of both do not add up to the chain's."""
-    second = run(tmp_path, 2, begun(tmp_path), **GAUSSIAN, budget=ZCDP)
+    second = run(tmp_path, 2, first, **GAUSSIAN, budget=ZCDP)
     third = run(tmp_path, 3, {"release": str(second / "public")}, **GAUSSIAN, budget=ZCDP)
     delta = Fraction(1, 10**6)
     for workspace, rho in ((second, Fraction(5, 2)), (third, Fraction(3))):
@@ -136,21 +154,20 @@ def test_losses_under_zcdp_add_up_in_rho(tmp_path: Path) -> None:
     assert [one.get("rho") for one in told(third)["reference"]["chain"]] == [None, "0.5"]
 
 
-def test_columns_may_come_in_another_order(tmp_path: Path) -> None:
+def test_columns_may_come_in_another_order(first: dict[str, Any], tmp_path: Path) -> None:
     """At ε = .02 the second release has the first one's means at ε = 2. Control: in the first release's own order, too."""
     budget = {"epsilon": "0.02", "adjacency": "substitution"}
-    reference = begun(tmp_path)
     tables = [{"name": "t", "by": [["c1", "c2"], ["c0", "c1"]], "statistics": ["count", {"mean": "y0"}]}]
     for number, keys in ((2, {"tables": tables}), (3, {})):
-        assert far(run(tmp_path, number, reference, budget=budget, **keys), 1) < 5.0
+        assert far(run(tmp_path, number, first, budget=budget, **keys), 1) < 5.0
 
 
-def test_a_chain_begins_without_a_reference(tmp_path: Path) -> None:
+def test_a_chain_begins_without_a_reference(first_of_bins: Path, tmp_path: Path) -> None:
     """Bins and effects in the first period, whose sums predict the second one, and both the third.
 
     Control: another period's file is farther away.
     """
-    first = run(tmp_path, 1, {"histogram": {"epsilon": "1/3"}})
+    first = first_of_bins / "ws1"
     second = run(tmp_path, 2, {"release": str(first / "public")})
     third = run(tmp_path, 3, {"release": str(second / "public")})
     for number, workspace in ((1, first), (2, second), (3, third)):
@@ -169,26 +186,25 @@ def test_a_chain_begins_without_a_reference(tmp_path: Path) -> None:
 
 
 def test_sums_are_published_under_the_limits_of_their_measurement_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A version that chooses other limits is refused. Control: this one publishes the same again."""
-    survey(0).to_parquet(tmp_path / "public.parquet")
-    first = run(tmp_path, 1, {"path": str(tmp_path / "public.parquet"), "period": "2020"})
-    before = public_files(first)
-    dpdist.publish(first)
-    assert public_files(first) == before
+    workspace = Path(first["release"]).parent
+    before = public_files(workspace)
+    dpdist.publish(workspace)
+    assert public_files(workspace) == before
     monkeypatch.setattr(limits, "PLANNED_DRIFT", 0.2)
     monkeypatch.setattr(measurements, "PLANNED_DRIFT", 0.2)
     cells._plan_of.cache_clear()
     cells._sums_of.cache_clear()
     with pytest.raises(WorkspaceError, match="limits that differ from those under which the noisy sums were measured"):
-        dpdist.publish(first)
-    assert public_files(first) == before
-    (fault,) = problems(first / "public")
+        dpdist.publish(workspace)
+    assert public_files(workspace) == before
+    (fault,) = problems(workspace / "public")
     assert fault.startswith("released/set-1.json: this version of dpdist chooses limits that differ"), fault
     monkeypatch.setattr(verifying, "version_of", lambda package: "99.0")
-    assert problems(first / "public") == [], "of another version it is no fault"
-    (told,) = [text for text in verifying.remade(first / "public").unchecked if "chooses limits that differ" in text]
+    assert problems(workspace / "public") == [], "of another version it is no fault"
+    (told,) = [text for text in verifying.remade(workspace / "public").unchecked if "chooses limits that differ" in text]
     assert told.startswith("that released/set-1.json is as this version makes it from released/")
     cells._plan_of.cache_clear()
 
@@ -217,15 +233,14 @@ def test_a_package_of_an_earlier_version_brings_the_records_of_its_reference(tmp
     assert [one["period"] for one in told(tmp_path / "ws")["reference"]["chain"]] == ["2024"]
 
 
-def test_another_budget_is_named_without_the_histograms_that_follow_it(tmp_path: Path) -> None:
+def test_another_budget_is_named_without_the_histograms_that_follow_it(first_of_bins: Path, tmp_path: Path) -> None:
     """Control: another part of it for histograms is named, too."""
-    first = run(tmp_path, 1, {"histogram": {"epsilon": "1/3"}})
-    path, job = tmp_path / "job1" / "job.json", json.loads((tmp_path / "job1" / "job.json").read_text())
+    path, job = tmp_path / "job.json", json.loads((first_of_bins / "job1" / "job.json").read_text())
     for epsilon, named in (("1/2", ["budget"]), ("1/4", ["budget", "reference"])):
         other = {"budget": {**LAPLACE, "epsilon": "3"}, "reference": {"histogram": {"epsilon": epsilon}}}
         path.write_text(json.dumps(job | other))
         with pytest.raises(JobError) as refused:
-            dpdist.publish(first, job=path)
+            dpdist.publish(first_of_bins / "ws1", job=path)
         assert [one.where for one in refused.value.problems] == named
 
 
