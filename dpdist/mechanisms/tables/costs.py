@@ -1,6 +1,7 @@
 """Projected time and memory of a run of `tables`, by figures that were fitted to runs of one thread.
 
-Under conjugate gradients, projected time and memory are .9 to 1.3 of those of the five runs to which they were fitted.
+Under conjugate gradients, projected time and memory were .9 to 1.3 of those of the five runs to which they were fitted.
+Later savings count as one run of 205,342 sums showed them.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ def projected_cost(
     if large:
         # Steps of conjugate gradients are more, and products slower, the larger the system is.
         product = np.sqrt(entries * sums)
-        of_draws = 2.7e-6 * product * draws * (product / 2.8e6) ** 0.45
+        of_draws = 1.36e-6 * product * draws * (product / 2.8e6) ** 0.18
         of_tables = 2.4e-4 * cells_shown + 8.0e-9 * of_rows * draws
-        seconds = 4.0 + 1.0e-4 * (coordinates * sums + records) + 1.1e-4 * product + of_draws + of_tables
+        seconds = 4.0 + 7.5e-5 * (coordinates * sums + records) + 9.5e-5 * product + of_draws + of_tables
     matrices = 1.0 if large else 1.0 + secret + 2.0 * coordinates
     dense = (4.0 + 2.0 * coordinates) * factored**2 + matrices * effects**2
     # Draws of two laws are there twice, and errors of one block of them.
-    draw_entries = 4.0 * draws * coordinates * cells + 12.0 * block * (sums + coordinates * cells)
+    draw_entries = 4.0 * draws * coordinates * cells + 6.5 * block * (sums + coordinates * cells)
     memory = 3.0e8 + 8.0 * (dense + draw_entries + 4.0 * entries + tables * cells + 500.0 * cells) + 300.0 * records
     memory += 1.0e3 * cells_shown * large
     return Cost(seconds, of_draws + records * 1.0e-5, int(memory), solver(number_of_sums, base_cells))
