@@ -342,33 +342,43 @@ def own_variances(residuals: Floats, usual: Floats, place: Ints, index: Sequence
 
     Every family of cells has factors in turn: cells' mean sizes of residuals, each with the credibility of its number of
     records, for the spread of true mean sizes that both halves of records show together. A few large residuals hide a
-    cell's scale in mean squares, but not in mean sizes. Their logarithms would be -∞ where all of a few records say no.
+    cell's scale in mean squares, but not in mean sizes. Their logarithms would be -∞ where all of a few records say no,
+    and about the mean of both halves, residuals of neither would show that a no is chance.
     """
-    size, scale = np.abs(residuals), np.ones(cells)
-    least, half = np.sqrt(LEAST_OWN), np.arange(len(size)) % 2 == 0
+    scale, least, half = np.ones(cells), np.sqrt(LEAST_OWN), np.arange(len(residuals)) % 2 == 0
     for family in index:
-        cell, ratio, count = family[place], size / (usual * scale[place]), int(family.max()) + 1
-        ratio /= max(float(ratio.mean()), 1e-300)
-        uncertain = float(((ratio - 1.0) ** 2).mean())
-        of_halves = [_mean_sizes(cell[side], ratio[side], count) for side in (half, ~half)]
+        cell, ratio, count = family[place], residuals / (usual * scale[place]), int(family.max()) + 1
+        ratio /= max(float(np.abs(ratio).mean()), 1e-300)
+        of_halves = [_mean_sizes(cell[side], _about_means(cell[side], ratio[side], count), count) for side in (half, ~half)]
         (_, first), (_, second) = of_halves
-        number = np.where((first > 0.0) & (second > 0.0), first + second, 0.0)
-        records = max(float(number.sum()), 1e-300)
-        apart = [mean - float(number @ mean) / records for mean, _ in of_halves]
-        between = float(number @ (apart[0] * apart[1])) / records
+        both = np.flatnonzero((first > 1.0) & (second > 1.0))
+        number, records = (first + second)[both], max(float((first + second)[both].sum()), 1e-300)
+        left, right = [mean[both] - float(number @ mean[both]) / records for mean, _ in of_halves]
+        between = float(number @ (left * right)) / records
+        # About their own mean, sizes vary together: at a true share of .2, mean sizes of yes or no have four times the
+        # variance that independent sizes would have.
+        apart = float(number @ (1.0 / first[both] + 1.0 / second[both]))
+        uncertain = float(number @ (left - right) ** 2) / max(apart, 1e-300)
         if between > 0.0:
             mean, of_cell = _mean_sizes(cell, ratio, count)
-            trust = between * of_cell / (between * of_cell + uncertain)
+            trust = between * of_cell / (between * of_cell + uncertain + 1e-300)
             scale = np.maximum(scale * (1.0 + trust * (mean - 1.0))[family], least)
     # Squares in units of these scales are as large as they are on average.
-    within = float(((size / scale[place]) ** 2).mean())
+    within = float(((residuals / scale[place]) ** 2).mean())
     return np.maximum(within * scale**2, LEAST_OWN)
 
 
-def _mean_sizes(cell: Ints, size: Floats, cells: int) -> tuple[Floats, Floats]:
-    """Cells' mean sizes, 0 without a record, and numbers of records."""
+def _about_means(cell: Ints, residuals: Floats, cells: int) -> Floats:
+    """Residuals about cells' means, as large as those about true means; 0 for the only record of a cell."""
     number = np.bincount(cell, minlength=cells).astype(np.float64)
-    return np.bincount(cell, weights=size, minlength=cells) / np.maximum(number, 1.0), number
+    mean = np.bincount(cell, weights=residuals, minlength=cells) / np.maximum(number, 1.0)
+    return (residuals - mean[cell]) * np.sqrt(number / np.maximum(number - 1.0, 1.0))[cell]
+
+
+def _mean_sizes(cell: Ints, residuals: Floats, cells: int) -> tuple[Floats, Floats]:
+    """Cells' mean sizes of residuals, 0 without a record, and numbers of records."""
+    number = np.bincount(cell, minlength=cells).astype(np.float64)
+    return np.bincount(cell, weights=np.abs(residuals), minlength=cells) / np.maximum(number, 1.0), number
 
 
 def corrected(
