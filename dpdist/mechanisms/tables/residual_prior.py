@@ -235,7 +235,9 @@ class ResidualPrior:
 
     def covariance(self, left: Rows, right: Rows) -> Floats:
         """Covariance of rows without drift, (left, right)."""
-        covariance = self.factors(left) @ self.factors(right).T
+        factors = self.factors(left)
+        # A product with itself would round otherwise than one with equal numbers.
+        covariance = factors @ (factors.copy() if right is left else self.factors(right)).T
         for j in range(self.coordinates):
             covariance += ((left[j] @ self.alone[j]) @ (right[j] @ self.alone[j]).T).toarray()
             for k in range(self.coordinates):
@@ -259,7 +261,8 @@ class ResidualPrior:
     def with_drift(self, left: Rows, right: Rows) -> Floats:
         covariance = self.covariance(left, right)
         for period, j, sizes in self.moves:
-            covariance += (self.drifts(left, j, period) * sizes**2) @ self.drifts(right, j, period).T
+            drifts = self.drifts(left, j, period)
+            covariance += (drifts * sizes**2) @ (drifts if right is left else self.drifts(right, j, period)).T
         return covariance
 
     def spread_out(self, rows: Rows, values: Floats) -> Floats:
