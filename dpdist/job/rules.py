@@ -13,7 +13,7 @@ A line states a key, the condition under which it is refused, the fault, the rem
 - A rule whose condition begins with `else` is skipped if the one before was broken or skipped.
 - `[group: condition]` begins a group, whose rules apply only under its condition, if it has one.
 - Texts and keys may have facts in braces. The caller of a group gives those that are no attribute of the job,
-  or functions that compute them at their first use.
+  or functions that compute them where they are used.
 """
 
 from __future__ import annotations

@@ -133,11 +133,23 @@ FORMER = {"weighted_marginals": "marginals", "privbayes": "marginals"}
 """Names of earlier versions, in stored jobs too, and the mechanism that reads their sections: `of_former` of its class."""
 
 
+FORMER_FACTS = {
+    **dict.fromkeys(("weighs", "tunes_weights", "cuts_weights"), "weighting"),
+    **dict.fromkeys(("whole_tables", "sets_are_free", "donates"), "sets"),
+    **dict.fromkeys(("takes_reference", "states_totals", "plans_tables", "public_weights", "gates"), "own_keys"),
+    **dict.fromkeys(("sizes_by_sums", "sums_weights_of_zero"), "sums_weights"),
+    "own_histograms": "histogram_share",
+}
+"""Facts that specifications stated in earlier versions, where they would now have no effect, and what states them now."""
+
+
 def _fault(name: str, member: Any) -> str:
     if not (isinstance(member, type) and issubclass(member, MechanismSpec)):
         return "is not a class derived from MechanismSpec"
     if get_args(member.model_fields["name"].annotation) != (name,):
         return f"has a different name in its class: write name: Literal['{name}']"
+    if former := next((fact for fact in FORMER_FACTS if hasattr(member, fact)), None):
+        return f"states {former}, a fact of an earlier version: write {FORMER_FACTS[former]} (dpdist.job.mechanism)"
     if member.package.startswith("dpdist.") and name not in PLACES:
         return f"runs code of {member.package}: write package, the one with its own code"
     return ""

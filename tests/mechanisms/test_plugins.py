@@ -395,6 +395,10 @@ OF_ONE_KIND = {
         SPEC.format(name="other", contract="CONTRACT: ClassVar[int] = 2"),
         "has a different name in its class",
     ),
+    ("mechanism", "a former fact"): (
+        SPEC.format(name="faulty", contract="CONTRACT: ClassVar[int] = 2\n    sets_are_free: ClassVar[bool] = True"),
+        "states sets_are_free, a fact of an earlier version: write sets (dpdist.job.mechanism)",
+    ),
     ("mechanism", "code of dpdist"): (
         SPEC.format(name="faulty", contract="CONTRACT: ClassVar[int] = 2").replace(
             '= "faulty"', '= "dpdist.mechanisms.modips"'

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,6 +168,23 @@ def test_variances_and_draws_of_many_sums_are_those_of_few(monkeypatch: pytest.M
         monkeypatch.setattr(posterior, "SINGLE", most)
         assert few.answers(z).dtype == precision
         assert few.answers(z) == pytest.approx(answers, abs=near)
+
+
+def test_draws_that_single_precision_cannot_solve_are_solved_in_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posterior, "MOST_DENSE", 0)
+    few = posterior_of(2, 4.0)
+    z = few.prior.sampled(3, np.random.default_rng(5))
+    single = few.answers(z)
+
+    def of_double(times: Any, diagonal: Floats, right: Floats, tolerance: float) -> Floats:
+        if right.dtype == np.float32:
+            raise ArithmeticError("not solved")
+        return solved(times, diagonal, right, tolerance)
+
+    monkeypatch.setattr(posterior, "solved", of_double)
+    double = few.answers(z)
+    assert (single.dtype, double.dtype) == (np.float32, np.float64)
+    assert double == pytest.approx(single, abs=0.02 * np.abs(z).std())
 
 
 @pytest.mark.parametrize("seed", [0, 2])

@@ -109,7 +109,7 @@ def roles(job: Job) -> Iterator[Contradiction]:
     yield from broken("roles", job)
     yield from _replicates_and_populations(job)
     for name in job.likelihood.prior.location:
-        modelled = tuple(map(str, (*outcomes, weight)))
+        modelled = (*outcomes, *filter(None, [weight]))
         yield from broken("location", job, name=name, modelled=modelled, either=" or ".join(modelled))
 
 

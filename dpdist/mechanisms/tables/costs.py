@@ -1,7 +1,7 @@
 """Projected time and memory of a run of `tables`, by figures that were fitted to runs of one thread.
 
 Under conjugate gradients, projected time and memory were .9 to 1.3 of those of the five runs to which they were fitted.
-Later savings count as one run of 205,342 sums showed them.
+Draws in single precision are taken from one later run of 205,342 sums.
 """
 
 from __future__ import annotations

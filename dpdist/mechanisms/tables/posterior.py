@@ -203,15 +203,19 @@ class Posterior:
     def answers(self, z: Floats, noise: Floats | float = 0.0) -> Floats:
         """Estimates of z from its own rows with errors of observations, (cell, 1 + outcome, draw).
 
-        Those of many sums have single precision, unless variances are too large or small for it: they are draws of errors.
+        Those of many sums are draws of errors. They have single precision, unless variances are too large or small for it,
+        or it finds no solution.
         """
         observed = row_values(self.rows, z) + noise
         if self.dense:
             return self.prior.spread_out(self.rows, self.solve(observed))
         ends = np.log10([self.diagonal.min(), self.diagonal.max()])
         products = ObservedCovariance.of(self, np.float32 if (np.abs(ends) < SINGLE).all() else np.float64)
-        observed = observed.astype(products.precision)
-        solution = solved(products, self.diagonal, observed, OF_DRAWS)
+        try:
+            solution = solved(products, self.diagonal, observed.astype(products.precision), OF_DRAWS)
+        except (ArithmeticError, np.linalg.LinAlgError):  # a system that single precision cannot solve
+            products = ObservedCovariance.of(self)
+            solution = solved(products, self.diagonal, observed, OF_DRAWS)
         return np.stack(products.spread_out(solution)).swapaxes(0, 1)
 
 

@@ -342,8 +342,8 @@ def own_variances(residuals: Floats, usual: Floats, place: Ints, index: Sequence
 
     Every family of cells has factors in turn: cells' mean sizes of residuals, each with the credibility of its number of
     records, for the spread of true mean sizes that both halves of records show together. A few large residuals hide a
-    cell's scale in mean squares, but not in mean sizes. Their logarithms would be -∞ where all of a few records say no,
-    and about the mean of both halves, residuals of neither would show that a no is chance.
+    cell's scale in mean squares, but not in mean sizes. Logarithms of mean sizes would be -∞ where all of a few records say
+    no. Residuals of each half are about its own mean: about a common one, both halves of such a cell would agree by chance.
     """
     scale, least, half = np.ones(cells), np.sqrt(LEAST_OWN), np.arange(len(residuals)) % 2 == 0
     for family in index:

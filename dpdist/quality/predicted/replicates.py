@@ -248,7 +248,7 @@ PUBLISHED = ("estimate", "lower", "upper", "standard_error")
 
 
 def default_figures(published: pd.DataFrame, statistic: Statistic) -> pd.DataFrame:
-    """The rows of a statistic in a published table, by the table's first estimator."""
+    """The rows of a statistic in a published table, by its first estimator."""
     rows: pd.DataFrame = published[rows_with(published, statistic)]
     first: pd.DataFrame = rows[rows["estimator"] == rows["estimator"].iloc[0]]
     return first
@@ -377,7 +377,7 @@ FITS = (Improper, NotReached, Unconverged, Spurious)
 
 
 def release_of(job: Job, crosstab: Crosstab, files: PublicReplicate, key: Key) -> ReleasedObject:
-    """A release of a replicate's current file, with the job's fallback.
+    """A release of a replicate's current file, which is public, with the job's fallback. The noise is known.
 
     Raises `FitError` if the mechanism cannot be fitted to a stratum.
     """

@@ -32,7 +32,7 @@ SIMULATED = 200_000
 class Statistics(NamedTuple):
     """A statistic's predicted errors over a table's cells, margins included. Errors are in direct standard errors.
 
-    - `cells` to `largest_relative`: as a verdict measures them (`verdict.Errors`), as means over replicates; largest errors
+    - `cells` to `largest_relative`: as a verdict measures them (`errors.Errors`), as means over replicates; largest errors
       are medians over them, so that one replicate alone does not decide.
     - `coverage`, `direct`: the share of 90 % intervals that hold the true figure; the same of direct estimates.
     - `bias`: the mean error with its sign.
