@@ -49,7 +49,7 @@ def listed(values: Sequence[object], most: int = 8) -> str:
     return ", ".join(map(str, values[:most])) + (", …" if len(values) > most else "")
 
 
-class Rule(NamedTuple):
+class ContradictionRule(NamedTuple):
     """A line of the table."""
 
     key: str
@@ -59,9 +59,9 @@ class Rule(NamedTuple):
     allowed: str = ""
 
 
-class Group(NamedTuple):
+class RuleGroup(NamedTuple):
     condition: str
-    rules: list[Rule]
+    rules: list[ContradictionRule]
 
 
 TABLE = Path(__file__).with_name("rules.txt")
@@ -76,15 +76,15 @@ Facts = Callable[[str], object]
 
 
 @cache
-def groups(file: Path = TABLE) -> dict[str, Group]:
+def groups(file: Path = TABLE) -> dict[str, RuleGroup]:
     """The rules of a table by group."""
-    table = dict[str, Group]()
+    table = dict[str, RuleGroup]()
     for line in filter(None, file.read_text(encoding="utf-8").splitlines()):
         if line.startswith("["):
             name, _, condition = line[1:-1].partition(": ")
-            group = table[name] = Group(condition, [])
+            group = table[name] = RuleGroup(condition, [])
         else:
-            group.rules.append(Rule(*line.split(" | ")))
+            group.rules.append(ContradictionRule(*line.split(" | ")))
     return table
 
 

@@ -156,7 +156,7 @@ def of_figures(function: Callable[[Floats], Any], values: Floats) -> float:
     return float(function(figures)) if len(figures) else np.nan
 
 
-class Distances(NamedTuple):
+class DirectDistances(NamedTuple):
     """|estimate − direct| over direct standard errors, over those for fixed n, and over direct figures, (row,) each."""
 
     in_errors: Floats
@@ -164,16 +164,16 @@ class Distances(NamedTuple):
     relative: Floats
 
 
-def relative_to(gap: Floats, direct: Floats, error: Floats, given_n: Floats) -> Distances:
+def relative_to(gap: Floats, direct: Floats, error: Floats, given_n: Floats) -> DirectDistances:
     """Distances from direct figures with these standard errors; NaN over 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         in_errors, in_given = (
             np.where(without_error(direct, of_error), np.nan, gap / of_error) for of_error in (error, given_n)
         )
-        return Distances(in_errors, in_given, np.where(direct != 0.0, gap / np.abs(direct), np.nan))
+        return DirectDistances(in_errors, in_given, np.where(direct != 0.0, gap / np.abs(direct), np.nan))
 
 
-def distances(rows: pd.DataFrame, estimate: str = "synthetic") -> Distances:
+def distances(rows: pd.DataFrame, estimate: str = "synthetic") -> DirectDistances:
     """Distances of an estimate: the published one, a comparator, or what clipping does to the direct one."""
     unknown = pd.Series(np.nan, index=rows.index)
     columns = rows["direct"], rows["direct_se"], rows.get("direct_se_given_n", unknown)

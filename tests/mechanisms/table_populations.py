@@ -20,7 +20,7 @@ from dpdist.job import Statistic
 from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.limits import TableLimits, direct_variances
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums
-from dpdist.mechanisms.tables.measurements import TableMeasurements
+from dpdist.mechanisms.tables.measurements import ResidualMeasurements
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.residual_prior import prior_variances
@@ -239,7 +239,7 @@ class Release:
     """With limits that counts of records beyond them have widened."""
 
     @property
-    def system(self) -> TableMeasurements:
+    def system(self) -> ResidualMeasurements:
         return self.measured.asked
 
     @cached_property

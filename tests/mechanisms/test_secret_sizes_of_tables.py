@@ -31,7 +31,7 @@ from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.limits import TableLimits, unpaired
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums
-from dpdist.mechanisms.tables.measurements import NUMBER, CommonFactors, TableMeasurements
+from dpdist.mechanisms.tables.measurements import NUMBER, CommonFactors, ResidualMeasurements
 from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
 from dpdist.mechanisms.tables.posterior import Posterior, squares_of
 from dpdist.mechanisms.tables.prediction import Prediction
@@ -55,7 +55,7 @@ KINDS: dict[str, dict[str, str]] = {
 class Run(NamedTuple):
     """A release's system and posterior, the estimate of z, and the base cell of every record of the file."""
 
-    system: TableMeasurements
+    system: ResidualMeasurements
     posterior: Posterior
     z: Floats
     base: Ints
@@ -68,7 +68,7 @@ def crosses_of(codes: Ints) -> Ints:
 
 def system_of(
     told: Population, epsilon: float, kind: Neighbour = "off", history: Sequence[PeriodTotals] = ()
-) -> TableMeasurements:
+) -> ResidualMeasurements:
     tables, placed = [], []
     for by in TABLES:
         both = cell_index(np.concatenate([CROSSES, told.reference.codes])[:, list(by)])
@@ -167,7 +167,7 @@ def test_control_limits_that_do_not_widen_with_the_budget_are_found(monkeypatch:
     told = population(0, spread=1.2)
     strict = system_of(told, 0.5)
     fixed = strict.limits(CommonFactors(np.ones(2), 0.0, strict.first))[1]
-    monkeypatch.setattr(TableMeasurements, "limits", lambda self, _: (self.file.prediction, fixed))
+    monkeypatch.setattr(ResidualMeasurements, "limits", lambda self, _: (self.file.prediction, fixed))
     assert errors_of(told, release(told, 1e4)).max() > 0.5
 
 

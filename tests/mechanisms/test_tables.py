@@ -26,7 +26,7 @@ from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.measured_again import MeasuredAgain, ReleasedSums
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums
-from dpdist.mechanisms.tables.measurements import CommonFactors, TableMeasurements
+from dpdist.mechanisms.tables.measurements import CommonFactors, ResidualMeasurements
 from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.prediction import Prediction, predict
@@ -87,7 +87,7 @@ def population(
 
 class Run(NamedTuple):
     plan: TablePlan
-    system: TableMeasurements
+    system: ResidualMeasurements
     posterior: Posterior
     z: Floats
     base: Ints

@@ -31,7 +31,7 @@ from dpdist.mechanisms.tables import clipped_residuals, followed_limits, limits,
 from dpdist.mechanisms.tables import prediction as predicting
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.limits import TableLimits
-from dpdist.mechanisms.tables.measurements import TableMeasurements
+from dpdist.mechanisms.tables.measurements import ResidualMeasurements
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import corrected
@@ -191,10 +191,11 @@ def test_figures_are_no_worse_than_public_ones(near: Runs) -> None:
     assert ratio(runs(NEAR[:2], (1.0,), louder=10.0), 1.0, "predicted") > 1.03
 
 
-def test_errors_fall_as_the_budget_grows(near: Runs) -> None:
-    """A median of some 150 cells may be .05 too large by chance: means hardly gain from ε = .1 to 1 here."""
-    medians = np.array([np.nanmedian(near.off(epsilon), axis=0) for epsilon in BUDGETS])
-    assert (np.diff(medians, axis=0) <= 0.05 * medians[:-1]).all()
+def test_errors_fall_as_the_budget_grows() -> None:
+    """Eight populations: a median over four is as large at ε = 1 as at .1 by chance, where means hardly gain."""
+    found = runs(NEAR, BUDGETS, 2)
+    medians = np.array([np.nanmedian(found.off(epsilon), axis=0) for epsilon in BUDGETS])
+    assert (np.diff(medians, axis=0) <= 0.02 * medians[:-1]).all()
     assert (medians[-1] < 0.1 * medians[0]).all()
 
 
@@ -381,7 +382,7 @@ def test_far_laplace_noise_is_not_taken_for_drift(monkeypatch: pytest.MonkeyPatc
         return float(np.abs((one.published.values - one.predicted) / one.units)[cell - 1, 0])
 
     assert sum(moved(seed) > 5.0 for seed in range(6)) <= 3
-    monkeypatch.setattr(TableMeasurements, "laplace", False)
+    monkeypatch.setattr(ResidualMeasurements, "laplace", False)
     assert sum(moved(seed) > 5.0 for seed in range(6)) > 3
 
 

@@ -32,7 +32,7 @@ from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, unpaired
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.measured_again import MeasuredAgain, ReleasedSums
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums
-from dpdist.mechanisms.tables.measurements import NUMBER, TableMeasurements
+from dpdist.mechanisms.tables.measurements import NUMBER, ResidualMeasurements
 from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
 from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
 from dpdist.mechanisms.tables.posterior import NoiseErrorDraws, Posterior, SampleErrorDraws
@@ -208,7 +208,7 @@ class ResidualCells(DonorCells):
         """Columns of the tables as they are measured: twice without a reference."""
         return self.measured * (1 + (self.bins is not None))
 
-    def parts(self, asked: TableMeasurements) -> tuple[Fraction, ...]:
+    def parts(self, asked: ResidualMeasurements) -> tuple[Fraction, ...]:
         """Parts of the budget of the measurements, by the order of their names."""
         return (NUMBER, *asked.parts) if self.secret else asked.parts
 
@@ -479,12 +479,12 @@ class ResidualCells(DonorCells):
         ]
         return count, np.column_stack(columns)
 
-    def first_sums(self, asked: TableMeasurements, noisy: Floats) -> MeasuredSums:
+    def first_sums(self, asked: ResidualMeasurements, noisy: Floats) -> MeasuredSums:
         """Noisy sums of first measurements, or of those of all records alone, with the limits that follow from them."""
         sums = self.by_measurement(noisy)[: 1 + len(self.measured)]
         return MeasuredSums.of(asked, sums, float(noisy[0, 0]) / UNIT if self.secret else None)
 
-    def all_sums(self, asked: TableMeasurements, noisy: Floats) -> ReleasedSums:
+    def all_sums(self, asked: ResidualMeasurements, noisy: Floats) -> ReleasedSums:
         """The same of all measurements."""
         first, again = self.first_sums(asked, noisy), self.by_measurement(noisy)[1 + len(self.measured) :]
         return MeasuredAgain.after(first, again) if again else first
@@ -676,11 +676,11 @@ class ResidualCells(DonorCells):
         """Released parts of the budget, by measurement."""
         return tuple(Fraction(int(steps), PART_STEPS) for steps in theta["parts"][0])
 
-    def released_measurements(self, theta: Draws) -> TableMeasurements:
+    def released_measurements(self, theta: Draws) -> ResidualMeasurements:
         """The measurements under the released parts, which a machine with other last digits would not choose again."""
         parts = self.released_parts(theta)[int(self.secret) :]
         beyond = theta["beyond"][0] if "beyond" in theta.values else None
-        return TableMeasurements(self.knowing(theta).plan.file, self.joint, parts, beyond)
+        return ResidualMeasurements(self.knowing(theta).plan.file, self.joint, parts, beyond)
 
     def _moved(
         self,

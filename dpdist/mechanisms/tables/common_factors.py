@@ -13,7 +13,7 @@ from dpdist.core.records import Floats
 from dpdist.mechanisms.tables.drift_sizes import STABLE
 from dpdist.mechanisms.tables.expected import WIDE_DRIFT
 from dpdist.mechanisms.tables.limits import TableLimits
-from dpdist.mechanisms.tables.measurements import NUMBER, CommonFactors, TableMeasurements, with_hidden
+from dpdist.mechanisms.tables.measurements import NUMBER, CommonFactors, ResidualMeasurements, with_hidden
 
 LEAST_GROWTH, MOST_GROWTH = 1e-3, 1e3
 """Range of a file's number of records relative to its reference's, where it is secret."""
@@ -25,7 +25,7 @@ FACTOR_STEPS = 5
 """Steps in which the factor of weights and what limits clip of them are found."""
 
 
-def growth_of(asked: TableMeasurements, number: float) -> tuple[float, float]:
+def growth_of(asked: ResidualMeasurements, number: float) -> tuple[float, float]:
     """The factor on the reference's number of records by a noisy number, shrunk by the noise, and its variance."""
     records = float(asked.file.numbers.count.sum())
     error, relative = asked.variance(NUMBER) / records**2, number / records - 1.0
@@ -34,7 +34,7 @@ def growth_of(asked: TableMeasurements, number: float) -> tuple[float, float]:
     return float(np.clip(1.0 + trust * relative, LEAST_GROWTH, MOST_GROWTH)), trust * error
 
 
-def common_factors(asked: TableMeasurements, sums: Floats, number: float | None = None) -> CommonFactors:
+def common_factors(asked: ResidualMeasurements, sums: Floats, number: float | None = None) -> CommonFactors:
     """From the first noisy sums, (1 + outcome,), and the noisy number of records, where it is secret."""
     if number is None:
         return _factors(asked, asked.first, sums, 1.0, 0.0)
@@ -47,7 +47,7 @@ def common_factors(asked: TableMeasurements, sums: Floats, number: float | None 
     return calibration
 
 
-def _factors(asked: TableMeasurements, limits: TableLimits, sums: Floats, growth: float, error: float) -> CommonFactors:
+def _factors(asked: ResidualMeasurements, limits: TableLimits, sums: Floats, growth: float, error: float) -> CommonFactors:
     """`growth` has the variance `error`."""
     file, prediction = asked.file, asked.file.informed
     residual = asked.residual_sums(limits, prediction, sums[None], prediction)

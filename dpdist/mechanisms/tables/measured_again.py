@@ -16,7 +16,7 @@ from dpdist.mechanisms.tables.drift_sizes import learned
 from dpdist.mechanisms.tables.effects import Families, NoisyCellSums, PredictionBySums, predicted_by_sums
 from dpdist.mechanisms.tables.limits import TableLimits
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums, Reading
-from dpdist.mechanisms.tables.measurements import CommonFactors, TableMeasurements, UnclippedSums
+from dpdist.mechanisms.tables.measurements import CommonFactors, ResidualMeasurements, UnclippedSums
 from dpdist.mechanisms.tables.rows import Rows, rows_of, stacked
 
 
@@ -45,7 +45,7 @@ class MeasuredAgain:
         return cls(first, by_sums, tuple(limits), sums)
 
     @property
-    def asked(self) -> TableMeasurements:
+    def asked(self) -> ResidualMeasurements:
         return self.first.asked
 
     @property

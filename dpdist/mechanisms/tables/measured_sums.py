@@ -21,7 +21,7 @@ from dpdist.mechanisms.tables.common_factors import common_factors
 from dpdist.mechanisms.tables.drift_sizes import learned
 from dpdist.mechanisms.tables.followed_limits import followed_limits
 from dpdist.mechanisms.tables.limits import TableLimits
-from dpdist.mechanisms.tables.measurements import CommonFactors, TableMeasurements, UnclippedSums, with_hidden
+from dpdist.mechanisms.tables.measurements import CommonFactors, ResidualMeasurements, UnclippedSums, with_hidden
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.residual_prior import ResidualPrior
@@ -67,7 +67,7 @@ class MeasuredSums:
     Sums of tables may be lacking: limits follow from those of all records.
     """
 
-    asked: TableMeasurements
+    asked: ResidualMeasurements
     calibration: CommonFactors
     calibrated: Prediction
     """The prediction about which residuals in tables are taken."""
@@ -75,12 +75,12 @@ class MeasuredSums:
     sums: Sequence[Floats]
 
     @classmethod
-    def of(cls, asked: TableMeasurements, sums: Sequence[Floats], number: float | None = None) -> Self:
+    def of(cls, asked: ResidualMeasurements, sums: Sequence[Floats], number: float | None = None) -> Self:
         """`number` is the noisy number of records, where it is secret."""
         return cls.under(asked, common_factors(asked, sums[0][0], number), sums)
 
     @classmethod
-    def under(cls, asked: TableMeasurements, calibration: CommonFactors, sums: Sequence[Floats]) -> Self:
+    def under(cls, asked: ResidualMeasurements, calibration: CommonFactors, sums: Sequence[Floats]) -> Self:
         calibrated, of_tables = asked.limits(calibration)
         return cls(asked, calibration, calibrated, (calibration.first, *of_tables), sums)
 

@@ -56,7 +56,7 @@ class UnclippedSums(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class TableMeasurements:
+class ResidualMeasurements:
     """What is asked of a file: sums of all records first, then of every table, each under its part of the budget."""
 
     file: ExpectedFile
@@ -247,7 +247,7 @@ class TableMeasurements:
 class _Limiting:
     """Work on a table, by its cell of every base cell, of every reference record, and its part of the budget: limits."""
 
-    asked: TableMeasurements
+    asked: ResidualMeasurements
     prediction: Prediction
     drift: float
     growth: float

@@ -15,7 +15,7 @@ from dpdist.core.records import Floats
 from dpdist.mechanisms.tables.common_factors import common_factors
 from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums
-from dpdist.mechanisms.tables.measurements import CommonFactors, TableMeasurements
+from dpdist.mechanisms.tables.measurements import CommonFactors, ResidualMeasurements
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.predicted import PredictedCells, PredictedErrors
 from dpdist.mechanisms.tables.rows import FigureRows
@@ -102,11 +102,11 @@ class TablePlan:
         return replace(other, stated=self.asked.parts) if same and "asked" in known else other
 
     @cached_property
-    def _equally(self) -> TableMeasurements:
-        return TableMeasurements(self.file, self.joint).under_equal_parts
+    def _equally(self) -> ResidualMeasurements:
+        return ResidualMeasurements(self.file, self.joint).under_equal_parts
 
     @cached_property
-    def asked(self) -> TableMeasurements:
+    def asked(self) -> ResidualMeasurements:
         """The measurements under their parts of the budget."""
         equal = self._equally
         if self.stated:
