@@ -89,6 +89,8 @@ class _Likelihoods(NamedTuple):
     """What it adds to their covariance."""
     far: Floats
     """Rows of Laplace noise that may be far out, in standard deviations of noise, (row, far one)."""
+    far_noise: Floats
+    """This noise as it was last found, from which the next search begins, (far one,)."""
 
     @classmethod
     def of(
@@ -125,7 +127,7 @@ class _Likelihoods(NamedTuple):
         deviation = np.sqrt(np.maximum(laplace * (noise - squares_of(clipped))[selection], 0.0))
         far = _far_rows(plain, [plain + sum(parts.values())] if deviation.any() else [], values, deviation)
         of_far = scipy.sparse.diags_array(deviation).tocsc()[:, far].toarray()
-        return cls(laws, values, plain, factors, parts, of_far)
+        return cls(laws, values, plain, factors, parts, of_far, np.zeros(len(far)))
 
     @property
     def typical_sizes(self) -> Floats:
@@ -140,10 +142,10 @@ class _Likelihoods(NamedTuple):
         covariance = self.plain + sum(sizes[other] ** 2 * part for other, part in self.parts.items() if other != size)
         grid = np.array(list(self.laws[size]))
         if size not in self.factors:
-            each = (_log_likelihoods(covariance + tau**2 * self.parts[size], self.values, self.far) for tau in grid)
-            logs = np.concatenate(list(each))
+            covariances = (covariance + tau**2 * self.parts[size] for tau in grid)
+            logs = np.concatenate([_log_likelihoods(each, self.values, self.far, self.far_noise) for each in covariances])
         else:
-            logs = _log_likelihoods(covariance, self.values, self.far, self.factors[size], grid**2)
+            logs = _log_likelihoods(covariance, self.values, self.far, self.far_noise, self.factors[size], grid**2)
         return grid, np.exp(logs - logs.max()) * np.array(list(self.laws[size].values()))
 
 
@@ -185,10 +187,15 @@ def _signal(prior: ResidualPrior, rows: Rows) -> Floats:
 
 
 def _log_likelihoods(
-    covariance: Floats, observed: Floats, far: Floats, factors: Floats | None = None, sizes: Floats | None = None
+    covariance: Floats,
+    observed: Floats,
+    far: Floats,
+    far_noise: Floats,
+    factors: Floats | None = None,
+    sizes: Floats | None = None,
 ) -> Floats:
     """Log likelihoods of a covariance, or of it with each of the `sizes` times the squares of `factors` (row, term), with
-    Laplace noise in `far` rows (row, far one).
+    Laplace noise in `far` rows (row, far one), which is written to `far_noise`.
     """
     root = scipy.linalg.cholesky(covariance, lower=True, check_finite=False)
     vectors = np.zeros((len(observed), 0)) if factors is None else factors
@@ -202,23 +209,19 @@ def _log_likelihoods(
     for size in np.ones(1) if sizes is None else sizes:
         each = size * np.maximum(square, 0.0)
         remainder = product - (along.T * (size / (1.0 + each))) @ along
-        logs.append(-plain - 0.5 * np.log1p(each).sum() - _loss(remainder))
+        logs.append(-plain - 0.5 * np.log1p(each).sum() - _loss(remainder, far_noise))
     return np.array(logs)
 
 
-def _loss(product: Floats) -> float:
+def _loss(product: Floats, far_noise: Floats) -> float:
     """Half the square of observed sums less far noise, which costs √2 for every standard deviation (Huber's loss).
 
     `product` are inner products of the sums and of noise of one standard deviation in far rows, (1 + far one, 1 + far one).
+    The search begins at `far_noise`, (far one,), and leaves there what it finds.
     """
     square, slope, curvature = product[0, 0], product[1:, 0], product[1:, 1:]
-    far_noise, sign, price = np.zeros(len(slope)), np.zeros(len(slope)), np.sqrt(2.0)
-    for _ in range(2 * len(slope)):
-        gradient = np.where(sign == 0.0, slope - curvature @ far_noise, 0.0)
-        most = int(np.abs(gradient).argmax())
-        if abs(gradient[most]) <= price * (1.0 + 1e-9):
-            break
-        sign[most] = np.sign(gradient[most])
+    sign, price = np.sign(far_noise), np.sqrt(2.0)
+    for _ in range(1 + 2 * len(slope)):
         while len(active := np.flatnonzero(sign)):
             aim = np.linalg.solve(curvature[np.ix_(active, active)], slope[active] - price * sign[active])
             wrong, before = aim * sign[active] <= 0.0, far_noise[active]
@@ -229,6 +232,11 @@ def _loss(product: Floats) -> float:
                 break
             sign[active[wrong & (np.abs(far_noise[active]) <= 1e-9 * (1.0 + np.abs(before)))]] = 0.0
             far_noise[sign == 0.0] = 0.0
+        gradient = np.where(sign == 0.0, slope - curvature @ far_noise, 0.0)
+        most = int(np.abs(gradient).argmax()) if len(gradient) else 0
+        if not len(gradient) or abs(gradient[most]) <= price * (1.0 + 1e-9):
+            break
+        sign[most] = np.sign(gradient[most])
     return float(
         0.5 * square - far_noise @ slope + 0.5 * far_noise @ curvature @ far_noise + price * np.abs(far_noise).sum()
     )
