@@ -585,23 +585,3 @@ def supports(model: object, method: Capability) -> bool:
 def can_refit(model: object) -> bool:
     """True if a model's fit has a closed form, which can be computed for many redrawn samples at once."""
     return all(hasattr(model, method) for method in ("draw", "scatter", "centre", "as_sampled"))
-
-
-def facts_of(learned: object) -> Facts | None:
-    """The distributions of a score model, if the reference fixed any."""
-    return getattr(learned, "facts", None)
-
-
-def donors_of(learned: object) -> Donors | None:
-    """Donors for synthetic records, if the reference has any."""
-    return getattr(learned, "donors", None)
-
-
-def power_of(learned: object) -> float | None:
-    """The power of a centred likelihood, if the reference fixed it."""
-    return getattr(learned, "power", None)
-
-
-def fixed_model(model: StratumModel, learned: object) -> StratumModel:
-    facts = facts_of(learned)
-    return model.within(facts) if supports(model, "weights_corrected") and facts is not None else model

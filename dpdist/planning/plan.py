@@ -28,8 +28,9 @@ from dpdist.privacy import adjacency, claims
 from dpdist.privacy.guarantees import Concentrated, Promise, Strict
 from dpdist.privacy.noisy_counts import count_small
 from dpdist.survey.census import Census, design_of, records_as_they_came, replicates_as_they_came
+from dpdist.survey.earlier_release import Costs, composed
 from dpdist.survey.reference_file import ReferenceFile
-from dpdist.survey.released_reference import Costs, ReferenceRelease, composed
+from dpdist.survey.released_reference import ReferenceRelease
 from dpdist.survey.schema import replicates
 from dpdist.survey.source import BY_PLUGIN, Source, reader_of
 

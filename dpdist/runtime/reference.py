@@ -25,7 +25,8 @@ from dpdist.estimation.donors import AbsentRecords, Donors, write_history
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms import learning
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.protocol import Improper, Spurious, StratumModel, donors_of, facts_of, power_of, supports
+from dpdist.models.learned import donors_of, facts_of, power_of
+from dpdist.models.protocol import Improper, Spurious, StratumModel, supports
 from dpdist.planning.blocks import Blocks, block_rows
 from dpdist.planning.plan import Plan, chain_losses
 from dpdist.privacy.guarantees import Concentrated, Strict

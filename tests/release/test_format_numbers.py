@@ -30,7 +30,7 @@ from dpdist.core.public_files import MANIFEST, SIGNATURE, canonical, release_id
 from dpdist.job.specs import AGAIN
 from dpdist.opening.verifying import problems
 from dpdist.publish.schemas import manifest_schema, statement_schema
-from dpdist.survey.released_reference import read_earlier
+from dpdist.survey.earlier_release import read_earlier
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MADE = sorted(folder.parent for folder in FIXTURES.glob("*/*/manifest.json"))

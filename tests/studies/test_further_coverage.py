@@ -26,7 +26,7 @@ from dpdist.estimation.linear import StatisticFigures, Units, figures_of
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.models.protocol import donors_of
+from dpdist.models.learned import donors_of
 from dpdist.privacy.claims import promised
 from dpdist.publish.further_statistics import Material, further_intervals
 from dpdist.publish.released import ReleasedObject

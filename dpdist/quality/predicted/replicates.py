@@ -27,7 +27,8 @@ from dpdist.estimation.donors import AbsentRecords
 from dpdist.job import Job, Statistic, Table
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.models.protocol import Draws, Improper, Spurious, StratumModel, donors_of, facts_of, fixed_model
+from dpdist.models.learned import donors_of, facts_of, fixed_model
+from dpdist.models.protocol import Draws, Improper, Spurious, StratumModel
 from dpdist.planning.plan import Plan
 from dpdist.privacy.claims import promised
 from dpdist.privacy.noise import simulated_noise
