@@ -23,5 +23,6 @@ def power_of(learned: object) -> float | None:
 
 
 def fixed_model(model: StratumModel, learned: object) -> StratumModel:
+    """The model with the distributions that the reference fixed, if it uses any."""
     facts = facts_of(learned)
     return model.within(facts) if supports(model, "weights_corrected") and facts is not None else model

@@ -12,22 +12,16 @@ import pyarrow as pa
 
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, Problem
-from dpdist.core.public_files import (
-    printable,
-)
+from dpdist.core.public_files import printable
 from dpdist.core.records import Codes, Crosstab, Floats, Ints
-from dpdist.estimation.donors import (
-    CELL,
-    AbsentRecords,
-    History,
-    law_of,
-)
+from dpdist.estimation.donors import CELL, AbsentRecords, History, law_of
 from dpdist.job import Column, Job
 from dpdist.survey.earlier_release import EarlierRelease, read_earlier
 from dpdist.survey.same_file import table_content
 from dpdist.survey.source import Source
 
 SHOWN = 3
+"""Largest number of missing cells in a message."""
 MOST_SHOWN = 100
 """Largest number of characters of a value in a message."""
 

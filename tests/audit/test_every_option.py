@@ -49,7 +49,7 @@ Laplace noise.
 SIGNAL = ("substitution",)
 """Adjacencies of `-m quick`."""
 SELDOM = [("tables", "zero_out"), ("tables", "add_remove"), ("sanitized_statistics", "add_remove")]
-"""Seconds each, and `long`, half of `tables` `slow`: distances under substitution and anywhere are twice these."""
+"""Mechanisms whose options take seconds under an adjacency, where distances are half of those under substitution."""
 table: dict[tuple[str, str, str], float] = {}
 
 
@@ -81,11 +81,8 @@ def claimed(mechanism: str, kind: str) -> list[Option]:
 def part_of(mechanism: str, kind: str, part: slice) -> object:
     """Some of a mechanism's options under an adjacency, with their mark."""
     others = part.start == 1
-    seldom = others or (mechanism, kind) in SELDOM
-    if others and (mechanism, kind) in SELDOM:
-        marks = [pytest.mark.slow]
-    else:
-        marks = [pytest.mark.long] if seldom else [pytest.mark.quick] if kind in SIGNAL else []
+    seldom = others + ((mechanism, kind) in SELDOM)
+    marks = ([pytest.mark.quick] if kind in SIGNAL else [], [pytest.mark.long], [pytest.mark.slow])[seldom]
     return pytest.param(mechanism, kind, part, marks=marks, id=f"{mechanism}-{kind}{'-others' * others}")
 
 

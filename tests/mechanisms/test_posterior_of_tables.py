@@ -251,6 +251,24 @@ def test_drift_is_learned_alike_from_some_of_the_sums(monkeypatch: pytest.Monkey
     assert np.abs(expected - every).mean() > 0.5
 
 
+@pytest.mark.parametrize("size", [0, 1, 5, 16])
+def test_far_noise_is_found_from_any_start(size: int) -> None:
+    """Conditions of a minimum: slopes are ±√2 where noise is far. Control: other noise costs more."""
+    rng, price = np.random.default_rng(size), np.sqrt(2.0)
+    for _ in range(50):
+        root = rng.normal(size=(size + 3, size + 1)) * np.r_[rng.choice([1.0, 10.0]), np.ones(size)]
+        product, start = root.T @ root, rng.normal(size=size) * rng.integers(0, 2, size)
+        cold, warm = np.zeros(size), start.copy()
+        least = drift_sizes.huber_loss(product, cold)
+        assert drift_sizes.huber_loss(product, warm) == pytest.approx(least, rel=1e-12)
+        slope = product[1:, 0] - product[1:, 1:] @ warm
+        assert np.abs(slope).max(initial=0.0) <= price * (1.0 + 1e-6)
+        assert slope[warm != 0.0] == pytest.approx(price * np.sign(warm[warm != 0.0]))
+        assert least == pytest.approx(0.5 * ((root @ np.r_[1.0, -warm]) ** 2).sum() + price * np.abs(warm).sum())
+        moved = warm + rng.normal(size=size)
+        assert 0.5 * ((root @ np.r_[1.0, -moved]) ** 2).sum() + price * np.abs(moved).sum() > least - (size == 0)
+
+
 def test_levels_and_cells_of_most_records_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     dense = posterior_of(0, 4.0)
     expected, size, sizes = dense.prior.prediction, dense.prior.size, dense.prior.sizes

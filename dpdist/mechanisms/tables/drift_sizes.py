@@ -195,7 +195,7 @@ def _log_likelihoods(
     sizes: Floats | None = None,
 ) -> Floats:
     """Log likelihoods of a covariance, or of it with each of the `sizes` times the squares of `factors` (row, term), with
-    Laplace noise in `far` rows (row, far one), which is written to `far_noise`.
+    Laplace noise in `far` rows (row, far one). The search for it begins at `far_noise` and leaves its result there.
     """
     root = scipy.linalg.cholesky(covariance, lower=True, check_finite=False)
     vectors = np.zeros((len(observed), 0)) if factors is None else factors
@@ -209,16 +209,18 @@ def _log_likelihoods(
     for size in np.ones(1) if sizes is None else sizes:
         each = size * np.maximum(square, 0.0)
         remainder = product - (along.T * (size / (1.0 + each))) @ along
-        logs.append(-plain - 0.5 * np.log1p(each).sum() - _loss(remainder, far_noise))
+        logs.append(-plain - 0.5 * np.log1p(each).sum() - huber_loss(remainder, far_noise))
     return np.array(logs)
 
 
-def _loss(product: Floats, far_noise: Floats) -> float:
+def huber_loss(product: Floats, far_noise: Floats) -> float:
     """Half the square of observed sums less far noise, which costs √2 for every standard deviation (Huber's loss).
 
     `product` are inner products of the sums and of noise of one standard deviation in far rows, (1 + far one, 1 + far one).
     The search begins at `far_noise`, (far one,), and leaves there what it finds.
     """
+    if not len(far_noise):
+        return float(0.5 * product[0, 0])
     square, slope, curvature = product[0, 0], product[1:, 0], product[1:, 1:]
     sign, price = np.sign(far_noise), np.sqrt(2.0)
     for _ in range(1 + 2 * len(slope)):
@@ -233,8 +235,8 @@ def _loss(product: Floats, far_noise: Floats) -> float:
             sign[active[wrong & (np.abs(far_noise[active]) <= 1e-9 * (1.0 + np.abs(before)))]] = 0.0
             far_noise[sign == 0.0] = 0.0
         gradient = np.where(sign == 0.0, slope - curvature @ far_noise, 0.0)
-        most = int(np.abs(gradient).argmax()) if len(gradient) else 0
-        if not len(gradient) or abs(gradient[most]) <= price * (1.0 + 1e-9):
+        most = int(np.abs(gradient).argmax())
+        if abs(gradient[most]) <= price * (1.0 + 1e-9):
             break
         sign[most] = np.sign(gradient[most])
     return float(
