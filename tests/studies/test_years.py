@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from dpdist.core.records import Floats, Ints
-from tests.mechanisms.table_populations import Files, Public, Sample, cells_of, direct, release, tables_of
+from tests.mechanisms.table_populations import Figures, Files, Public, Release, Sample, cells_of, direct, release, tables_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_data]
 SPLITS = 4
@@ -95,23 +95,36 @@ def measured(survey: Years, data: Path, epsilon: float, same_year: bool = False)
             sampled = direct(current, cell[of_file.base], cells)
             truth = direct(taken(others, inside), place[inside], cells, sampled.records)
             large = (sampled.records >= FEWEST) & (truth.records >= FEWEST)
-            distance = np.abs(figures.values - truth.values) / np.hypot(figures.errors, truth.errors)
+            errors = np.sqrt(figures.errors**2 + truth.errors**2 + numbers_of_records(of_file, cell, figures))
+            distance = np.abs(figures.values - truth.values) / errors
             covered.append((distance <= 1.645)[large])
             unit = np.maximum(np.maximum(sampled.errors, 2.5e-3 * np.abs(sampled.values)), 1e-9)
             off.append((np.abs(figures.values - sampled.values) / unit)[large])
     return np.concatenate(covered).mean(axis=0), np.median(np.concatenate(off), axis=0)
 
 
+def numbers_of_records(of_file: Release, cell: Ints, figures: Figures) -> Floats:
+    """Variances of a table's figures by the sample's numbers of records in base cells, given those in the table's cells,
+    (cell, 1 + outcome): published errors are given them, and the truth has other ones.
+    """
+    size, sums = of_file.model.count, of_file.sums
+    count, mean = figures.values[:, :1], figures.values[:, 1:]
+    average = (count[:, 0] / np.bincount(cell, weights=size))[cell]
+    apart = np.column_stack([sums[:, 0] - size * average, sums[:, 1:] - sums[:, :1] * mean[cell]]) / size[:, None]
+    squares = np.column_stack([np.bincount(cell, weights=size * part**2) for part in apart.T])
+    return np.asarray(squares / np.column_stack([np.ones(len(count)), *[count**2] * mean.shape[1]]))
+
+
 @pytest.mark.parametrize("name", SURVEYS)
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
 def test_coverage_after_years_is_what_accuracy_states(name: str, epsilon: float, data: Path) -> None:
-    """Coverage is printed: the target of .86 is missed after drift. With a reference of the same year, the control, it is
-    about .9, and at least .82 in four splits.
+    """Coverage is printed: the target of .86 is missed after some drifts. With a reference of the same year, the
+    control, it is .9 to .98.
     """
     coverage, errors = measured(SURVEYS[name], data, epsilon)
     control, _ = measured(SURVEYS[name], data, epsilon, same_year=True)
     print(
         f"{name}, epsilon {epsilon}: coverage {coverage.round(2)}, errors {errors.round(2)}; same year {control.round(2)}"
     )
-    assert (control >= 0.82).all()
-    assert (coverage >= 0.55).all()
+    assert (control >= 0.86).all()
+    assert (coverage >= 0.6).all()
