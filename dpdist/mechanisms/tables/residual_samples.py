@@ -135,8 +135,11 @@ def probabilities(sizes: int) -> Floats:
     return far
 
 
-def with_tails(sample: Floats, share: Floats, records: int, ends: Floats) -> tuple[Floats, Floats]:
-    """The sample with values beyond its largest residuals, which one record more than all of the reference's would take."""
+def with_tails(share: Floats, sample: Floats, records: int, ends: Floats) -> tuple[Floats, Floats]:
+    """The sample with values beyond its largest residuals, which one record more than all of the reference's would take,
+    and the shares of all, which sum to 1.
+    """
+    share = share / share.sum(axis=1, keepdims=True)
     cells, _, coordinates = sample.shape
     largest = np.maximum(np.abs(sample).max(axis=1), NEARLY_NONE * ends)
     extra, parts = [], []
