@@ -12,6 +12,8 @@ from dpdist.mechanisms.tables.prediction import Prediction
 
 OWN, POOLED, BEYOND = 96, 32, 5
 """Numbers of residuals of a cell's own reference records, of all records, and beyond them, that stand for a cell."""
+GOLDEN = 0.6180339887498949
+"""Step of places that fill a range evenly."""
 AT_ONCE = 256
 """Cells whose limits are computed together: what they need stays in a processor's own memory."""
 POOL_WORTH = 30.0
@@ -26,12 +28,16 @@ FAR_DRIFTS = {0.12: 0.018, 0.3: 1.8e-3, 0.9: 2e-4, 2.7: 2e-5}
 """Relative sizes of drift far beyond that, and their probabilities: three times as far is a tenth as likely."""
 
 
-def quantile_ranks(start: Ints, count: Ints, number: int) -> tuple[Ints, Floats]:
-    """Places within sorted runs of records, denser at their ends, (cell, number), and weights that sum to 1."""
-    u = (np.arange(number) + 0.5) / number
-    place = start[:, None] + np.floor(np.maximum(count, 1)[:, None] * (1.0 - (1.0 - u) ** 3)).astype(np.int64)
+def quantile_ranks(start: Ints, count: Ints, number: int, within: Floats | float = 0.5) -> tuple[Ints, Floats]:
+    """Places within sorted runs of records, denser at their ends, (cell, number), and weights that sum to 1.
+
+    `within` (cell,) is the place in each of `number` parts of a run, from 0 to 1.
+    """
+    u = (np.arange(number) + np.reshape(within, (-1, 1))) / number
+    records = np.maximum(count, 1)[:, None]
+    place = start[:, None] + np.minimum(np.floor(records * (1.0 - (1.0 - u) ** 3)), records - 1).astype(np.int64)
     share = 3.0 * (1.0 - u) ** 2
-    return place, share / share.sum()
+    return place, share / share.sum(axis=1, keepdims=True)
 
 
 def residual_samples(
@@ -63,15 +69,13 @@ def residual_samples(
     ).data
     count = np.bincount(of_reference[ranked], minlength=cells)
     start = np.concatenate([[0], np.cumsum(count)[:-1]])
-    pool_place, pool_share = quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
-    pool_z = z[rank[pool_place[0]]]
     # Every residual is that of one of the cell's base cells, in turn by their sizes.
     by_cell = np.argsort(cell, kind="stable")
     reach = np.cumsum(size[by_cell])
     ends = np.bincount(cell, weights=size, minlength=cells)
     first = np.concatenate([[0.0], np.cumsum(ends)[:-1]])
     number = OWN + POOLED
-    steps = (np.arange(number) * 0.6180339887498949) % 1.0
+    steps = (np.arange(number) * GOLDEN) % 1.0
     sign = np.where(np.arange(number) % 2 == 0, 1.0, -1.0)[None, :, None]
     if together:
         # Nodes of a normal law (Gauss-Hermite): 0, and ±√3 standard deviations in a sixth of the places each.
@@ -85,9 +89,11 @@ def residual_samples(
         quantiles = (
             z[order[np.minimum(place, max(len(order) - 1, 0))]] if len(order) else np.zeros((*place.shape, z.shape[1]))
         )
-        sample = np.concatenate([quantiles, np.broadcast_to(pool_z, (len(quantiles), *pool_z.shape))], axis=1)
-        pooled = np.broadcast_to(POOL_WORTH * pool_share, (len(quantiles), POOLED))
-        shares = np.concatenate([count[block, None] * share, pooled], axis=1)
+        # Every cell has other records of all: errors of one choice would add up over cells.
+        within = (0.5 + np.arange(block.start, block.stop) * GOLDEN) % 1.0
+        pool_place, pool_share = quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED, within)
+        sample = np.concatenate([quantiles, z[rank[pool_place]]], axis=1)
+        shares = np.concatenate([count[block, None] * share, POOL_WORTH * pool_share], axis=1)
         quantile_rank = first[block, None] + steps * ends[block, None]
         base = by_cell[np.minimum(np.searchsorted(reach, quantile_rank, side="right"), len(cell) - 1)]
         means = prediction.means[base]
