@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from dpdist.core.sharing import share_out
 from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.limits import TableLimits, choose, following, left_of_changes
 from dpdist.mechanisms.tables.prediction import Prediction
+from dpdist.mechanisms.tables.residual_prior import ResidualPrior
 from dpdist.mechanisms.tables.residual_samples import PLANNED_DRIFT
 
 FAR = 0.5
@@ -19,21 +21,60 @@ FAR = 0.5
 
 
 def followed_limits(
-    file: ExpectedFile, limits: Sequence[TableLimits], calibrated: Prediction, law: Prediction
+    file: ExpectedFile, limits: Sequence[TableLimits], calibrated: Prediction, law: Prediction, prior: ResidualPrior
 ) -> tuple[TableLimits, ...]:
-    """Limits of all measurements, with what they clip under this law; those of tables are about the `calibrated` one."""
+    """Limits of all measurements, with what they clip under this law; those of tables are about the `calibrated` one.
+    `prior` has the sizes of drift that noisy sums show.
+    """
     before, count, means, weight = file.prediction, file.count[:, None], file.prediction.means, law.means[:, :1]
     drift = count * np.column_stack([weight - means[:, :1], weight * (law.means[:, 1:] - means[:, 1:])])
     everywhere, followed = np.zeros(len(file.reference.weight), dtype=np.int32), list[TableLimits]()
     light = before.without_factors, law.without_factors, file.informed.without_factors, calibrated.without_factors
     clipping = _Following(*light, file.count, file.highest, file.lowest)
+    varying = _Varying.of(prior, len(means))
     bare = [replace(table, unequal=None) for table in limits]
     pieces = list(zip(bare, (everywhere, *file.placed_records), (True, *[False] * len(file.tables)), strict=True))
     for table, clipped in zip(limits, share_out(clipping, pieces), strict=True):
         sums = np.column_stack([drift[:, 0], (means[:, 1:] - table.mean[table.cell]) * drift[:, :1] + drift[:, 1:]])
+        clipped = varying.responding(clipped, means)
         lacking = 0.0 if clipped.unequal is None else table.added(sums * (clipped.unequal - 1.0))
         followed.append(replace(clipped, expected=table.added(sums), lacking=lacking))
     return tuple(followed)
+
+
+class _Varying(NamedTuple):
+    """Standard deviations of what shared errors and drift, and other errors, add to z, (cell, 1 + outcome) each, and
+    covariances of its coordinates by the sample of records, (1 + outcome, 1 + outcome, cell).
+    """
+
+    shared: Floats
+    alone: Floats
+    sampled: Floats
+
+    @classmethod
+    def of(cls, prior: ResidualPrior, cells: int) -> _Varying:
+        numbers, (shared, alone) = range(prior.coordinates), prior.deviations
+        sampled = np.array([[prior.diagonal(j, k)[:cells] for k in numbers] for j in numbers])
+        return cls(shared[:cells], alone[:cells], sampled)
+
+    def responding(self, limits: TableLimits, means: Floats) -> TableLimits:
+        """Limits with the slope of sums on all that makes them deviate, of errors of the law and of the sample.
+
+        Sums show a part of an error of the law, and the sample as it is. Kept sums over 1 - slope then have no covariance
+        with their error, which is larger.
+        """
+        of_law, of_sample = (np.empty_like(limits.loss) for _ in range(2))
+        for k in range(of_law.shape[1]):
+            about = means[:, k] - limits.mean[limits.cell, k - 1] if k else np.zeros(len(means))
+            parts = [(1.0, k), (about, 0)] if k else [(1.0, 0)]
+            shared = [limits.added((np.abs(by) * self.shared[:, j])[:, None])[:, 0] ** 2 for by, j in parts]
+            alone = [limits.added(((by * self.alone[:, j]) ** 2)[:, None])[:, 0] for by, j in parts]
+            of_law[:, k] = sum(shared) + sum(alone)
+            covariance = sum(a * b * self.sampled[i, j] for a, i in parts for b, j in parts)
+            of_sample[:, k] = limits.added(np.asarray(covariance)[:, None])[:, 0]
+        every = np.maximum(of_law + of_sample, 1e-300)
+        loss = limits.loss + limits.slope**2 * of_law * of_sample / every
+        return replace(limits, slope=limits.slope * of_law / every, loss=loss)
 
 
 @dataclass(frozen=True)
