@@ -370,7 +370,7 @@ def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, siz
     outcomes that may be negative.
     """
     rank = np.argsort(np.abs(law.residuals).max(axis=1), kind="stable")
-    place, share = quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
+    place, share = quantile_ranks(np.zeros((1, 1), dtype=np.int64), np.array([[len(rank)]]), POOLED)
     sample, share, parts = law.residuals[rank[place[0]]], share[0], list[tuple[Floats, Floats]]()
     for begin in range(0, len(size), 8 * AT_ONCE):
         block = slice(begin, begin + 8 * AT_ONCE)
