@@ -89,7 +89,7 @@ def test_public_weights_leave_counts_without_noise(folder: Path, tmp_path: Path)
     public = errors(dpdist.parse_job(text(folder, reference=REFERENCE)), tmp_path / "public")
     measured = errors(dpdist.parse_job(text(folder, more="", reference=REFERENCE)), tmp_path / "measured")
     assert public["count"].max() < 1e-9
-    assert measured["count"].median() > 0.001
+    assert measured["count"].median() > 1e-4
     assert public["mean"].max() < 0.5
     declared, before = statement(tmp_path / "public"), statement(tmp_path / "measured")
     assert (declared["protected"], before["protected"]) == (["income"], ["income", "weight"])

@@ -340,7 +340,7 @@ def test_the_first_sums_show_a_drift_of_all_weights(monkeypatch: pytest.MonkeyPa
     assert max(every.values()) < 1.0
     assert max(every[weights] for weights in ("constant", "by columns", "narrow")) <= 0.5
     alone(monkeypatch)
-    assert hidden(2, "by columns") > 2.0
+    assert hidden(2, "by columns") > 1.0
 
 
 @pytest.mark.long
@@ -366,9 +366,9 @@ def test_intervals_hold_where_all_weights_and_outcomes_have_grown(monkeypatch: p
 
 
 def test_far_laplace_noise_is_not_taken_for_drift(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noise of one cell of 18 is 5 standard deviations, as in 1 of 1,200 sums, at ε = .1. In at most 3 of 6 populations
-    without drift its figure moves from the prediction by more than 5 direct standard errors, and in most of those by 50 to
-    80. Under the normal law of the control it does in 5.
+    """Noise of one cell of 18 is 5 standard deviations, as in 1 of 1,200 sums, at ε = .1. In at most 6 of 12 populations
+    without drift its figure moves from the prediction by more than 5 direct standard errors, and in some by 50 to 70. Under
+    the normal law of the control it does in 8.
     """
 
     def moved(seed: int) -> float:
@@ -381,9 +381,9 @@ def test_far_laplace_noise_is_not_taken_for_drift(monkeypatch: pytest.MonkeyPatc
         one = replace(found, noisy=noisy, measured=sums).comparison(population.public.tables[0])
         return float(np.abs((one.published.values - one.predicted) / one.units)[cell - 1, 0])
 
-    assert sum(moved(seed) > 5.0 for seed in range(6)) <= 3
+    assert sum(moved(seed) > 5.0 for seed in range(12)) <= 6
     monkeypatch.setattr(ResidualMeasurements, "laplace", False)
-    assert sum(moved(seed) > 5.0 for seed in range(6)) > 3
+    assert sum(moved(seed) > 5.0 for seed in range(12)) > 6
 
 
 def test_figures_lie_between_their_sources_and_within_bounds(near: Runs, far: Runs) -> None:
@@ -406,11 +406,63 @@ def test_figures_lie_between_their_sources_and_within_bounds(near: Runs, far: Ru
                 assert_within_bounds(one)
 
 
+@pytest.mark.parametrize("kind", ["income", "yes or no", "balance"])
+def test_all_of_the_reference_is_expected_to_have_what_its_records_clip(kind: str) -> None:
+    """Over 480 cells of 6 records, expected clipped parts times numbers of reference records are the clipped residuals of
+    these. Cell by cell they are not: cells of few records have those of others. Control.
+    """
+    case: dict[str, Any] = {"weights": "narrow", "records": (3_000, 3_000), "sizes": (12, 8, 5), "drift": "none"}
+    population = Population.of(1, **case, kinds=[kind], number=1)
+    files = population.files()
+    asked = model_of(population.public._replace(tables=((0, 1, 2),)), files, 4.0).plan.asked
+    (_, cells), law, placed = asked.file.tables[0], asked.file.informed, next(asked.file.placed_records)
+    chosen = asked.limits_of(cells, placed, law, asked.parts[1])
+    inside, reference = np.flatnonzero(placed >= 0), asked.file.reference
+    cell, (about, _) = placed[inside], law.at_reference[inside].transpose(1, 0, 2)
+    weight, outcome = reference.weight[inside], reference.outcomes[inside, 0]
+    rho = weight * (outcome - chosen.mean[cell, 0]) - about[:, 0] * (about[:, 1] - chosen.mean[cell, 0])
+    residual = np.column_stack([weight - about[:, 0] - chosen.centre[cell], rho])
+    norm = np.abs(residual / chosen.scale[cell]).sum(axis=1)
+    clipped = residual * (1.0 - 1.0 / np.maximum(norm, 1.0))[:, None]
+    number = np.bincount(cell, minlength=len(chosen.size))[:, None]
+    of_cells = np.column_stack([np.bincount(cell, weights=part, minlength=len(number)) for part in clipped.T])
+    expected = number * chosen.beyond
+    assert expected.sum(axis=0) == pytest.approx(of_cells.sum(axis=0), rel=1e-6)
+    assert (np.abs(expected - of_cells).sum(axis=0) > 0.1 * np.abs(of_cells).sum(axis=0)).all()
+
+
+def test_shares_are_covered_where_little_is_left_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A yes/no outcome, 20,000 records, ε = 1, four populations: 90 % intervals of tables' means hold .86 of the
+    population's, and those of all records are within one direct standard error on average. Control: sums are divided by what
+    limits leave of a change, as if the sample's part of them were clipped as much.
+    """
+
+    def found() -> tuple[float, float]:
+        inside, off = list[Floats](), list[float]()
+        for seed in range(4):
+            case: dict[str, Any] = {"weights": "narrow", "kinds": ["yes or no"], "drift": "none", "sparse": False}
+            population = Population.of(seed, **case, records=(20_000, 20_000), sizes=(12, 6, 4), number=6)
+            one = release(population.public, population.files(seed), 1.0, seed)
+            truth = one.model.count[:, None] * population.expected(one.model.codes)
+            inside += [one.comparison(by, truth).covered()[:, 1] for by in population.public.tables]
+            every = one.comparison(())
+            off.append(float(((every.published.values - every.direct) / every.units)[0, 1]))
+        return float(np.concatenate(inside).mean()), abs(float(np.mean(off)))
+
+    covered, off = found()
+    assert covered >= 0.86
+    assert off <= 1.0
+    monkeypatch.setattr(followed_limits.Varying, "responding", lambda _, limits, means: limits)
+    covered, off = found()
+    assert covered < 0.86
+    assert off > 1.0
+
+
 def test_all_records_are_near_their_direct_figures() -> None:
     """10,000 records, 2 tables, ε = 4, 10 draws of all: half a standard error in the median. The count does not lean: .2.
 
-    Means lean by .34 (30 draws; .01 at ε = 10,000): limits are chosen by the records that say what they hide. Control:
-    noise ten times as large as stated.
+    Means lean by .2 (20 draws; .01 at ε = 10,000): spreads, and with them limits, are learned from the records that say what
+    is clipped. Control: noise ten times as large as stated.
     """
     case: dict[str, Any] = {"weights": "narrow", "kinds": ["income"], "records": (10_000, 10_000)}
     population = Population.of(3, **case, sizes=(6, 4), number=2, drift="none")

@@ -31,7 +31,7 @@ def followed_limits(
     everywhere, followed = np.zeros(len(file.reference.weight), dtype=np.int32), list[TableLimits]()
     light = before.without_factors, law.without_factors, file.informed.without_factors, calibrated.without_factors
     clipping = _Following(*light, file.count, file.highest, file.lowest)
-    varying = _Varying.of(prior, len(means))
+    varying = Varying.of(prior, len(means))
     bare = [replace(table, unequal=None) for table in limits]
     pieces = list(zip(bare, (everywhere, *file.placed_records), (True, *[False] * len(file.tables)), strict=True))
     for table, clipped in zip(limits, share_out(clipping, pieces), strict=True):
@@ -42,7 +42,7 @@ def followed_limits(
     return tuple(followed)
 
 
-class _Varying(NamedTuple):
+class Varying(NamedTuple):
     """Standard deviations of what shared errors and drift, and other errors, add to z, (cell, 1 + outcome) each, and
     covariances of its coordinates by the sample of records, (1 + outcome, 1 + outcome, cell).
     """
@@ -52,7 +52,7 @@ class _Varying(NamedTuple):
     sampled: Floats
 
     @classmethod
-    def of(cls, prior: ResidualPrior, cells: int) -> _Varying:
+    def of(cls, prior: ResidualPrior, cells: int) -> Varying:
         numbers, (shared, alone) = range(prior.coordinates), prior.deviations
         sampled = np.array([[prior.diagonal(j, k)[:cells] for k in numbers] for j in numbers])
         return cls(shared[:cells], alone[:cells], sampled)

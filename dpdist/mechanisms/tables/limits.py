@@ -360,7 +360,11 @@ def _beyond(
     clipped_part = _lost(np.column_stack([r, rho])[:, None], centre[cell], scale[cell], prediction.adds_weight)[:, 0]
     number = np.bincount(cell, minlength=len(mean))
     sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in clipped_part.T])
-    return np.asarray((sums + POOL_WORTH * pool) / (number[:, None] + POOL_WORTH))
+    # The pool's parts are moved, by one multiple of limits, so that all reference records together have what they clip.
+    of_pool = POOL_WORTH / (number + POOL_WORTH)
+    short, limited = of_pool @ (sums - number[:, None] * pool), (of_pool * number) @ scale
+    moved = pool + np.divide(short, limited, out=np.zeros_like(limited), where=limited > 0.0) * scale
+    return np.asarray((sums + POOL_WORTH * moved) / (number[:, None] + POOL_WORTH))
 
 
 def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, size: Floats, lowest: Floats) -> Floats:

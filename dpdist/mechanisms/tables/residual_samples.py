@@ -13,7 +13,7 @@ from dpdist.mechanisms.tables.prediction import Prediction
 
 OWN, POOLED, BEYOND = 96, 32, 5
 """Numbers of residuals of a cell's own reference records, of all records, and beyond them, that stand for a cell."""
-STRATA, FEWEST_OF_STRATUM = 12, 200
+STRATA, FEWEST_OF_STRATUM = 4, 200
 """Largest number of strata of predicted outcomes, and the smallest of their records on average."""
 GOLDEN = 0.6180339887498949
 """Step of places that fill a range evenly."""
@@ -31,7 +31,7 @@ FAR_DRIFTS = {0.12: 0.018, 0.3: 1.8e-3, 0.9: 2e-4, 2.7: 2e-5}
 """Relative sizes of drift far beyond that, and their probabilities: three times as far is a tenth as likely."""
 
 
-class _Pool(NamedTuple):
+class Pool(NamedTuple):
     """Residuals of all reference records, (record, 1 + outcome), and records by stratum of predicted outcomes and by size of
     residuals, with strata's first places and numbers of records, (stratum,): a law of residuals goes with what is predicted.
     """
@@ -44,7 +44,7 @@ class _Pool(NamedTuple):
     """Predicted means between strata, by outcome."""
 
     @classmethod
-    def of(cls, prediction: Prediction) -> _Pool:
+    def of(cls, prediction: Prediction) -> Pool:
         z, means = prediction.residuals, prediction.at_reference[:, 0, 1:].T
         most = min(STRATA, max(1, len(z) // FEWEST_OF_STRATUM))
         parts = round(float(most) ** (1.0 / len(means)))
@@ -116,7 +116,7 @@ def residual_samples(
     ).data
     count = np.bincount(of_reference[ranked], minlength=cells)
     start = np.concatenate([[0], np.cumsum(count)[:-1]])
-    pool = _Pool.of(prediction)
+    pool = Pool.of(prediction)
     # Every residual is that of one of the cell's base cells, in turn by their sizes.
     by_cell = np.argsort(cell, kind="stable")
     reach = np.cumsum(size[by_cell])
