@@ -433,8 +433,8 @@ def test_all_of_the_reference_is_expected_to_have_what_its_records_clip(kind: st
 
 def test_shares_are_covered_where_little_is_left_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A yes/no outcome, 20,000 records, ε = 1, four populations: 90 % intervals of tables' means hold .86 of the
-    population's, and those of all records are within one direct standard error on average. Control: sums are divided by what
-    limits leave of a change, as if the sample's part of them were clipped as much.
+    population's, and those of all records are within one direct standard error on average. Control: sums are divided by
+    what limits leave of a change, as if the sample's part of them were clipped as much.
     """
 
     def found() -> tuple[float, float]:
@@ -461,8 +461,8 @@ def test_shares_are_covered_where_little_is_left_of_them(monkeypatch: pytest.Mon
 def test_all_records_are_near_their_direct_figures() -> None:
     """10,000 records, 2 tables, ε = 4, 10 draws of all: half a standard error in the median. The count does not lean: .2.
 
-    Means lean by .2 (20 draws; .01 at ε = 10,000): spreads, and with them limits, are learned from the records that say what
-    is clipped. Control: noise ten times as large as stated.
+    Means lean by .2 (20 draws; .01 at ε = 10,000): spreads, and with them limits, are learned from the records that say
+    what is clipped. Control: noise ten times as large as stated.
     """
     case: dict[str, Any] = {"weights": "narrow", "kinds": ["income"], "records": (10_000, 10_000)}
     population = Population.of(3, **case, sizes=(6, 4), number=2, drift="none")

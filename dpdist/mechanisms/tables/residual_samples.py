@@ -32,14 +32,14 @@ FAR_DRIFTS = {0.12: 0.018, 0.3: 1.8e-3, 0.9: 2e-4, 2.7: 2e-5}
 
 
 class Pool(NamedTuple):
-    """Residuals of all reference records, (record, 1 + outcome), and records by stratum of predicted outcomes and by size of
-    residuals, with strata's first places and numbers of records, (stratum,): a law of residuals goes with what is predicted.
+    """Residuals of all reference records, (record, 1 + outcome), and records by stratum of predicted outcomes, then by size
+    of residuals. `start` and `number` are strata's first places and numbers of records, (stratum,).
     """
 
     z: Floats
     records: Ints
     start: Ints
-    count: Ints
+    number: Ints
     ends: tuple[Floats, ...]
     """Predicted means between strata, by outcome."""
 
@@ -47,7 +47,7 @@ class Pool(NamedTuple):
     def of(cls, prediction: Prediction) -> Pool:
         z, means = prediction.residuals, prediction.at_reference[:, 0, 1:].T
         most = min(STRATA, max(1, len(z) // FEWEST_OF_STRATUM))
-        parts = round(float(most) ** (1.0 / len(means)))
+        parts = round(float(most) ** (1.0 / max(len(means), 1)))
         ends = tuple(np.unique(np.quantile(of_outcome, np.arange(1, parts) / parts)) for of_outcome in means)
         stratum = _stratum(means, ends)
         records = np.lexsort((np.abs(z).max(axis=1), stratum))
@@ -62,7 +62,7 @@ class Pool(NamedTuple):
     def residuals(self, means: Floats, within: Floats) -> tuple[Floats, Floats]:
         """Residuals, (cell, place, 1 + outcome), of as many places with these means, and their shares, (cell, place)."""
         stratum = _stratum(np.moveaxis(means[..., 1:], -1, 0), self.ends)
-        place, share = quantile_ranks(self.start[stratum], self.count[stratum], means.shape[1], within)
+        place, share = quantile_ranks(self.start[stratum], self.number[stratum], means.shape[1], within)
         return self.z[self.records[place]], share
 
 
@@ -141,7 +141,7 @@ def residual_samples(
         base = by_cell[np.minimum(np.searchsorted(reach, quantile_rank, side="right"), len(cell) - 1)]
         means = prediction.means[base]
         # Every cell has other records of its strata: errors of one choice would add up over cells.
-        within = (0.5 + np.arange(block.start, block.stop) * GOLDEN) % 1.0
+        within = np.asarray((0.5 + np.arange(block.start, block.stop) * GOLDEN) % 1.0, dtype=np.float64)
         pool_z, pool_share = pool.residuals(means[:, OWN:], within)
         sample = np.concatenate([quantiles, pool_z], axis=1)
         shares = np.concatenate([count[block, None] * share, POOL_WORTH * pool_share], axis=1)
