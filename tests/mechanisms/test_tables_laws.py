@@ -432,7 +432,7 @@ def test_all_of_the_reference_is_expected_to_have_what_its_records_clip(kind: st
 
 
 def test_shares_are_covered_where_little_is_left_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A yes/no outcome, 20,000 records, ε = 1, four populations: 90 % intervals of tables' means hold .86 of the
+    """A yes/no outcome, 20,000 records, ε = 1, four populations: 90 % intervals of tables' means hold .88 of the
     population's, and those of all records are within one direct standard error on average. Control: sums are divided by
     what limits leave of a change, as if the sample's part of them were clipped as much.
     """
@@ -450,11 +450,11 @@ def test_shares_are_covered_where_little_is_left_of_them(monkeypatch: pytest.Mon
         return float(np.concatenate(inside).mean()), abs(float(np.mean(off)))
 
     covered, off = found()
-    assert covered >= 0.86
+    assert covered >= 0.88
     assert off <= 1.0
     monkeypatch.setattr(followed_limits.Varying, "responding", lambda _, limits, means: limits)
     covered, off = found()
-    assert covered < 0.86
+    assert covered < 0.88
     assert off > 1.0
 
 

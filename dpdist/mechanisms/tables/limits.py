@@ -49,8 +49,6 @@ CENTRES = (0.0, 0.8, 0.95, 1.0)
 """Quantiles of a cell's residuals of weights that are tried as centres, besides 0."""
 NARROW = 0.001
 """Noise in direct standard errors of limits that counts of records beyond them will widen."""
-ALIKE = 1_000.0
-"""Number of records that the residuals of all records count for where a cell's limits are chosen."""
 WIDER, STEPS_WIDER = 4.0, 12
 """Factor and number of the sizes by which records beyond limits are counted under a large budget."""
 
@@ -281,17 +279,13 @@ def choose(
     ).T
     samples = residual_samples(cell, of_reference, size, mean, prediction, drift, bounds, about, together)
     for block, sample, share, records, moves in samples:
-        # Limits that follow a cell's few largest residuals clip less of these than of others.
-        of_choice = share * np.where(np.arange(share.shape[1]) < OWN, 1.0, ALIKE / POOL_WORTH)
-        before_tails = sample, len(prediction.residuals), ends[block]
-        sample, share = with_tails(share, *before_tails)
+        sample, share = with_tails(sample, share, len(prediction.residuals), ends[block])
         unknown_means = None if unknown_mean is None else unknown_mean[block]
         law = number[block], records, prediction.adds_weight, unknown_means, drifts[:, block], moves
         if fixed is None:
             centres = () if prediction.adds_weight else CENTRES
-            _, alike = with_tails(of_choice, *before_tails)
-            start = [np.zeros(len(share)), *(_quantile(sample[..., 0], alike, level, ends[block, 0]) for level in centres)]
-            candidates = [ClippedResiduals.of(sample, alike, centre, *law) for centre in start]
+            start = [np.zeros(len(share)), *(_quantile(sample[..., 0], share, level, ends[block, 0]) for level in centres)]
+            candidates = [ClippedResiduals.of(sample, share, centre, *law) for centre in start]
             open_ = np.zeros_like(unit[block]) if unknown is None else unknown[block]
             best = _best(candidates, noise, unit[block], widest[block], cells > MOST_WITH_ALL_CENTRES, open_)
             # A limit whose noise is far below the direct error costs nothing, and hides less.

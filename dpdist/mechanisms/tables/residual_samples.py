@@ -20,7 +20,12 @@ GOLDEN = 0.6180339887498949
 AT_ONCE = 256
 """Cells whose limits are computed together: what they need stays in a processor's own memory."""
 POOL_WORTH = 30.0
-"""Number of records that the residuals of all records count for in a cell."""
+"""Number of records that the residuals of all records count for in what a cell is expected to clip."""
+ALIKE = 1_000.0
+"""The same in the choice of a cell's limits, and in their errors: limits that follow a cell's few largest residuals clip
+less of these than of others, and errors that follow them give most weight to sums of which too little is expected to be
+clipped.
+"""
 NEARLY_NONE = 1e-9
 """Smallest of the largest residuals, in what public bounds allow: a constant has none."""
 TAIL = 4.0
@@ -44,20 +49,21 @@ class Pool(NamedTuple):
     """Predicted means between strata, by outcome."""
 
     @classmethod
-    def of(cls, prediction: Prediction) -> Pool:
+    def of(cls, prediction: Prediction, rank: Ints) -> Pool:
+        """`rank` are records by the size of their residuals."""
         z, means = prediction.residuals, prediction.at_reference[:, 0, 1:].T
         most = min(STRATA, max(1, len(z) // FEWEST_OF_STRATUM))
         parts = round(float(most) ** (1.0 / max(len(means), 1)))
         ends = tuple(np.unique(np.quantile(of_outcome, np.arange(1, parts) / parts)) for of_outcome in means)
         stratum = _stratum(means, ends)
-        records = np.lexsort((np.abs(z).max(axis=1), stratum))
+        # Small numbers are sorted in linear time.
+        records = rank[np.argsort(stratum[rank].astype(np.uint8), kind="stable")]
         count = np.bincount(stratum, minlength=int(np.prod([1 + len(each) for each in ends])))
         start = np.cumsum(count) - count
         # A stratum of few records has those of all.
         few = count < min(FEWEST_OF_STRATUM // 2, len(z))
-        every = np.argsort(np.abs(z).max(axis=1), kind="stable")
         start, count = np.where(few, len(z), start), np.where(few, len(z), count)
-        return cls(z, np.concatenate([records, every]), start, count, ends)
+        return cls(z, np.concatenate([records, rank]), start, count, ends)
 
     def residuals(self, means: Floats, within: Floats) -> tuple[Floats, Floats]:
         """Residuals, (cell, place, 1 + outcome), of as many places with these means, and their shares, (cell, place)."""
@@ -116,7 +122,7 @@ def residual_samples(
     ).data
     count = np.bincount(of_reference[ranked], minlength=cells)
     start = np.concatenate([[0], np.cumsum(count)[:-1]])
-    pool = Pool.of(prediction)
+    pool = Pool.of(prediction, rank)
     # Every residual is that of one of the cell's base cells, in turn by their sizes.
     by_cell = np.argsort(cell, kind="stable")
     reach = np.cumsum(size[by_cell])
@@ -144,7 +150,7 @@ def residual_samples(
         within = np.asarray((0.5 + np.arange(block.start, block.stop) * GOLDEN) % 1.0, dtype=np.float64)
         pool_z, pool_share = pool.residuals(means[:, OWN:], within)
         sample = np.concatenate([quantiles, pool_z], axis=1)
-        shares = np.concatenate([count[block, None] * share, POOL_WORTH * pool_share], axis=1)
+        shares = np.concatenate([count[block, None] * share, ALIKE * pool_share], axis=1)
         residual = sample * prediction.spread[base] + sign * moves[base]
         weight, centre = np.maximum(means[..., 0] + residual[..., 0], 0.0), mean[block, None, :]
         total = residual[..., 1:] + (means[..., 1:] - centre) * weight[..., None]
@@ -189,7 +195,7 @@ def probabilities(sizes: int) -> Floats:
     return far
 
 
-def with_tails(share: Floats, sample: Floats, records: int, ends: Floats) -> tuple[Floats, Floats]:
+def with_tails(sample: Floats, share: Floats, records: int, ends: Floats) -> tuple[Floats, Floats]:
     """The sample with values beyond its largest residuals, which one record more than all of the reference's would take,
     and the shares of all, which sum to 1.
     """
