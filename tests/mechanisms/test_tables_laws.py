@@ -340,7 +340,7 @@ def test_the_first_sums_show_a_drift_of_all_weights(monkeypatch: pytest.MonkeyPa
     assert max(every.values()) < 1.0
     assert max(every[weights] for weights in ("constant", "by columns", "narrow")) <= 0.5
     alone(monkeypatch)
-    assert hidden(2, "by columns") > 1.0
+    assert hidden(4, "wide") > 2.0
 
 
 @pytest.mark.long
@@ -367,8 +367,8 @@ def test_intervals_hold_where_all_weights_and_outcomes_have_grown(monkeypatch: p
 
 def test_far_laplace_noise_is_not_taken_for_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise of one cell of 18 is 5 standard deviations, as in 1 of 1,200 sums, at ε = .1. In at most 6 of 12 populations
-    without drift its figure moves from the prediction by more than 5 direct standard errors, and in some by 50 to 70. Under
-    the normal law of the control it does in 8.
+    without drift its figure moves from the prediction by more than 5 direct standard errors, and in some by 50. Under the
+    normal law of the control it does in 10.
     """
 
     def moved(seed: int) -> float:
@@ -383,7 +383,7 @@ def test_far_laplace_noise_is_not_taken_for_drift(monkeypatch: pytest.MonkeyPatc
 
     assert sum(moved(seed) > 5.0 for seed in range(12)) <= 6
     monkeypatch.setattr(ResidualMeasurements, "laplace", False)
-    assert sum(moved(seed) > 5.0 for seed in range(12)) > 6
+    assert sum(moved(seed) > 5.0 for seed in range(12)) > 8
 
 
 def test_figures_lie_between_their_sources_and_within_bounds(near: Runs, far: Runs) -> None:
@@ -435,6 +435,8 @@ def test_shares_are_covered_where_little_is_left_of_them(monkeypatch: pytest.Mon
     """A yes/no outcome, 20,000 records, ε = 1, four populations: 90 % intervals of tables' means hold .88 of the
     population's, and those of all records are within one direct standard error on average. Control: sums are divided by
     what limits leave of a change, as if the sample's part of them were clipped as much.
+
+    Means of all records lean by .7.
     """
 
     def found() -> tuple[float, float]:

@@ -58,10 +58,10 @@ class Varying(NamedTuple):
         return cls(shared[:cells], alone[:cells], sampled)
 
     def responding(self, limits: TableLimits, means: Floats) -> TableLimits:
-        """Limits with the slope of sums on all that makes them deviate, of errors of the law and of the sample.
+        """Limits with the slope of kept sums on z, of which they show the sample's part as it is.
 
-        Sums show a part of an error of the law, and the sample as it is. Kept sums over 1 - slope then have no covariance
-        with their error, which is larger.
+        Kept sums over 1 - slope then have about no covariance with their error, which is larger. What base cells of a cell
+        share is added up as if it were the same.
         """
         of_law, of_sample = (np.empty_like(limits.loss) for _ in range(2))
         for k in range(of_law.shape[1]):

@@ -279,6 +279,7 @@ def choose(
     ).T
     samples = residual_samples(cell, of_reference, size, mean, prediction, drift, bounds, about, together)
     for block, sample, share, records, moves in samples:
+        share = share / share.sum(axis=1, keepdims=True)
         sample, share = with_tails(sample, share, len(prediction.residuals), ends[block])
         unknown_means = None if unknown_mean is None else unknown_mean[block]
         law = number[block], records, prediction.adds_weight, unknown_means, drifts[:, block], moves
@@ -354,11 +355,14 @@ def _beyond(
     clipped_part = _lost(np.column_stack([r, rho])[:, None], centre[cell], scale[cell], prediction.adds_weight)[:, 0]
     number = np.bincount(cell, minlength=len(mean))
     sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in clipped_part.T])
-    # The pool's parts are moved, by one multiple of limits, so that all reference records together have what they clip.
-    of_pool = POOL_WORTH / (number + POOL_WORTH)
-    short, limited = of_pool @ (sums - number[:, None] * pool), (of_pool * number) @ scale
-    moved = pool + np.divide(short, limited, out=np.zeros_like(limited), where=limited > 0.0) * scale
-    return np.asarray((sums + POOL_WORTH * moved) / (number[:, None] + POOL_WORTH))
+    # The pool's parts are moved so that all reference records together have what they clip: by one multiple of limits,
+    # where there is a part, and by a factor where sums without a centre clip nothing below 0.
+    worth = POOL_WORTH / (number + POOL_WORTH)
+    by = scale * (pool != 0.0)
+    by[:, : int(prediction.adds_weight)] = pool[:, : int(prediction.adds_weight)]
+    short, moved = worth @ (sums - number[:, None] * pool), (worth * number) @ by
+    pool = pool + np.divide(short, moved, out=np.zeros_like(moved), where=moved != 0.0) * by
+    return np.asarray((sums + POOL_WORTH * pool) / (number[:, None] + POOL_WORTH))
 
 
 def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, size: Floats, lowest: Floats) -> Floats:
@@ -368,8 +372,8 @@ def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, siz
     outcomes that may be negative.
     """
     rank = np.argsort(np.abs(law.residuals).max(axis=1), kind="stable")
-    place, share = quantile_ranks(np.zeros((1, 1), dtype=np.int64), np.array([[len(rank)]]), POOLED)
-    sample, share, parts = law.residuals[rank[place[0]]], share[0], list[tuple[Floats, Floats]]()
+    place, share = quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
+    sample, parts = law.residuals[rank[place[0]]], list[tuple[Floats, Floats]]()
     for begin in range(0, len(size), 8 * AT_ONCE):
         block = slice(begin, begin + 8 * AT_ONCE)
         cell, means, offset = limits.cell[block], law.means[block], about.subtracted[block, None]

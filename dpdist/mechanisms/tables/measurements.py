@@ -229,8 +229,8 @@ class ResidualMeasurements:
         cells, before = len(self.file.codes), by_sums.prediction.spread
         ratio = np.divide(origin.spread, before[:cells], out=np.zeros_like(origin.spread), where=origin.spread > 0.0)
         predictions = [
-            replace(origin, spread=each.spread[:cells] * ratio, residuals=each.residuals, at_reference=each.at_reference)
-            for each in by_sums.by_law
+            replace(origin, spread=prediction.spread[:cells] * ratio, residuals=prediction.residuals)
+            for prediction in by_sums.by_law
         ]
         for table in limits:
             placed, part = np.full(0, -1), self.parts[0]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 import scipy
@@ -13,17 +12,13 @@ from dpdist.mechanisms.tables.prediction import Prediction
 
 OWN, POOLED, BEYOND = 96, 32, 5
 """Numbers of residuals of a cell's own reference records, of all records, and beyond them, that stand for a cell."""
-STRATA, FEWEST_OF_STRATUM = 4, 200
-"""Largest number of strata of predicted outcomes, and the smallest of their records on average."""
-GOLDEN = 0.6180339887498949
-"""Step of places that fill a range evenly."""
 AT_ONCE = 256
 """Cells whose limits are computed together: what they need stays in a processor's own memory."""
 POOL_WORTH = 30.0
 """Number of records that the residuals of all records count for in what a cell is expected to clip."""
-ALIKE = 1_000.0
-"""The same in the choice of a cell's limits, and in their errors: limits that follow a cell's few largest residuals clip
-less of these than of others, and errors that follow them give most weight to sums of which too little is expected to be
+WORTH_IN_CHOICE = 1_000.0
+"""The same in the choice of a cell's limits and in their errors. Limits that follow a cell's few largest residuals clip
+less of these than of others, and errors that follow them give the most weight to sums of which too little is expected to be
 clipped.
 """
 NEARLY_NONE = 1e-9
@@ -36,61 +31,12 @@ FAR_DRIFTS = {0.12: 0.018, 0.3: 1.8e-3, 0.9: 2e-4, 2.7: 2e-5}
 """Relative sizes of drift far beyond that, and their probabilities: three times as far is a tenth as likely."""
 
 
-class Pool(NamedTuple):
-    """Residuals of all reference records, (record, 1 + outcome), and records by stratum of predicted outcomes, then by size
-    of residuals. `start` and `number` are strata's first places and numbers of records, (stratum,).
-    """
-
-    z: Floats
-    records: Ints
-    start: Ints
-    number: Ints
-    ends: tuple[Floats, ...]
-    """Predicted means between strata, by outcome."""
-
-    @classmethod
-    def of(cls, prediction: Prediction, rank: Ints) -> Pool:
-        """`rank` are records by the size of their residuals."""
-        z, means = prediction.residuals, prediction.at_reference[:, 0, 1:].T
-        most = min(STRATA, max(1, len(z) // FEWEST_OF_STRATUM))
-        parts = round(float(most) ** (1.0 / max(len(means), 1)))
-        ends = tuple(np.unique(np.quantile(of_outcome, np.arange(1, parts) / parts)) for of_outcome in means)
-        stratum = _stratum(means, ends)
-        # Small numbers are sorted in linear time.
-        records = rank[np.argsort(stratum[rank].astype(np.uint8), kind="stable")]
-        count = np.bincount(stratum, minlength=int(np.prod([1 + len(each) for each in ends])))
-        start = np.cumsum(count) - count
-        # A stratum of few records has those of all.
-        few = count < min(FEWEST_OF_STRATUM // 2, len(z))
-        start, count = np.where(few, len(z), start), np.where(few, len(z), count)
-        return cls(z, np.concatenate([records, rank]), start, count, ends)
-
-    def residuals(self, means: Floats, within: Floats) -> tuple[Floats, Floats]:
-        """Residuals, (cell, place, 1 + outcome), of as many places with these means, and their shares, (cell, place)."""
-        stratum = _stratum(np.moveaxis(means[..., 1:], -1, 0), self.ends)
-        place, share = quantile_ranks(self.start[stratum], self.number[stratum], means.shape[1], within)
-        return self.z[self.records[place]], share
-
-
-def _stratum(means: Floats, ends: Sequence[Floats]) -> Ints:
-    """Strata of predicted means by outcome, (outcome, …)."""
-    stratum = np.zeros(means.shape[1:], dtype=np.int64)
-    for of_outcome, between in zip(means, ends, strict=True):
-        stratum = stratum * (1 + len(between)) + np.searchsorted(between, of_outcome, side="right")
-    return stratum
-
-
-def quantile_ranks(start: Ints, count: Ints, number: int, within: Floats | float = 0.5) -> tuple[Ints, Floats]:
-    """Places within sorted runs of records, denser at their ends, (cell, number), and weights that sum to 1.
-
-    Runs are those of cells, (cell, 1), or of all places. `within` (cell,) is the place in each of `number` parts of a run,
-    from 0 to 1.
-    """
-    u = (np.arange(number) + np.reshape(within, (-1, 1))) / number
-    records = np.maximum(count, 1)
-    place = start + np.minimum(np.floor(records * (1.0 - (1.0 - u) ** 3)), records - 1).astype(np.int64)
+def quantile_ranks(start: Ints, count: Ints, number: int) -> tuple[Ints, Floats]:
+    """Places within sorted runs of records, denser at their ends, (cell, number), and weights that sum to 1."""
+    u = (np.arange(number) + 0.5) / number
+    place = start[:, None] + np.floor(np.maximum(count, 1)[:, None] * (1.0 - (1.0 - u) ** 3)).astype(np.int64)
     share = 3.0 * (1.0 - u) ** 2
-    return place, share / share.sum(axis=1, keepdims=True)
+    return place, share / share.sum()
 
 
 def residual_samples(
@@ -122,14 +68,15 @@ def residual_samples(
     ).data
     count = np.bincount(of_reference[ranked], minlength=cells)
     start = np.concatenate([[0], np.cumsum(count)[:-1]])
-    pool = Pool.of(prediction, rank)
+    pool_place, pool_share = quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
+    pool_z = z[rank[pool_place[0]]]
     # Every residual is that of one of the cell's base cells, in turn by their sizes.
     by_cell = np.argsort(cell, kind="stable")
     reach = np.cumsum(size[by_cell])
     ends = np.bincount(cell, weights=size, minlength=cells)
     first = np.concatenate([[0.0], np.cumsum(ends)[:-1]])
     number = OWN + POOLED
-    steps = (np.arange(number) * GOLDEN) % 1.0
+    steps = (np.arange(number) * 0.6180339887498949) % 1.0
     sign = np.where(np.arange(number) % 2 == 0, 1.0, -1.0)[None, :, None]
     if together:
         # Nodes of a normal law (Gauss-Hermite): 0, and ±√3 standard deviations in a sixth of the places each.
@@ -139,18 +86,16 @@ def residual_samples(
     moves = np.hypot(errors * prediction.spread, drift * prediction.drifting)
     for begin in range(0, cells, AT_ONCE):
         block = slice(begin, min(begin + AT_ONCE, cells))
-        place, share = quantile_ranks(start[block, None], count[block, None], OWN)
+        place, share = quantile_ranks(start[block], count[block], OWN)
         quantiles = (
             z[order[np.minimum(place, max(len(order) - 1, 0))]] if len(order) else np.zeros((*place.shape, z.shape[1]))
         )
+        sample = np.concatenate([quantiles, np.broadcast_to(pool_z, (len(quantiles), *pool_z.shape))], axis=1)
+        pooled = np.broadcast_to(WORTH_IN_CHOICE * pool_share, (len(quantiles), POOLED))
+        shares = np.concatenate([count[block, None] * share, pooled], axis=1)
         quantile_rank = first[block, None] + steps * ends[block, None]
         base = by_cell[np.minimum(np.searchsorted(reach, quantile_rank, side="right"), len(cell) - 1)]
         means = prediction.means[base]
-        # Every cell has other records of its strata: errors of one choice would add up over cells.
-        within = np.asarray((0.5 + np.arange(block.start, block.stop) * GOLDEN) % 1.0, dtype=np.float64)
-        pool_z, pool_share = pool.residuals(means[:, OWN:], within)
-        sample = np.concatenate([quantiles, pool_z], axis=1)
-        shares = np.concatenate([count[block, None] * share, ALIKE * pool_share], axis=1)
         residual = sample * prediction.spread[base] + sign * moves[base]
         weight, centre = np.maximum(means[..., 0] + residual[..., 0], 0.0), mean[block, None, :]
         total = residual[..., 1:] + (means[..., 1:] - centre) * weight[..., None]
@@ -196,10 +141,7 @@ def probabilities(sizes: int) -> Floats:
 
 
 def with_tails(sample: Floats, share: Floats, records: int, ends: Floats) -> tuple[Floats, Floats]:
-    """The sample with values beyond its largest residuals, which one record more than all of the reference's would take,
-    and the shares of all, which sum to 1.
-    """
-    share = share / share.sum(axis=1, keepdims=True)
+    """The sample with values beyond its largest residuals, which one record more than all of the reference's would take."""
     cells, _, coordinates = sample.shape
     largest = np.maximum(np.abs(sample).max(axis=1), NEARLY_NONE * ends)
     extra, parts = [], []
