@@ -431,6 +431,19 @@ def test_all_of_the_reference_is_expected_to_have_what_its_records_clip(kind: st
     assert (np.abs(expected - of_cells).sum(axis=0) > 0.1 * np.abs(of_cells).sum(axis=0)).all()
 
 
+@pytest.mark.parametrize("epsilon", [16.0, 300.0])
+def test_no_sum_of_weights_is_expected_to_have_less_than_nothing_clipped(epsilon: float) -> None:
+    """Where records add their whole weights, of a secret number of records. Control: about a centre, something may be."""
+    case: dict[str, Any] = {"weights": "wide", "kinds": ["heavy"], "records": (3_000, 3_000), "drift": "none"}
+    population = Population.of(1, **case, sizes=(12, 4), number=1)
+    asked = model_of(population.public, population.files(), epsilon).plan.asked
+    file, law, placed = asked.file, asked.file.informed, next(asked.file.placed_records)
+    public = file.tables[0][1], placed, file.count
+    ends = asked.noise(asked.parts[1]), file.highest, file.lowest
+    assert (limits.choose(*public, replace(law, adds_weight=True), *ends).beyond[:, 0] >= 0.0).all()
+    assert (limits.choose(*public, law, *ends).beyond[:, 0] < 0.0).any()
+
+
 def test_shares_are_covered_where_little_is_left_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A yes/no outcome, 20,000 records, ε = 1, four populations: 90 % intervals of tables' means hold .88 of the
     population's, and those of all records are within one direct standard error on average. Control: sums are divided by
