@@ -476,7 +476,7 @@ def test_shares_are_covered_where_little_is_left_of_them(monkeypatch: pytest.Mon
 def test_all_records_are_near_their_direct_figures() -> None:
     """10,000 records, 2 tables, ε = 4, 10 draws of all: half a standard error in the median. The count does not lean: .2.
 
-    Means lean by .2 (20 draws; .01 at ε = 10,000): spreads, and with them limits, are learned from the records that say
+    Means lean by .17 (30 draws; .01 at ε = 10,000): spreads, and with them limits, are learned from the records that say
     what is clipped. Control: noise ten times as large as stated.
     """
     case: dict[str, Any] = {"weights": "narrow", "kinds": ["income"], "records": (10_000, 10_000)}
@@ -488,7 +488,7 @@ def test_all_records_are_near_their_direct_figures() -> None:
 
     found = [off(seed) for seed in range(10)]
     assert (np.median(np.abs(found), axis=0) <= 0.5).all()
-    assert (np.abs(np.median(found, axis=0)) <= (0.2, 0.5)).all()
+    assert (np.abs(np.median(found, axis=0)) <= (0.2, 0.3)).all()
     assert (np.median(np.abs([off(seed, 10.0) for seed in range(3)]), axis=0) > 0.5).any()
 
 
