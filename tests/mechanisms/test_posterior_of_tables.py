@@ -233,7 +233,7 @@ def test_draws_of_many_sums_have_the_same_bytes_on_workers(tmp_path: Path) -> No
 
 
 def test_drift_is_learned_alike_from_some_of_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the 50 sums of 116 in which a drift shows most, against all: 40 % in the mean of 36 draws (.25 to .35 by seed).
+    """From the 50 sums of 116 in which a drift shows most, against all: 30 % in the mean of 36 draws.
 
     Control: what was expected.
     """
@@ -249,7 +249,7 @@ def test_drift_is_learned_alike_from_some_of_the_sums(monkeypatch: pytest.Monkey
             found.append(learned(dense.prior, dense.rows, values, dense.noise).prior.drift[-1][OF_CELLS, 0])
         drifts.append(found)
     every, some = np.log(np.array(drifts)).T
-    assert np.abs(some - every).mean() <= 0.4
+    assert np.abs(some - every).mean() <= 0.3
     expected = sum(np.log(size) * share for size, share in drift_sizes.DRIFTS.items())
     assert np.abs(expected - every).mean() > 0.5
 

@@ -299,15 +299,12 @@ class ResidualPrior:
         return _scaled(self.reached(j, period), self.combinations @ (self.terms @ of_terms))
 
     @property
-    def deviations(self) -> tuple[Floats, Floats]:
-        """Standard deviations of what errors that cells share and drift add to z, and of other errors, (cell, 1 + outcome)
-        each.
-        """
-        shared = np.column_stack([load.variance for load in self.shared])
+    def shared_deviations(self) -> Floats:
+        """Standard deviations of what errors that cells share and drift add to z, (cell, 1 + outcome)."""
+        variance = np.column_stack([load.variance for load in self.shared])
         for period, j, sizes in self.moves:
-            shared[:, j] += self.reached(j, period) ** 2 * (self.combinations @ (self.terms @ sizes**2))
-        alone = [np.asarray(matrix.power(2).sum(axis=1)).ravel() for matrix in self.alone]
-        return np.sqrt(shared), np.sqrt(np.column_stack(alone))
+            variance[:, j] += self.reached(j, period) ** 2 * (self.combinations @ (self.terms @ sizes**2))
+        return np.sqrt(variance)
 
     def sampled(self, number: int, rng: np.random.Generator) -> Floats:
         """Draws of z by the sample of records, given their numbers, (cell, 1 + outcome, draw)."""
