@@ -351,8 +351,26 @@ def _beyond(
     total = residual[:, 1:] + (means[:, 1:] - mean[cell]) * weight[:, None]
     weight, total = within_bounds(weight, total, means[:, 0], mean[cell], bounds)
     offset = (1.0 - about.adds_weight) * of_about[:, 0]
-    r, rho = weight - offset, total - offset[:, None] * (of_about[:, 1:] - mean[cell])
-    clipped_part = _lost(np.column_stack([r, rho])[:, None], centre[cell], scale[cell], prediction.adds_weight)[:, 0]
+    r, moved = weight - offset, offset[:, None] * (of_about[:, 1:] - mean[cell])
+
+    def lost(total: Floats) -> Floats:
+        residual = np.column_stack([r, total - moved])[:, None]
+        return _lost(residual, centre[cell], scale[cell], prediction.adds_weight)[:, 0]
+
+    of_two_values = np.flatnonzero(~np.isnan(prediction.ends[0])) if len(prediction.values) else ()
+    unlikely = dict[int, tuple[Floats, Floats]]()
+    for k in of_two_values:
+        (low, high), value = prediction.ends[:, k], prediction.values[inside, k]
+        upper = value > (low + high) / 2.0
+        total[:, k] = weight * (np.where(upper, high, low) - mean[cell, k])
+        other = weight * (np.where(upper, low, high) - mean[cell, k])
+        unlikely[k] = np.where(upper, high - value, value - low) / (high - low), other
+    clipped_part = most_likely = lost(total)
+    for k, (probability, other) in unlikely.items():
+        if probability.any():
+            instead = total.copy()
+            instead[:, k] = other
+            clipped_part = clipped_part + probability[:, None] * (lost(instead) - most_likely)
     number = np.bincount(cell, minlength=len(mean))
     sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in clipped_part.T])
     # The pool's parts are moved so that all reference records together have what they clip: by one multiple of limits,
@@ -414,7 +432,8 @@ def following(law: Prediction, before: Prediction, cell: Ints, of_reference: Int
         at_reference[inside, 0, :1] *= factors(law.means[:, 0], before.means[:, 0])[place[inside], None]
         at_reference[inside, 0, 1:] += outcomes[place[inside]]
         at_reference[inside, 1] *= spread[place[inside]]
-    return replace(law, at_reference=at_reference)
+    moved = replace(law, at_reference=at_reference, values=before.values)
+    return moved.with_values(before.at_reference[:, 0], at_reference[:, 0])
 
 
 def _lost(residual: Floats, centre: Floats, scale: Floats, adds_weight: bool) -> Floats:

@@ -67,6 +67,10 @@ class Prediction:
     of_trees: Floats
     """Predictions of trees by the records of other folds at all cells of reference and file, (1 + outcome, fold, cell): 0
     for coordinates of main effects, and (1 + outcome, 0) without trees."""
+    ends: Floats
+    """Lowest and highest value of outcomes that have no other in the reference, (2, outcome); NaN for others."""
+    values: Floats
+    """Expected values of these outcomes of reference records under the law, (record, outcome), or (0, 0)."""
     adds_weight: bool = False
     """True where numbers of records are secret: a record then adds its predicted weight beside its residual."""
 
@@ -99,7 +103,21 @@ class Prediction:
         """The prediction after a common drift: weights times the first factor, outcomes times the others."""
         scale = np.concatenate([factors[:1], factors[:1] * factors[1:]])
         at_reference = self.at_reference * np.stack([factors, scale])
-        return replace(self, means=self.means * factors, spread=self.spread * scale, at_reference=at_reference)
+        moved = replace(self, means=self.means * factors, spread=self.spread * scale, at_reference=at_reference)
+        return moved.with_values(self.at_reference[:, 0], at_reference[:, 0])
+
+    def with_values(self, before: Floats, after: Floats) -> Prediction:
+        """The prediction after means at reference records, (record, 1 + outcome), have moved.
+
+        An outcome of two values moves by the probability of its highest one, and no record has a value between them.
+        """
+        if not len(self.values):
+            return self
+        (low, high), then = self.ends, before[:, 1:]
+        now = np.clip(after[:, 1:], low, high)
+        rise = np.clip((now - then) / np.maximum(high - then, 1e-300), 0.0, 1.0)
+        fall = np.clip((then - now) / np.maximum(then - low, 1e-300), 0.0, 1.0)
+        return replace(self, values=self.values + rise * (high - self.values) - fall * (self.values - low))
 
     def weighing(self, weight: Floats) -> Prediction:
         """The prediction with other public weights, (cell,)."""
@@ -134,7 +152,9 @@ class Prediction:
         inside = self.places >= 0
         at_reference = self.at_reference.copy()
         at_reference[inside] = np.stack([means, spread], axis=1)[self.places[inside]]
-        return replace(self, means=means, spread=spread, at_reference=at_reference)
+        moved = replace(self, means=means, spread=spread, at_reference=at_reference)
+        place = np.maximum(self.places, 0)
+        return moved.with_values(before[place], np.where(inside[:, None], means[place], before[place]))
 
 
 def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, weights_known: bool = False) -> Prediction:
@@ -164,6 +184,8 @@ def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, weights_k
     return Prediction(
         *(means, scales, none, np.zeros_like(means), correlation, residuals, nowhere, np.tile(typical, (records, 1, 1))),
         np.zeros((len(spread), 0)),
+        np.full((2, len(spread) - 1), np.nan),
+        np.zeros((0, 0)),
     )
 
 
@@ -375,7 +397,15 @@ def predict(
         *(correlation, z, back[all_cells.place]),
         np.stack([np.column_stack([coordinate.without for coordinate in coordinates]), spreads], axis=1),
         np.array([np.zeros(shape) if coordinate.of_trees is None else coordinate.of_trees for coordinate in coordinates]),
+        *_of_two_values(reference.outcomes, lowest[1:], highest[1:]),
     )
+
+
+def _of_two_values(outcomes: Floats, lowest: Floats, highest: Floats) -> tuple[Floats, Floats]:
+    """`ends` and `values` of a prediction before any drift."""
+    only = ((outcomes == lowest) | (outcomes == highest)).all(axis=0) & (highest > lowest)
+    ends = np.where(only, np.stack([lowest, highest]), np.nan)
+    return ends, np.where(only, outcomes, np.nan) if only.any() else np.zeros((0, 0))
 
 
 def learners_of(
