@@ -29,12 +29,14 @@ ROUNDS = 3
 """Rounds of the moment equations of variance components."""
 MOST_INFLUENCE = 0.99
 """Largest influence of a record on its own prediction that is taken out."""
-MOST_CHOOSING = 20_000
-"""Records, spread over the file, that say which crosses of columns show effects."""
+MOST_CHOOSING = 200_000
+"""Records, spread over the file, that say which crosses of columns show effects: an effect too small for few records to show
+may be many errors of a cell of many.
+"""
 MOST_CROSSES, MOST_CROSSED = 100, 10_000
 """Numbers of crosses of columns that are looked at, and of cells that one may have."""
-LEAST_GAIN = 1e-3
-"""Log likelihood of a record that a cross of columns has to add."""
+LEAST_GAIN, CERTAIN = 1e-3, 20.0
+"""Log likelihoods that a cross of columns has to add: to a record on average, or to all that choose if that is less."""
 STEPS = 60
 """Largest number of steps that find the variance of cells' means."""
 NOT_SHRUNK = 4.0
@@ -168,14 +170,14 @@ def families(tables: Sequence[Sequence[int]], codes: Ints) -> list[Ints]:
 def interactions(codes: Ints, records: int) -> list[Ints]:
     """Cells of up to three columns, each as an index over all rows of `codes`, those of fewest cells first.
 
-    A cell has two of the `records` or more on average, and effects are as many as those of columns and tables may be.
+    A cell has two of the `records` or more on average.
     """
     levels = [int(column.max(initial=0)) + 1 for column in codes.T]
     number = {
         by: math.prod(levels[k] for k in by) for size in (1, 2, 3) for by in combinations(range(codes.shape[1]), size)
     }
     sets = [by for by in sorted(number, key=number.__getitem__) if len(by) < codes.shape[1] and number[by] <= MOST_CROSSED]
-    most = min(records // 2, most_effects(len(codes)))
+    most = min(records // 2, MOST_OF_TABLES)
     indices = [cell for by in sets[:MOST_CROSSES] if int((cell := cell_index(codes[:, list(by)])).max()) < most]
     return sorted(indices, key=lambda cell: int(cell.max()))
 
@@ -402,6 +404,7 @@ def corrected(
     """
     shift, loading, alone, influence = effects
     sample = slice(None, None, -(-len(z) // MOST_CHOOSING))
+    least = min(LEAST_GAIN, CERTAIN / len(z[sample]))
     candidates, gains = list(interaction_cells), np.full(len(interaction_cells), np.inf)
     while True:
         remainder, current = z - ratio * shift[place], np.zeros(len(candidates), dtype=bool)
@@ -411,7 +414,7 @@ def corrected(
                 candidates[first][place[sample]], remainder[sample], ratio[sample], usual[sample], half[sample]
             )
             current[first] = True
-        more = bool(candidates) and gains[first] > LEAST_GAIN
+        more = bool(candidates) and gains[first] > least
         family = candidates.pop(first) if more else np.arange(len(shift))
         cell, count = family[place], int(family.max()) + 1
         between = _between(*_of_halves(cell, remainder, ratio, usual, half, count))
