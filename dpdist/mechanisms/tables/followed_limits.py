@@ -4,36 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
-import scipy
 
 from dpdist.core.records import Codes, Floats
 from dpdist.core.sharing import share_out
 from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.limits import TableLimits, choose, following, left_of_changes
 from dpdist.mechanisms.tables.prediction import Prediction
-from dpdist.mechanisms.tables.residual_prior import ResidualPrior
 from dpdist.mechanisms.tables.residual_samples import PLANNED_DRIFT
-from dpdist.mechanisms.tables.rows import FigureRows
-from dpdist.mechanisms.tables.workload import AddedCells
 
 FAR = 0.5
 """Relative change of a base cell's means beyond which sums show less of it than of their other cells."""
 
 
 def followed_limits(
-    file: ExpectedFile, limits: Sequence[TableLimits], calibrated: Prediction, law: Prediction, prior: ResidualPrior
+    file: ExpectedFile, limits: Sequence[TableLimits], calibrated: Prediction, law: Prediction
 ) -> tuple[TableLimits, ...]:
-    """Limits of all measurements, with what they clip under this law; those of tables are about the `calibrated` one.
-    `prior` has the sizes of drift that noisy sums show.
-    """
+    """Limits of all measurements, with what they clip under this law; those of tables are about the `calibrated` one."""
     before, count, means, weight = file.prediction, file.count[:, None], file.prediction.means, law.means[:, :1]
     drift = count * np.column_stack([weight - means[:, :1], weight * (law.means[:, 1:] - means[:, 1:])])
     everywhere, followed = np.zeros(len(file.reference.weight), dtype=np.int32), list[TableLimits]()
     light = before.without_factors, law.without_factors, file.informed.without_factors, calibrated.without_factors
-    clipping = _Following(*light, file.count, file.highest, file.lowest, Varying.of(prior, len(means)))
+    clipping = _Following(*light, file.count, file.highest, file.lowest)
     bare = [replace(table, unequal=None) for table in limits]
     pieces = list(zip(bare, (everywhere, *file.placed_records), (True, *[False] * len(file.tables)), strict=True))
     for table, clipped in zip(limits, share_out(clipping, pieces), strict=True):
@@ -41,43 +34,6 @@ def followed_limits(
         lacking = 0.0 if clipped.unequal is None else table.added(sums * (clipped.unequal - 1.0))
         followed.append(replace(clipped, expected=table.added(sums), lacking=lacking))
     return tuple(followed)
-
-
-class Varying(NamedTuple):
-    """Standard deviations of what shared errors and drift add to z, (cell, 1 + outcome), and covariances of two coordinates
-    by other errors and by the sample of records, (1 + outcome, 1 + outcome, cell) each.
-    """
-
-    shared: Floats
-    alone: Floats
-    sampled: Floats
-
-    @classmethod
-    def of(cls, prior: ResidualPrior, cells: int) -> Varying:
-        numbers = range(prior.coordinates)
-        sampled, lone = (
-            np.array([[of(j, k)[:cells] for k in numbers] for j in numbers]) for of in (prior.diagonal, prior.lone)
-        )
-        return cls(prior.shared_deviations[:cells], lone - sampled, sampled)
-
-    def responding(self, limits: TableLimits, means: Floats) -> TableLimits:
-        """Limits with the slope of kept sums on z, of which they show the sample's part as it is.
-
-        Kept sums over 1 - slope then have about no covariance with their error, which is larger. What base cells of a cell
-        share is added up as if it were the same.
-        """
-        cells = len(limits.size)
-        added = AddedCells(scipy.sparse.eye_array(cells, format="csr"), limits.cell.astype(np.int32))
-        rows = FigureRows(((added, limits.mean),), means, len(means))
-        of_sample = rows.lone_variances(lambda j, k: self.sampled[j, k]).reshape(-1, cells).T
-        alone = rows.lone_variances(lambda j, k: self.alone[j, k]).reshape(-1, cells).T
-        lean = np.abs(means[:, 1:] - limits.mean[limits.cell]) * self.shared[:, :1]
-        shared = limits.added(self.shared) ** 2
-        shared[:, 1:] += (added @ lean) ** 2
-        of_law = shared + alone
-        every = np.maximum(of_law + of_sample, 1e-300)
-        loss = limits.loss + limits.slope**2 * of_law * of_sample / every
-        return replace(limits, slope=limits.slope * of_law / every, loss=loss)
 
 
 @dataclass(frozen=True)
@@ -95,7 +51,6 @@ class _Following:
     count: Floats
     highest: Floats
     lowest: Floats
-    varying: Varying
 
     def __call__(self, piece: tuple[TableLimits, Codes, bool]) -> TableLimits:
         limits, placed, of_all = piece
@@ -103,7 +58,7 @@ class _Following:
         about, ends = (self.informed if of_all else about), (self.highest, self.lowest)
         followed = choose(limits.cell, placed, self.count, law, 1.0, *ends, PLANNED_DRIFT, limits, about=about)
         unequal = left_of_changes(followed, self.law, about, self.count, self.lowest) if self.far else None
-        return replace(self.varying.responding(followed, self.before.means), unequal=unequal)
+        return replace(followed, unequal=unequal)
 
     @property
     def far(self) -> bool:

@@ -15,7 +15,7 @@ max(|u_0|/K, |u_k|), below ‖u‖₁: with one outcome this leaves half the var
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -282,7 +282,7 @@ def choose(
         share = share / share.sum(axis=1, keepdims=True)
         sample, share = with_tails(sample, share, len(prediction.residuals), ends[block])
         unknown_means = None if unknown_mean is None else unknown_mean[block]
-        law = number[block], records, prediction.adds_weight, unknown_means, drifts[:, block], moves
+        law = number[block], records, prediction.adds_weight, unknown_means, drifts[:, block], moves, prediction.by_values
         if fixed is None:
             centres = () if prediction.adds_weight else CENTRES
             start = [np.zeros(len(share)), *(_quantile(sample[..., 0], share, level, ends[block, 0]) for level in centres)]
@@ -357,20 +357,15 @@ def _beyond(
         residual = np.column_stack([r, total - moved])[:, None]
         return _lost(residual, centre[cell], scale[cell], prediction.adds_weight)[:, 0]
 
-    of_two_values = np.flatnonzero(~np.isnan(prediction.ends[0])) if len(prediction.values) else ()
-    unlikely = dict[int, tuple[Floats, Floats]]()
-    for k in of_two_values:
-        (low, high), value = prediction.ends[:, k], prediction.values[inside, k]
-        upper = value > (low + high) / 2.0
-        total[:, k] = weight * (np.where(upper, high, low) - mean[cell, k])
-        other = weight * (np.where(upper, low, high) - mean[cell, k])
-        unlikely[k] = np.where(upper, high - value, value - low) / (high - low), other
-    clipped_part = most_likely = lost(total)
-    for k, (probability, other) in unlikely.items():
+    answers = list(_answers(prediction, inside, weight, mean[cell]))
+    for k, likely, _, _ in answers:
+        total[:, k] = likely
+    clipped_part = of_likely = lost(total)
+    for k, _, other, probability in answers:
         if probability.any():
             instead = total.copy()
             instead[:, k] = other
-            clipped_part = clipped_part + probability[:, None] * (lost(instead) - most_likely)
+            clipped_part = clipped_part + probability[:, None] * (lost(instead) - of_likely)
     number = np.bincount(cell, minlength=len(mean))
     sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in clipped_part.T])
     # The pool's parts are moved so that all reference records together have what they clip: by one multiple of limits,
@@ -381,6 +376,19 @@ def _beyond(
     short, moved = worth @ (sums - number[:, None] * pool), (worth * number) @ by
     pool = pool + np.divide(short, moved, out=np.zeros_like(moved), where=moved != 0.0) * by
     return np.asarray((sums + POOL_WORTH * pool) / (number[:, None] + POOL_WORTH))
+
+
+def _answers(
+    prediction: Prediction, records: Ints, weight: Floats, mean: Floats
+) -> Iterator[tuple[int, Floats, Floats, Floats]]:
+    """By outcome of two values: its place, reference records' totals about `mean` (record, outcome) with the likelier value
+    and with the other one, and the probability of this, (record,).
+    """
+    for k in np.flatnonzero(prediction.by_values[1:] == 0.0).tolist():
+        (low, high), value = prediction.ends[:, k], prediction.values[records, k]
+        upper = value > (low + high) / 2.0
+        likely, other = (weight * (np.where(side, high, low) - mean[:, k]) for side in (upper, ~upper))
+        yield k, likely, other, np.where(upper, high - value, value - low) / (high - low)
 
 
 def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, size: Floats, lowest: Floats) -> Floats:

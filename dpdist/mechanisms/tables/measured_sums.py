@@ -193,7 +193,7 @@ class MeasuredSums:
         for _ in range(steps):
             self.asked.return_memory()
             law, before = file.shifted(posterior.deviation(observed.values)), observed.values
-            sums = replace(sums, limits=followed_limits(file, sums.limits, self.calibrated, law, posterior.prior))
+            sums = replace(sums, limits=followed_limits(file, sums.limits, self.calibrated, law))
             observed = sums.observed()
             # What limits had clipped of a drift shows more of it.
             posterior = self.posterior(observed, moved, posterior)

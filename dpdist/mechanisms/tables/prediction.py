@@ -90,6 +90,11 @@ class Prediction:
         return not self.spread[:, 0].any()
 
     @property
+    def by_values(self) -> Floats:
+        """1 for the weight and outcomes whose values drift, 0 for those of two values, (1 + outcome,)."""
+        return np.concatenate([[1.0], np.isnan(self.ends[0])])
+
+    @property
     def drifting(self) -> Floats:
         """What a relative drift of 1 adds to a record's residuals, (cell, 1 + outcome); 0 for public weights.
 

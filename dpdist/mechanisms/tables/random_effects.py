@@ -30,8 +30,8 @@ ROUNDS = 3
 MOST_INFLUENCE = 0.99
 """Largest influence of a record on its own prediction that is taken out."""
 MOST_CHOOSING = 200_000
-"""Records, spread over the file, that say which crosses of columns show effects: an effect too small for few records to show
-may be many errors of a cell of many.
+"""Records, spread over the file, that say which crosses of columns show effects: what few records do not show may be many
+errors of a cell of many.
 """
 MOST_CROSSES, MOST_CROSSED = 100, 10_000
 """Numbers of crosses of columns that are looked at, and of cells that one may have."""

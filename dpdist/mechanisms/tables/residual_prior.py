@@ -298,14 +298,6 @@ class ResidualPrior:
         of_terms = sizes[:, None] * rng.standard_normal((len(sizes), number))
         return _scaled(self.reached(j, period), self.combinations @ (self.terms @ of_terms))
 
-    @property
-    def shared_deviations(self) -> Floats:
-        """Standard deviations of what errors that cells share and drift add to z, (cell, 1 + outcome)."""
-        variance = np.column_stack([load.variance for load in self.shared])
-        for period, j, sizes in self.moves:
-            variance[:, j] += self.reached(j, period) ** 2 * (self.combinations @ (self.terms @ sizes**2))
-        return np.sqrt(variance)
-
     def sampled(self, number: int, rng: np.random.Generator) -> Floats:
         """Draws of z by the sample of records, given their numbers, (cell, 1 + outcome, draw)."""
         root = np.linalg.cholesky(self.prediction.correlation + 1e-9 * np.eye(self.coordinates))
