@@ -135,7 +135,7 @@ def write_job(folder: Path, records: int, workers: int, counties: int = 0, table
         "hierarchies": {"geography": geography},
         "reference": {"path": "earlier.parquet", "period": "2022"},
         "tables": [{"name": "t", "by": by, "statistics": ["count", {"mean": "income"}]}],
-        **({"runtime": {"executor": "dask", "workers": workers, "memory_per_worker": "9GiB"}} if workers else {}),
+        **({"runtime": {"executor": "dask", "workers": workers, "memory_per_worker": "6GiB"}} if workers else {}),
     }
     path = folder / "job.json"
     path.write_text(json.dumps(job))

@@ -1,7 +1,7 @@
 """Projected time and memory of a run of `tables`, by figures that were fitted to runs of one thread.
 
-Under conjugate gradients, projected time and memory were .9 to 1.3 of those of the five runs to which they were fitted.
-Draws in single precision are taken from one later run of 205,342 sums.
+Under conjugate gradients, projected time was .9 to 1.3 of that of the five runs of its fit, before draws had single
+precision. Projected memory was .8 to 1.4 of that of four runs, of up to 738,960 sums or 1,000,000 records.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ def projected_cost(
     dense = (4.0 + 2.0 * coordinates) * factored**2 + matrices * effects**2
     # Draws of two laws are there twice, and errors of one block of them.
     draw_entries = 4.0 * draws * coordinates * cells + 6.5 * block * (sums + coordinates * cells)
-    memory = 3.0e8 + 8.0 * (dense + draw_entries + 4.0 * entries + tables * cells + 500.0 * cells) + 300.0 * records
+    if large:
+        # Draws have single precision, and rows of sums are computed at every product.
+        draw_entries, entries = draw_entries / 2.0, 0.0
+    memory = 3.0e8 + 8.0 * (dense + draw_entries + 4.0 * entries + tables * cells + 500.0 * cells) + 200.0 * records
     memory += 1.0e3 * cells_shown * large
     return Cost(seconds, of_draws + records * 1.0e-5, int(memory), solver(number_of_sums, base_cells))
 
