@@ -459,12 +459,36 @@ def test_a_yes_or_no_drifts_by_its_probability(factor: float) -> None:
     number = np.bincount(cell, minlength=len(chosen.size))
     ends = 1.0, file.highest, file.lowest
 
-    def expected(moved: Prediction) -> Floats:
-        following = limits.choose(cells, placed, file.count, moved, *ends, fixed=chosen, about=law)
-        return np.asarray(number @ following.beyond)
+    def followed(moved: Prediction) -> TableLimits:
+        return limits.choose(cells, placed, file.count, moved, *ends, fixed=chosen, about=law)
 
+    def expected(moved: Prediction) -> Floats:
+        return np.asarray(number @ followed(moved).beyond)
+
+    changed = np.bincount(cell, weights=weight * (moved.values[inside, 0] - answer), minlength=len(number))
+    slope = followed(law).slope[:, 1] @ changed / changed.sum()
+    assert slope == pytest.approx((expected(moved) - expected(law))[1] / changed.sum(), abs=0.03)
     assert expected(moved) == pytest.approx(of_all, rel=1e-6)
     assert expected(replace(moved, ends=np.full((2, 1), np.nan)))[1] < 0.9 * of_all[1]
+
+
+def test_falling_shares_fall_by_as_much_in_the_reference() -> None:
+    """Where a rare yes is as probable as .8 times before in every base cell, totals of reference records that have moved
+    with their cells fall by a fifth: 3 %. Control: by means without the record's own answer, those of a yes are too small.
+    """
+    case: dict[str, Any] = {"weights": "two sizes", "records": (6_000, 6_000), "sizes": (12, 8, 5), "drift": "none"}
+    population = Population.of(2, **case, kinds=["rare yes"], number=1)
+    file = model_of(population.public, population.files(), 4.0).plan.asked.file
+    before, (_, cells), placed = file.prediction, file.tables[0], next(file.placed_records)
+    fall = np.column_stack([np.zeros(len(file.count)), -0.2 * before.means[:, 0] * before.means[:, 1]])
+    law = before.shifted(fall, file.lowest, file.highest)
+    inside = (before.places >= 0) | (placed >= 0)
+    weight = file.reference.weight[inside]
+    yes = weight @ before.values[inside, 0]
+    after = limits.following(law, before, cells, placed, file.count)
+    assert weight @ after.values[inside, 0] == pytest.approx(0.8 * yes, rel=0.03)
+    without = before.with_values(before.at_reference[:, 0], after.at_reference[:, 0])
+    assert weight @ without.values[inside, 0] < 0.7 * yes
 
 
 @pytest.mark.parametrize("epsilon", [16.0, 300.0])

@@ -36,9 +36,7 @@ class ClippedResiduals(NamedTuple):
     number: Floats
     records: Floats
     relative: Floats
-    """Parts of places in a change of means that are not known, otherwise 0, (1 + outcome, cell, place)."""
-    by_values: Floats
-    """1 where values change in proportion, 0 where the probability of one of two does, (1 + outcome, cell)."""
+    """Shares times weights and totals over means that are not known, otherwise 0, (1 + outcome, cell, place)."""
     moving: Floats
     """Parts of places in a drift of all records, (1 + outcome, cell, place)."""
     drifts: Floats
@@ -56,7 +54,6 @@ class ClippedResiduals(NamedTuple):
         unknown_mean: Floats | None = None,
         drifts: Floats | None = None,
         moves: Floats | None = None,
-        by_values: Floats | float = 1.0,
     ) -> ClippedResiduals:
         """`unknown_mean` (cell, 1 + outcome) are predicted means that may be far from the right ones; 0 for known ones."""
         deviation = np.moveaxis(sample, 2, 0).copy()
@@ -67,15 +64,15 @@ class ClippedResiduals(NamedTuple):
         weight = np.column_stack([products.sum(axis=1), (products * sample[:, : OWN + POOLED, 0]).sum(axis=1)])
         second = first * deviation
         sums = first.sum(axis=2), second.sum(axis=2)
-        by_values = np.broadcast_to(np.reshape(by_values, (-1, 1)), first.shape[:2])
-        relative = np.zeros_like(first) if unknown_mean is None else _relative(sample, share, unknown_mean, by_values)
+        relative = np.zeros_like(first) if unknown_mean is None else _relative(sample, share, unknown_mean)
         drifts = np.zeros((len(first), len(share), 0)) if drifts is None else drifts
         moving = np.zeros((len(first), *products.shape))
         if moves is not None:
             moving = share[:, : OWN + POOLED] * np.moveaxis(moves, 2, 0)
             moving = moving / np.maximum(moving.sum(axis=2, keepdims=True), 1e-300)
-        of_changes = relative, by_values, moving, drifts
-        return cls(np.abs(deviation), first, second, across, weight, *sums, centre, number, records, *of_changes)
+        return cls(
+            np.abs(deviation), first, second, across, weight, *sums, centre, number, records, relative, moving, drifts
+        )
 
     @classmethod
     def chosen(cls, several: Sequence[ClippedResiduals], which: Ints) -> ClippedResiduals:
@@ -85,7 +82,7 @@ class ClippedResiduals(NamedTuple):
             place = np.expand_dims(which, [k for k in range(parts[0].ndim + 1) if k != 1 + axis])
             return np.asarray(np.take_along_axis(np.stack(parts), place, axis=0)[0])
 
-        axes = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1)
+        axes = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 1, 1, 1)
         return cls(*(by_cell(parts, axis) for *parts, axis in zip(*several, axes, strict=True)))
 
     def ratios(self, scale: Floats) -> list[Floats]:
@@ -103,11 +100,12 @@ class ClippedResiduals(NamedTuple):
         return np.asarray(sum(np.maximum(part, ratio) for ratio in ratios[1:]))
 
     def slope(self, ratios: Sequence[Floats], norm: Floats) -> Floats:
-        """The part of a change of a cell's mean weight, and mean outcomes, that is clipped, (cell, 1 + outcome)."""
-        (clipped_share, norm_square), columns = _clipped(norm), list[Floats]()
-        for ratio, relative, by_values in zip(ratios, self.relative, self.by_values[..., None], strict=True):
-            change = clipped_share + by_values * ratio / norm_square
-            columns.append(np.minimum(_dot(relative, change), MOST_HIDDEN))
+        """The part of a change of a cell's mean weight, and mean outcomes, that is clipped, (cell, 1 + outcome): values
+        change in proportion.
+        """
+        columns = list[Floats]()
+        for ratio, relative in zip(ratios, self.relative, strict=True):
+            columns.append(np.minimum(_dot(relative, clipped_change(ratio, norm)), MOST_HIDDEN))
         return np.stack(columns, axis=-1)
 
     def variances(self, scale: Floats, ratios: Sequence[Floats]) -> tuple[Floats, Floats]:
@@ -174,18 +172,11 @@ def _clipped(norm: Floats) -> tuple[Floats, Floats]:
     return 1.0 - 1.0 / beyond, np.where(norm > 1.0, beyond**2, np.inf)
 
 
-def _relative(sample: Floats, share: Floats, means: Floats, by_values: Floats) -> Floats:
-    """Parts of weights, and of totals of outcomes, in their means, (1 + outcome, cell, place). Where a probability changes,
-    records with either value have parts by their distance from the mean, and those beyond the reference's have none.
-    """
+def _relative(sample: Floats, share: Floats, means: Floats) -> Floats:
+    """Shares times weights, and times totals of outcomes, over their means, (1 + outcome, cell, place)."""
     weight = np.maximum(sample[..., 0] + means[:, :1], 0.0)
-    parts, body = [share * weight], np.arange(share.shape[1]) < OWN + POOLED
-    for k, (mean, values) in enumerate(zip(means[:, 1:, None].transpose(1, 0, 2), by_values[1:], strict=True), start=1):
-        if values.all():
-            part = np.maximum(sample[..., k] + mean * weight, 0.0) * (mean > 0.0)
-        else:
-            part = np.divide(sample[..., k] ** 2, weight, out=np.zeros_like(share), where=body & (weight > 0.0))
-        parts.append(share * part)
+    totals = [np.maximum(sample[..., k] + means[:, k, None] * weight, 0.0) for k in range(1, means.shape[1])]
+    parts = [share * (part if k == 0 else part * (means[:, k, None] > 0.0)) for k, part in enumerate([weight, *totals])]
     return np.array([part / np.maximum(part.sum(axis=1, keepdims=True), 1e-300) for part in parts])
 
 

@@ -282,7 +282,7 @@ def choose(
         share = share / share.sum(axis=1, keepdims=True)
         sample, share = with_tails(sample, share, len(prediction.residuals), ends[block])
         unknown_means = None if unknown_mean is None else unknown_mean[block]
-        law = number[block], records, prediction.adds_weight, unknown_means, drifts[:, block], moves, prediction.by_values
+        law = number[block], records, prediction.adds_weight, unknown_means, drifts[:, block], moves
         if fixed is None:
             centres = () if prediction.adds_weight else CENTRES
             start = [np.zeros(len(share)), *(_quantile(sample[..., 0], share, level, ends[block, 0]) for level in centres)]
@@ -301,8 +301,10 @@ def choose(
         of_pool = slice(OWN, OWN + POOLED)
         pooled, worth = _lost(sample[:, of_pool], centre[block], scale[block], prediction.adds_weight), share[:, of_pool]
         pool[block] = np.einsum("cs,csk->ck", worth, pooled) / worth.sum(axis=1, keepdims=True)
-    beyond = _beyond(of_reference, prediction, mean, centre, scale, pool, about or prediction, bounds)
+    beyond, of_answers = _beyond(of_reference, prediction, mean, centre, scale, pool, about or prediction, bounds)
     if fixed is not None and about is not None:
+        for k, of_answer in of_answers.items():
+            slope[:, 1 + k] = np.clip(of_answer, 0.0, MOST_HIDDEN)
         return replace(fixed, beyond=beyond, loss=loss, slope=slope)
     hidden = np.zeros_like(beyond)
     if unknown is not None:
@@ -342,8 +344,10 @@ def _beyond(
     pool: Floats,
     about: Prediction,
     bounds: tuple[Floats, Floats],
-) -> Floats:
-    """Expected clipped part of a record: of the cell's reference records, and of the pool's, (cell, 1 + outcome)."""
+) -> tuple[Floats, dict[int, Floats]]:
+    """Expected clipped part of a record, of the cell's reference records and of the pool's, (cell, 1 + outcome); and the
+    part of a change of probability that is clipped, (cell,), by outcome of two values.
+    """
     inside = np.flatnonzero(of_reference >= 0)
     cell, (means, spread) = of_reference[inside], prediction.at_reference[inside].transpose(1, 0, 2)
     residual = prediction.residuals[inside] * spread
@@ -351,22 +355,28 @@ def _beyond(
     total = residual[:, 1:] + (means[:, 1:] - mean[cell]) * weight[:, None]
     weight, total = within_bounds(weight, total, means[:, 0], mean[cell], bounds)
     offset = (1.0 - about.adds_weight) * of_about[:, 0]
-    r, moved = weight - offset, offset[:, None] * (of_about[:, 1:] - mean[cell])
+    r, predicted = weight - offset, offset[:, None] * (of_about[:, 1:] - mean[cell])
 
-    def lost(total: Floats) -> Floats:
-        residual = np.column_stack([r, total - moved])[:, None]
+    def lost(totals: Floats) -> Floats:
+        residual = np.column_stack([r, totals - predicted])[:, None]
         return _lost(residual, centre[cell], scale[cell], prediction.adds_weight)[:, 0]
 
+    number, clipped_of_change = np.bincount(cell, minlength=len(mean)), dict[int, Floats]()
     answers = list(_answers(prediction, inside, weight, mean[cell]))
     for k, likely, _, _ in answers:
         total[:, k] = likely
     clipped_part = of_likely = lost(total)
-    for k, _, other, probability in answers:
-        if probability.any():
-            instead = total.copy()
-            instead[:, k] = other
-            clipped_part = clipped_part + probability[:, None] * (lost(instead) - of_likely)
-    number = np.bincount(cell, minlength=len(mean))
+    for k, likely, other, probability in answers:
+        instead = total.copy()
+        instead[:, k] = other
+        change = lost(instead) - of_likely
+        clipped_part = clipped_part + probability[:, None] * change
+        upward = np.sign(other - likely)
+        lost_of, all_of = (
+            np.bincount(cell, weights=upward * part, minlength=len(mean)) for part in (change[:, 1 + k], other - likely)
+        )
+        pooled = POOL_WORTH * np.array([lost_of.sum(), all_of.sum()]) / max(len(cell), 1)
+        clipped_of_change[k] = (lost_of + pooled[0]) / np.maximum(all_of + pooled[1], 1e-300)
     sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in clipped_part.T])
     # The pool's parts are moved so that all reference records together have what they clip: by one multiple of limits,
     # where there is a part, and by a factor where sums without a centre clip nothing below 0.
@@ -375,7 +385,7 @@ def _beyond(
     by[:, : int(prediction.adds_weight)] = pool[:, : int(prediction.adds_weight)]
     short, moved = worth @ (sums - number[:, None] * pool), (worth * number) @ by
     pool = pool + np.divide(short, moved, out=np.zeros_like(moved), where=moved != 0.0) * by
-    return np.asarray((sums + POOL_WORTH * pool) / (number[:, None] + POOL_WORTH))
+    return np.asarray((sums + POOL_WORTH * pool) / (number[:, None] + POOL_WORTH)), clipped_of_change
 
 
 def _answers(
@@ -395,7 +405,7 @@ def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, siz
     """What limits leave of a change of a base cell over what they leave of one of its whole cell, (base cell, 1 + outcome).
 
     Records have the law of all residuals, and values change in proportion: as in `choose`, nothing is clipped of changes of
-    outcomes that may be negative.
+    outcomes that may be negative. Outcomes of two values have 1.
     """
     rank = np.argsort(np.abs(law.residuals).max(axis=1), kind="stable")
     place, share = quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
@@ -419,7 +429,7 @@ def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, siz
         np.divide(part, most, out=np.ones_like(part), where=most > 0.0)
         for part, most in ((unclipped_values, all_values), of_cell)
     )
-    rising = np.concatenate([[True], lowest[1:] >= 0.0])
+    rising = np.concatenate([[True], (lowest[1:] >= 0.0) & (law.by_values[1:] > 0.0)])
     return np.asfortranarray(np.where(rising, of_base / np.maximum(of_whole, 1.0 - MOST_HIDDEN), 1.0))
 
 
@@ -428,6 +438,7 @@ def following(law: Prediction, before: Prediction, cell: Ints, of_reference: Int
     without one in the file as the cells of a table.
     """
     at_reference, at_home = before.at_reference.copy(), before.places >= 0
+    then, now = (before.at_reference[:, 0].copy() for _ in range(2))
     for cells, place in ((np.arange(len(cell)), before.places), (cell, np.where(at_home, -1, of_reference))):
 
         def factors(of_law: Floats, of_before: Floats, cells: Ints = cells) -> Floats:
@@ -435,13 +446,14 @@ def following(law: Prediction, before: Prediction, cell: Ints, of_reference: Int
             return np.divide(now, then, out=np.ones_like(now), where=then > 0.0)
 
         inside = np.flatnonzero(place >= 0)
-        outcomes = predicted_means(cells, size, law) - predicted_means(cells, size, before)
+        of_law, of_before = (predicted_means(cells, size, of)[place[inside]] for of in (law, before))
         spread = np.column_stack([factors(*both) for both in zip(law.spread.T, before.spread.T, strict=True)])
         at_reference[inside, 0, :1] *= factors(law.means[:, 0], before.means[:, 0])[place[inside], None]
-        at_reference[inside, 0, 1:] += outcomes[place[inside]]
+        at_reference[inside, 0, 1:] += of_law - of_before
+        then[inside, 1:], now[inside, 1:] = of_before, of_law
         at_reference[inside, 1] *= spread[place[inside]]
     moved = replace(law, at_reference=at_reference, values=before.values)
-    return moved.with_values(before.at_reference[:, 0], at_reference[:, 0])
+    return moved.with_values(then, now)
 
 
 def _lost(residual: Floats, centre: Floats, scale: Floats, adds_weight: bool) -> Floats:

@@ -112,16 +112,18 @@ class Prediction:
         return moved.with_values(self.at_reference[:, 0], at_reference[:, 0])
 
     def with_values(self, before: Floats, after: Floats) -> Prediction:
-        """The prediction after means at reference records, (record, 1 + outcome), have moved.
+        """The prediction after means of reference records' base cells, (record, 1 + outcome), have moved.
 
-        An outcome of two values moves by the probability of its highest one, and no record has a value between them.
+        An outcome of two values moves by the probability of its highest one.
         """
         if not len(self.values):
             return self
-        (low, high), then = self.ends, before[:, 1:]
-        now = np.clip(after[:, 1:], low, high)
-        rise = np.clip((now - then) / np.maximum(high - then, 1e-300), 0.0, 1.0)
-        fall = np.clip((then - now) / np.maximum(then - low, 1e-300), 0.0, 1.0)
+        low, high = self.ends
+        then, now = np.clip(before[:, 1:], low, high), np.clip(after[:, 1:], low, high)
+        rise, fall = (
+            np.divide(change, room, out=np.zeros_like(room), where=room > 0.0)
+            for change, room in ((np.maximum(now - then, 0.0), high - then), (np.maximum(then - now, 0.0), then - low))
+        )
         return replace(self, values=self.values + rise * (high - self.values) - fall * (self.values - low))
 
     def weighing(self, weight: Floats) -> Prediction:
@@ -158,8 +160,10 @@ class Prediction:
         at_reference = self.at_reference.copy()
         at_reference[inside] = np.stack([means, spread], axis=1)[self.places[inside]]
         moved = replace(self, means=means, spread=spread, at_reference=at_reference)
-        place = np.maximum(self.places, 0)
-        return moved.with_values(before[place], np.where(inside[:, None], means[place], before[place]))
+        if not len(self.values):
+            return moved
+        then = before[self.places]
+        return moved.with_values(then, np.where(inside[:, None], means[self.places], then))
 
 
 def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, weights_known: bool = False) -> Prediction:
@@ -408,7 +412,8 @@ def predict(
 
 def _of_two_values(outcomes: Floats, lowest: Floats, highest: Floats) -> tuple[Floats, Floats]:
     """`ends` and `values` of a prediction before any drift."""
-    only = ((outcomes == lowest) | (outcomes == highest)).all(axis=0) & (highest > lowest)
+    low, high = outcomes == lowest, outcomes == highest
+    only = (low | high).all(axis=0) & low.any(axis=0) & high.any(axis=0)
     ends = np.where(only, np.stack([lowest, highest]), np.nan)
     return ends, np.where(only, outcomes, np.nan) if only.any() else np.zeros((0, 0))
 

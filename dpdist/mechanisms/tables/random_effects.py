@@ -35,6 +35,8 @@ errors of a cell of many.
 """
 MOST_CROSSES, MOST_CROSSED = 100, 10_000
 """Numbers of crosses of columns that are looked at, and of cells that one may have."""
+MOST_CHOSEN = 12_000
+"""Largest number of effects of the crosses that are chosen."""
 LEAST_GAIN, CERTAIN = 1e-3, 20.0
 """Log likelihoods that a cross of columns has to add: to a record on average, or to all that choose if that is less."""
 STEPS = 60
@@ -170,7 +172,7 @@ def families(tables: Sequence[Sequence[int]], codes: Ints) -> list[Ints]:
 def interactions(codes: Ints, records: int) -> list[Ints]:
     """Cells of up to three columns, each as an index over all rows of `codes`, those of fewest cells first.
 
-    A cell has two of the `records` or more on average.
+    A cross has `MOST_OF_TABLES` cells at most, and a cell two of the `records` or more on average.
     """
     levels = [int(column.max(initial=0)) + 1 for column in codes.T]
     number = {
@@ -404,7 +406,7 @@ def corrected(
     """
     shift, loading, alone, influence = effects
     sample = slice(None, None, -(-len(z) // MOST_CHOOSING))
-    least = min(LEAST_GAIN, CERTAIN / len(z[sample]))
+    least, chosen = min(LEAST_GAIN, CERTAIN / len(z[sample])), 0
     candidates, gains = list(interaction_cells), np.full(len(interaction_cells), np.inf)
     while True:
         remainder, current = z - ratio * shift[place], np.zeros(len(candidates), dtype=bool)
@@ -414,9 +416,10 @@ def corrected(
                 candidates[first][place[sample]], remainder[sample], ratio[sample], usual[sample], half[sample]
             )
             current[first] = True
-        more = bool(candidates) and gains[first] > least
+        more = bool(candidates) and gains[first] > least and chosen + int(candidates[first].max()) < MOST_CHOSEN
         family = candidates.pop(first) if more else np.arange(len(shift))
         cell, count = family[place], int(family.max()) + 1
+        chosen += count
         between = _between(*_of_halves(cell, remainder, ratio, usual, half, count))
         cell_means = _Means.of(cell, remainder, ratio, usual, count)
         trust, number = between / (between + cell_means.error + 1e-300), np.maximum(cell_means.number, 1.0)
