@@ -121,6 +121,16 @@ KINDS: Mapping[str, CautionKind] = {
         "bounds are in thousands, or per month. Compare both with the file's documentation; if both are "
         "right, narrow the bounds, which lowers the noise.",
     ),
+    "constant_in_reference": CautionKind(
+        "plan",
+        "All {records} records of the reference have {value} as '{column}'. They do not show how it varies, so figures may "
+        "be far off, and published standard errors do not include this.",
+        "Check that this column means the same in both files, or use another reference.",
+        explanation="Clipping limits, predictions and standard errors follow from how values of the reference vary. A "
+        "column that is constant there is taken for constant in the file, too. If it is not, its figures are nearly those "
+        "of the reference, and their standard errors are far too small. Check that the column means the same in both "
+        "files, or use another reference.",
+    ),
     "priority_without_effect": CautionKind(
         "plan",
         "'{mechanism}' gives all tables the same accuracy, so priority and error of {tables} have no effect.",

@@ -144,7 +144,8 @@ def _opened(job: Job, source: Source, crosstab: Crosstab, tick: Tick) -> Referen
 
 
 def _units(job: Job, source: Source) -> tuple[list[Problem], list[Caution]]:
-    """Problems of values that nearly all lie outside the bounds at which the job clips them, and doubts about small values.
+    """Problems of values that nearly all lie outside the bounds at which the job clips them, and doubts about small or
+    constant values.
 
     Without this check, clipping would hide bounds, or a reference, in a wrong unit. Values outside the universe do not
     count: many are codes, as 9999999 of whoever was not asked.
@@ -152,17 +153,22 @@ def _units(job: Job, source: Source) -> tuple[list[Problem], list[Caution]]:
     problems, doubts = list[Problem](), list[Caution]()
     for name in filter(None, (job.survey.weight, *job.outcomes)):
         declared = job.columns.get(name)
-        if declared is None or declared.bounds is None or declared.outside != "clip":
+        if declared is None or declared.bounds is None:
             continue
         low, high = declared.bounds
         outside = records = 0
-        largest = 0.0
+        least, most = np.inf, -np.inf
         for stored in source.batches(tuple(dict.fromkeys([name, *(keep.column for keep in job.universe)]))):
             batch = Batch(recoded(stored, job.recode, source.text_only), records, Findings(), source.text_only)
             values, missing = batch.numbers(name)
             values = values[in_universe(job, batch) & ~missing]
             outside, records = outside + int(((values < low) | (values > high)).sum()), records + len(values)
-            largest = max(largest, float(np.abs(values).max(initial=0.0)))
+            least, most = min(least, float(values.min(initial=np.inf))), max(most, float(values.max(initial=-np.inf)))
+        if records > 1 and least == most:
+            doubts.append(Caution.of("constant_in_reference", column=name, value=f"{most:g}", records=f"{records:,}"))
+        if declared.outside != "clip":
+            continue
+        largest = max(-least, most) if records else 0.0
         what = "weights" if name == job.survey.weight else "outcomes"
         if outside > NEARLY_ALL * records:
             remedy = (

@@ -80,7 +80,9 @@ def test_a_factor_is_named_for_the_custodian_and_refuses_no_strict_run(column: s
 
 
 def test_what_public_facts_make_doubtful_is_said_before_a_run_is_charged(folder: Path) -> None:
-    """Bounds tell that the unit may be another one; 200 records are few. Control: an earlier file of 600 has no doubt."""
+    """Bounds tell that the unit may be another one; 200 records are few; a constant does not show how values vary. Control:
+    an earlier file of 600 has no doubt.
+    """
     notes: list[str] = []
 
     def told(text: str) -> list[str]:
@@ -99,6 +101,9 @@ def test_what_public_facts_make_doubtful_is_said_before_a_run_is_charged(folder:
     wide = JOB.replace("50000", "5000000")
     with_reference(survey(2), wide)
     assert any("No value of 'pay' in the reference reaches 1 %" in note for note in told(wide))
+    for column, value in (("pay", 0.0), ("w", 7.0)):
+        with_reference(survey(2).assign(**{column: value}), BOUNDED)
+        assert any(f"All 600 records of the reference have {value:g} as '{column}'" in note for note in told(BOUNDED))
     with_reference(survey(2))
     assert not [note for note in told(JOB) if "The reference has" in note or "in the reference" in note]
 
