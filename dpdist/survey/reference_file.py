@@ -153,7 +153,7 @@ def _units(job: Job, source: Source) -> tuple[list[Problem], list[Caution]]:
     problems, doubts = list[Problem](), list[Caution]()
     for name in filter(None, (job.survey.weight, *job.outcomes)):
         declared = job.columns.get(name)
-        if declared is None or declared.bounds is None:
+        if declared is None or declared.bounds is None or declared.codes:
             continue
         low, high = declared.bounds
         outside = records = 0
