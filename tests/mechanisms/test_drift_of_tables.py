@@ -231,8 +231,8 @@ def test_drift_of_one_column_is_learned_from_its_levels(monkeypatch: pytest.Monk
     monkeypatch.setattr(ResidualPrior, "of", of_one_size)
     monkeypatch.setattr(clipped_residuals, "COMMON_DRIFT", 0.0)
     coverage, error, before = after_drift_of_a_column(4)
-    assert coverage < 0.6
-    assert error > 0.6 * before
+    assert coverage < 0.5
+    assert error > 0.7 * before
 
 
 def test_control_a_law_without_drift_has_intervals_that_do_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,11 +336,12 @@ def test_control_totals_that_state_no_error_have_intervals_that_do_not_hold() ->
 
 
 @pytest.mark.slow
-def test_what_earlier_periods_measured_makes_a_release_better() -> None:
-    """At ε = 1, over 16 chains of files that do not drift: the last of five releases errs less than without history. At ε =
-    .3 it does not: errors of 32 chains are 1.03 and .99 times as large (± .03).
-    """
-    with_history, without = ([chain(seed, 1.0, drift=(0.0, 0.0), most=most)[-1] for seed in range(16)] for most in (5, 0))
+@pytest.mark.parametrize("epsilon", [0.3, 1.0])
+def test_what_earlier_periods_measured_makes_a_release_better(epsilon: float) -> None:
+    """Over 16 chains of files that do not drift: the last of five releases errs less than without history."""
+    with_history, without = (
+        [chain(seed, epsilon, drift=(0.0, 0.0), most=most)[-1] for seed in range(16)] for most in (5, 0)
+    )
     assert (pooled(with_history)[0] < pooled(without)[0]).all()
 
 

@@ -570,8 +570,8 @@ def test_a_large_reference_is_no_better_than_what_is_learned_from_it(monkeypatch
     def ratio() -> float:
         found = predicting.predict(sample, crosses, sizes, [(0, 1)], np.array([1.0, 0.0]), np.array([2_000.0, 1e5])).means
         means = np.bincount(cell, weights=found[:, 0] * found[:, 1]) / np.bincount(cell, weights=found[:, 0])
-        errors = (np.sqrt(np.mean((of - level.ravel()) ** 2)) for of in (means, own))
-        return next(errors) / next(errors)
+        predicted, alone = (float(np.sqrt(np.mean((of - level.ravel()) ** 2))) for of in (means, own))
+        return predicted / alone
 
     assert ratio() <= 1.03
     monkeypatch.setattr(random_effects, "MOST_CHOOSING", 20_000)
@@ -604,7 +604,7 @@ def test_ten_tables_are_better_than_ten_separate_releases() -> None:
 def test_laws_of_more_populations() -> None:
     """20 populations: no worse than the prediction by 3 %, and than the reference by 6 %; 90 % intervals hold .86 to .94.
 
-    Also at ε = .1, where a release is nearly its prediction. Control: errors times .6.
+    Also at ε = .1, where a release is nearly its prediction. Control: errors times .7.
     """
     found = runs(NEAR, (0.1, 1.0, 4.0), seeds=5)
     for epsilon in (0.1, 1.0, 4.0):
@@ -614,7 +614,7 @@ def test_laws_of_more_populations() -> None:
         assert (medians["published"] <= (1.04 if epsilon < 1.0 else 1.03) * medians["predicted"]).all(), epsilon
         assert (medians["published"] <= 1.06 * medians["reference"]).all(), epsilon
         assert 0.86 <= share_covered(found, epsilon) <= 0.94
-        assert share_covered(found, epsilon, 0.6) < 0.86
+        assert share_covered(found, epsilon, 0.7) < 0.86
 
 
 def assert_laws(found: Runs, budgets: tuple[float, ...], covered: tuple[float, float], worse: float = 1.03) -> None:
@@ -659,14 +659,13 @@ def test_laws_hold_for_thirty_tables() -> None:
 @pytest.mark.parametrize("gaussian", [False, True])
 @pytest.mark.parametrize(
     ("cases", "covered", "worse"),
-    [(NEAR, (0.85, 0.97), 1.03), (SPARSE, (0.8, 0.97), 1.03), ([THIRTY], (0.85, 0.99), 1.07)],
+    [(NEAR, (0.85, 0.97), 1.03), (SPARSE, (0.8, 0.97), 1.03), ([THIRTY], (0.85, 0.97), 1.07)],
     ids=["usual", "sparse", "thirty tables"],
 )
 def test_laws_of_more_populations_under_both_laws_of_noise(
     cases: list[dict[str, Any]], covered: tuple[float, float], worse: float, gaussian: bool
 ) -> None:
-    """Four of each case. Shares are .84 where most crosses have one record, at ε = 1, and .985 in thirty tables, whose
-    intervals have the drift that their noise lets through. Counts of thirty tables are 6 % worse
+    """Four of each case. Shares are .84 where most crosses have one record, at ε = 1. Counts of thirty tables are 6 % worse
     there than the prediction, in the median: their noise lets the drift that is possible through.
     """
     budgets = RHO if gaussian else (1.0, 4.0, 1e4)

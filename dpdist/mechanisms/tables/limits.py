@@ -301,10 +301,10 @@ def choose(
         of_pool = slice(OWN, OWN + POOLED)
         pooled, worth = _lost(sample[:, of_pool], centre[block], scale[block], prediction.adds_weight), share[:, of_pool]
         pool[block] = np.einsum("cs,csk->ck", worth, pooled) / worth.sum(axis=1, keepdims=True)
-    beyond, of_answers = _beyond(of_reference, prediction, mean, centre, scale, pool, about or prediction, bounds)
+    beyond, of_probability = _beyond(of_reference, prediction, mean, centre, scale, pool, about or prediction, bounds)
     if fixed is not None and about is not None:
-        for k, of_answer in of_answers.items():
-            slope[:, 1 + k] = np.clip(of_answer, 0.0, MOST_HIDDEN)
+        for k, part in of_probability.items():
+            slope[:, 1 + k] = np.clip(part, 0.0, MOST_HIDDEN)
         return replace(fixed, beyond=beyond, loss=loss, slope=slope)
     hidden = np.zeros_like(beyond)
     if unknown is not None:
@@ -362,11 +362,11 @@ def _beyond(
         return _lost(residual, centre[cell], scale[cell], prediction.adds_weight)[:, 0]
 
     number, clipped_of_change = np.bincount(cell, minlength=len(mean)), dict[int, Floats]()
-    answers = list(_answers(prediction, inside, weight, mean[cell]))
-    for k, likely, _, _ in answers:
+    two_valued = list(_of_two_values(prediction, inside, weight, mean[cell]))
+    for k, likely, _, _ in two_valued:
         total[:, k] = likely
     clipped_part = of_likely = lost(total)
-    for k, likely, other, probability in answers:
+    for k, likely, other, probability in two_valued:
         instead = total.copy()
         instead[:, k] = other
         change = lost(instead) - of_likely
@@ -388,7 +388,7 @@ def _beyond(
     return np.asarray((sums + POOL_WORTH * pool) / (number[:, None] + POOL_WORTH)), clipped_of_change
 
 
-def _answers(
+def _of_two_values(
     prediction: Prediction, records: Ints, weight: Floats, mean: Floats
 ) -> Iterator[tuple[int, Floats, Floats, Floats]]:
     """By outcome of two values: its place, reference records' totals about `mean` (record, outcome) with the likelier value
