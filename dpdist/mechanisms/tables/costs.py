@@ -1,7 +1,7 @@
 """Projected time and memory of a run of `tables`, by figures that were fitted to runs of one thread.
 
 Under conjugate gradients, projected time was .9 to 1.3 of that of the five runs of its fit, before draws had single
-precision. Projected memory was .8 to 1.4 of that of four runs, of up to 738,960 sums or 1,000,000 records.
+precision. Projected memory was .9 to 1.4 of that of four runs, of up to 738,960 sums or 1,000,000 records.
 """
 
 from __future__ import annotations
