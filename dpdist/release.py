@@ -35,6 +35,7 @@ from dpdist.privacy.noisy_counts import refuse_small_counts
 from dpdist.publish.accuracy import design_left_out
 from dpdist.publish.folder import REPLAYED, SIMULATED
 from dpdist.publish.folder import publish as publish_folder
+from dpdist.publish.noisy_figures import NoiseErrors
 from dpdist.publish.opened import Release
 from dpdist.publish.released import (
     ByBatch,
@@ -230,10 +231,11 @@ def _run(
                     meter.settle(key)
                 with _publishing(workers, space, released) as on_batches:
                     released = released if gates is None else _accepted(space, plan, released, *gates, listener, on_batches)
-                    _publish(space, released, listener, waits=_held_at_first(space, job), on_batches=on_batches)
+                    waits = _held_at_first(space, job)
+                    published = _publish(space, released, listener, waits, on_batches)
                     meter.name_release(key, listener)
                     with private():
-                        evaluate(space, plan, key, listener)
+                        evaluate(space, plan, NoiseErrors.of(published), key, listener)
                     if job.held_on_a_verdict and not space.replayed:
                         publish_unless_refused(space)
         except Exception:
@@ -377,8 +379,11 @@ def _held_at_first(space: Workspace, job: Job) -> bool:
     return job.approval is not None or (job.held_on_a_verdict and not space.replayed)
 
 
-def _publish(space: Workspace, released: ReleasedObject, listener: Listener, waits: bool, on_batches: ByBatch) -> None:
-    """Writes the public folder; or, where the release is held, `held/`, which only its owner can read.
+def _publish(
+    space: Workspace, released: ReleasedObject, listener: Listener, waits: bool, on_batches: ByBatch
+) -> ReleasedObject:
+    """Writes the public folder; or, where the release is held, `held/`, which only its owner can read. Returns what is
+    published.
 
     A held release that was approved before is published.
     """
@@ -398,3 +403,4 @@ def _publish(space: Workspace, released: ReleasedObject, listener: Listener, wai
         space.store.publish(folder)
         if waits and not space.replayed:
             publish_approved(space)
+    return released

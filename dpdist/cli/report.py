@@ -14,7 +14,16 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dpdist.cli.console import Escaping
-from dpdist.cli.table_text import PUBLISHED_TOO, facts_text, least_width, paragraphs, promise, stated_cautions, table_text
+from dpdist.cli.table_text import (
+    PUBLISHED_TOO,
+    ROWS,
+    facts_text,
+    least_width,
+    paragraphs,
+    promise,
+    stated_cautions,
+    table_text,
+)
 from dpdist.core.files import recover
 from dpdist.core.public_files import HELD, MANIFEST, unfit
 from dpdist.core.records import Crosstab, cell_rows
@@ -223,8 +232,8 @@ def _wide(rows: pd.DataFrame, sizes: Crosstab, text: Presentation) -> list[tuple
     """Makes tables with one row per cell, and at most ABREAST statistics with their standard errors in each table.
 
     Columns and levels have the labels that the job gives them. Large figures stand in millions or billions; those of a
-    column end where its smallest error does. Estimates are those of the default estimator. Also returns, for each cell,
-    why a figure may be missing.
+    column end where its smallest error does. Estimates are those of the default estimator. Also returns, for each of the
+    first cells, which are shown, why a figure may be missing.
     """
     modelled = (
         (rows["estimator"] == "parameters").groupby([rows["statistic"], rows["variable"].fillna("")]).transform("any")
@@ -232,7 +241,6 @@ def _wide(rows: pd.DataFrame, sizes: Crosstab, text: Presentation) -> list[tuple
     mine = rows[(rows["estimator"] == "parameters") | ~modelled]
     by = [str(name) for name in rows.columns[: rows.columns.get_loc("statistic")]]
     parts = []
-    records = {label: int(sizes.count[inside].sum()) for label, inside in cell_rows(sizes, by, True).items()}
     heads = [text.label(column) for column in by]
     heads = heads if len({*heads}) == len(heads) else by
     for (statistic, variable), group in mine.groupby(["statistic", "variable"], sort=False, dropna=False):
@@ -245,15 +253,21 @@ def _wide(rows: pd.DataFrame, sizes: Crosstab, text: Presentation) -> list[tuple
             np.round(column / unit.size, decimals + unit.zeros) for column in (value, error)
         )
         parts.append(part.set_axis([*by, f"{name}{unit.suffix}", "SE"], axis=1))
-    absent = np.any([part.iloc[:, -2].isna().to_numpy() for part in parts], axis=0)
-    labels = parts[0][by].to_numpy().tolist()
+    shown = slice(ROWS)
+    missing, absent = (
+        np.any([part.iloc[shown, columns].isna().to_numpy() for part in parts], axis=(0, 2)) for columns in ([-2, -1], [-2])
+    )
+    labels, records = parts[0][by][shown].to_numpy().tolist(), dict[tuple[str, ...], int]()
+    if missing.any():
+        records = {label: int(sizes.count[inside].sum()) for label, inside in cell_rows(sizes, by, True).items()}
     why = [
-        FEW.get(records[tuple(label)], NOT_IDENTIFIED if unidentified else NOT_GIVEN)
+        FEW.get(records.get(tuple(label), -1), NOT_IDENTIFIED if unidentified else NOT_GIVEN)
         for label, unidentified in zip(labels, absent, strict=True)
     ]
     for column in by:
+        named = {level: text.level(column, level) for level in parts[0][column].unique()}
         for part in parts:
-            part[column] = [text.level(column, level) for level in part[column]]
+            part[column] = part[column].map(named)
     parts = [part.set_axis([*heads, *part.columns[len(by) :]], axis=1) for part in parts]
     abreast = [_abreast(parts[k : k + ABREAST], heads) for k in range(0, len(parts), ABREAST)]
     if any(least_width(table) > WIDTH for table in abreast):

@@ -50,7 +50,7 @@ def paragraphs(texts: Iterable[str], style: str = "") -> Table:
 def table_text(
     title: str, rows: pd.DataFrame, instead: Sequence[str] | None = None, narrow: bool = False
 ) -> RenderableType:
-    """Formats the first rows of a table under a title. `instead` has a text for every row with a missing figure."""
+    """Formats the first rows of a table under a title. `instead` has a text for every shown row with a missing figure."""
     grid = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD if narrow else box.HEAVY_HEAD)
     grid.padding = (0, 1, 0, 0) if narrow else (0, 1)
     texts = _texts(rows, instead)
@@ -74,7 +74,7 @@ def _texts(rows: pd.DataFrame, instead: Sequence[str] | None = None) -> list[lis
     columns = [rows.iloc[:, number] for number in range(rows.shape[1])]
     kinds = [pd.api.types.is_float_dtype(kind) for kind in rows.dtypes]
     return [
-        (figures(values, instead) if figure else list(map(str, values)))[:ROWS]
+        figures(values, instead, ROWS) if figure else list(map(str, values[:ROWS]))
         for figure, values in zip(kinds, columns, strict=True)
     ]
 
@@ -89,15 +89,15 @@ def _head(name: str, cells: Sequence[str]) -> tuple[str, int]:
     return head, max(beneath, *(len(word) for word in head.split()))
 
 
-def figures(values: pd.Series[float], instead: Sequence[str] | None = None) -> list[str]:
-    """Formats a column's figures: as whole numbers if one is large, else with four digits; a word for a missing figure."""
+def figures(values: pd.Series[float], instead: Sequence[str] | None = None, shown: int | None = None) -> list[str]:
+    """Formats a column's first figures: as whole numbers if one of the column is large, else with four digits; a word for
+    a missing figure.
+    """
     numbers = values.to_numpy(dtype=float)
     integers = bool((np.abs(numbers[np.isfinite(numbers)]) >= WHOLE).any())
-    words = [MISSING] * len(numbers) if instead is None else instead
-    return [
-        word if np.isnan(number) else _figure(number, integers)
-        for number, word in zip(numbers.tolist(), words, strict=True)
-    ]
+    first = numbers[:shown].tolist()
+    words = [MISSING] * len(first) if instead is None else instead[: len(first)]
+    return [word if np.isnan(number) else _figure(number, integers) for number, word in zip(first, words, strict=True)]
 
 
 def _figure(number: float, integer: bool) -> str:

@@ -287,22 +287,21 @@ def cross(crosstab: Crosstab, by: Sequence[str], margins: bool, universe: Univer
 
     Under a `universe`, only rows with its levels are in cells, and other levels of its columns have no cells.
     """
-    labels, ends, rows = _rows_of_cells(crosstab, by, margins, universe)
-    matrix = scipy.sparse.csr_array((np.ones(len(rows)), rows, ends), shape=(len(labels), len(crosstab)))
+    labels, matrix = _labelled(crosstab, by, margins, universe)
     within = tuple((name, tuple(map(str, levels))) for name, levels in (universe or {}).items())
     return Cells(tuple(by), labels, matrix, within)
 
 
 def cell_rows(crosstab: Crosstab, by: Sequence[str], margins: bool) -> dict[tuple[str, ...], Ints]:
     """Rows of the crosstab in each cell of `cross`, by the cell's label."""
-    labels, ends, rows = _rows_of_cells(crosstab, by, margins, None)
-    return dict(zip(labels, np.split(rows, ends[1:-1]), strict=True))
+    labels, matrix = _labelled(crosstab, by, margins, None)
+    return dict(zip(labels, np.split(matrix.indices, matrix.indptr[1:-1]), strict=True))
 
 
-def _rows_of_cells(
+def _labelled(
     crosstab: Crosstab, by: Sequence[str], margins: bool, universe: Universe | None
-) -> tuple[tuple[tuple[str, ...], ...], Ints, Ints]:
-    """Labels of the cells of `cross`, where the rows of each begin and end, and the rows of all cells in turn."""
+) -> tuple[tuple[tuple[str, ...], ...], scipy.sparse.csr_array]:
+    """Labels and membership of the cells of `cross`."""
     members = {name: np.array(codes_of(crosstab.levels[name], levels)) for name, levels in (universe or {}).items()}
     within = np.ones(len(crosstab), dtype=bool)
     for name, codes in members.items():
@@ -312,17 +311,15 @@ def _rows_of_cells(
     texts = [
         [*(str(crosstab.levels[name][k]) for k in of), *[TOTAL] * margins] for name, of in zip(by, levels, strict=True)
     ]
-    places = [np.searchsorted(of, crosstab.codes[name][inside]) for name, of in zip(by, levels, strict=True)]
+    code_of_row = [np.searchsorted(of, crosstab.codes[name][inside]) for name, of in zip(by, levels, strict=True)]
     cells = list[Ints]()
     for total in product(*([False, True] if margins else [False] for _ in by)):
         cell = np.zeros(len(inside), dtype=np.int64)
-        for place, text, summed in zip(places, texts, total, strict=True):
-            cell = cell * len(text) + (len(text) - 1 if summed else place)
+        for code, text, summed in zip(code_of_row, texts, total, strict=True):
+            cell = cell * len(text) + (len(text) - 1 if summed else code)
         cells.append(cell)
-    labels, cell_of_row = tuple(product(*texts)), np.concatenate(cells)
-    order = np.argsort(cell_of_row, kind="stable")
-    ends = np.concatenate([[0], np.cumsum(np.bincount(cell_of_row, minlength=len(labels)))]).astype(np.int64)
-    return labels, ends, inside[order % len(inside)] if len(inside) else inside
+    labels, places = tuple(product(*texts)), (np.concatenate(cells), np.tile(inside, len(cells)))
+    return labels, scipy.sparse.csr_array((np.ones(len(places[0])), places), shape=(len(labels), len(crosstab)))
 
 
 def codes_of(levels: Sequence[object], subset: Sequence[object]) -> tuple[int, ...]:
@@ -333,9 +330,14 @@ def codes_of(levels: Sequence[object], subset: Sequence[object]) -> tuple[int, .
 
 def split_by(cells: Cells, groups: Codes) -> tuple[scipy.sparse.csr_array, Codes, Codes]:
     """Splits cells by a grouping of crosstab rows: membership (pair, crosstab row), and the cell and group of each pair."""
-    coo = cells.membership.tocoo()
-    number = int(groups.max()) + 1 if len(groups) else 1
-    key = coo.row.astype(np.int64) * number + groups[coo.col]
-    distinct, pair = np.unique(key, return_inverse=True)
-    matrix = scipy.sparse.csr_array((np.ones(len(pair)), (pair, coo.col)), shape=(len(distinct), cells.membership.shape[1]))
+    rows = cells.membership
+    cell, number = np.repeat(np.arange(len(cells)), np.diff(rows.indptr)), int(groups.max()) + 1 if len(groups) else 1
+    key = cell * number + groups[rows.indices]
+    if (key[1:] >= key[:-1]).all():  # as where groups follow the order of rows
+        start = np.flatnonzero(np.diff(key, prepend=-1))
+        distinct, by_pair = key[start], (np.ones(len(key)), rows.indices, np.append(start, len(key)))
+        matrix = scipy.sparse.csr_array(by_pair, shape=(len(distinct), rows.shape[1]))
+    else:
+        distinct, pair = np.unique(key, return_inverse=True)
+        matrix = scipy.sparse.csr_array((np.ones(len(pair)), (pair, rows.indices)), shape=(len(distinct), rows.shape[1]))
     return matrix, (distinct // number).astype(np.int32), (distinct % number).astype(np.int32)

@@ -302,16 +302,22 @@ def errors_given_sizes(sums: Totals, crosstab: Crosstab, cells: Cells, design: S
     result is NaN where a cell has no others. It is NaN if the design has PSUs, too, as numbers of records vary with them.
     """
     # They are public, so a release need not estimate them. Base cells (crosstab rows) are treated as strata. They lie
-    # within design strata and keep their sampling fractions.
+    # within design strata and keep their sampling fractions. A mean's variance is quadratic in it, so that those of rows
+    # are computed once for all cells.
     if sums.psu is not None:
         return np.full((len(STATISTICS), len(cells)), np.nan)
-    finest = crosstab.by_row
-    size = stratum_sizes(finest)
-    fraction = np.empty(len(size))
-    fraction[finest.design_stratum] = design.stage_of_records(crosstab).fraction[crosstab.design_stratum]
-    figures = counts_and_means(sums.sums, finest, cells, Stage(size, fraction, "certainty"))
-    most = _rounding(sums.sums, crosstab, cells, figures[1].value)
-    variance = [np.where(estimate.variance <= m, 0.0, estimate.variance) for estimate, m in zip(figures, most, strict=True)]
+    a, b, aa, ab, bb = sums.sums
+    n, fraction = crosstab.count, design.stage_of_records(crosstab).fraction[crosstab.design_stratum]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        of_rows = [np.maximum(aa - a * a / n, 0.0), ab - a * b / n, np.maximum(bb - b * b / n, 0.0)]
+        factor = (1.0 - fraction) * n / (n - 1.0)
+        of_rows = [np.where(n > 1, factor * part, 0.0) for part in of_rows]
+        count, total, of_count, of_both, of_total = (cells.membership @ np.column_stack([a, b, *of_rows])).T
+        mean = total / count
+        of_mean = np.maximum(of_total - 2.0 * mean * of_both + mean**2 * of_count, 0.0) / count**2
+    most = _rounding(sums.sums, crosstab, cells, mean)
+    variances = of_count, np.where(count > 0, of_mean, np.nan), of_total
+    variance = [np.where(value <= rounding, 0.0, value) for value, rounding in zip(variances, most, strict=True)]
     single = cells.membership @ (crosstab.count == 1).astype(np.float64)
     others = cells.membership @ crosstab.count - single
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -191,7 +191,7 @@ def _write_tables(
     folder.mkdir()
     job, beyond, noise = released.job, dict[str, OfTable](), dict[tuple[str, CellsKey], Sequence[Floats]]()
     with stage(listener, "tables", len(job.tables)) as tick:
-        work = _TableWork(released, grounds, material, within_cells(released))
+        work = _TableWork(released, grounds, material, within_cells(released, grounds))
         results: Iterator[_TableFigures]
         if all(statistic.plain for spec in job.tables for statistic in spec.statistics):
             results = share_out(replace(work, released=released.without_records, material=None), job.tables)

@@ -27,6 +27,7 @@ from dpdist.models.protocol import DRAWS, expected_of, supports
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject, plain_effects
 from dpdist.publish.standard_errors import (
+    NOISED,
     CellsKey,
     CellSums,
     VarianceParts,
@@ -36,7 +37,7 @@ from dpdist.publish.standard_errors import (
     has_few_rows,
     normal_variance,
     ratios,
-    variance_parts,
+    table_variances,
 )
 from dpdist.publish.tables import Grounds
 
@@ -102,7 +103,7 @@ def predict_errors(
     else:
         weight, product = (np.array([pair[i] for pair in grounds.expected]) for i in range(2))
         values = [draws.mean(axis=0) for draws in cell_estimates(cells, n, weight, product)]
-        parts = variance_parts(released, cells, grounds.expected, grounds.spread, grounds.outcome)
+        parts = table_variances(released, cells, grounds.expected, grounds.spread, grounds.outcome).parts
         if within is not None:
             both = _direct_variances(released, cells, grounds, within, within.over(released, table, cells))
             parts = [
@@ -154,22 +155,31 @@ def _plus(sums: CellSums, other: CellSums) -> CellSums:
     return CellSums(*map(np.add, sums, other))
 
 
-def within_cells(released: ReleasedObject) -> dict[str, Within]:
-    """How figures vary over samples, by outcome. Empty where no model knows it, and where public totals rake figures."""
+def within_cells(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> dict[str, Within]:
+    """How figures vary over samples, by outcome. Empty where no model knows it, and where public totals rake figures.
+
+    Expectations under other noise are the first that spreads have, where these have draws of rows.
+    """
     crosstab, outcomes = released.crosstab, released.job.outcomes
     if released.job.rake or not supports(released.model(0), "with_donors"):
         return {}
-    within = {name: Within([], {}, (np.empty((FEW, len(crosstab))), np.empty((FEW, len(crosstab))))) for name in outcomes}
+    drawn = {name: of.spread.laws[NOISED] for name, of in grounds.items() if of.spread is not None and of.spread.laws}
+    nothing = np.empty((FEW, len(crosstab)))
+    noised_rows = {name: drawn.get(name, (nothing, nothing)) for name in outcomes}
+    within = {name: Within([], {}, (a[:FEW].astype(float), b[:FEW].astype(float))) for name, (a, b) in noised_rows.items()}
     tables = {} if has_few_rows(released) else {cells_key(released.cells(table)): table for table in released.job.tables}
     for stratum, label in enumerate(crosstab.stratum_labels):
         model, rows = released.model(stratum), crosstab.rows_of(stratum)
         theta, n = released.theta(model, stratum, 0), crosstab.count[rows].astype(float)
         key = released.seed.child(f"precision {label}")
         direct = model.unprotected(theta, DRAWS, key.generator("centres"))
-        noised = model.noised_again(theta, int(n.sum()), FEW, key.generator("noise of compositions"))
+        noised = None
+        if len(drawn) < len(outcomes):
+            noised = model.noised_again(theta, int(n.sum()), FEW, key.generator("noise of compositions"))
         for j, name in enumerate(outcomes):
-            for total, part in zip(within[name].noised, expected_of(model, noised, j), strict=True):
-                total[:, rows] = part
+            if noised is not None:
+                for total, part in zip(within[name].noised, expected_of(model, noised, j), strict=True):
+                    total[:, rows] = part
             expected = expected_of(model, direct, j)
             if not tables:
                 within[name].direct.append(expected)
@@ -191,8 +201,8 @@ def _direct_variances(
     assert grounds.expected is not None
     assert grounds.spread is not None
     effects = plain_effects(released.design_effects, cells, released.job.outcomes[grounds.outcome])
-    composed = composition(released, cells, grounds.expected)
-    followed = grounds.spread.figures(cells, released.crosstab.count.astype(float))[0]
+    variances_of_table = table_variances(released, cells, grounds.expected, grounds.spread, grounds.outcome)
+    composed, followed = variances_of_table.composed, variances_of_table.centres
     direct = ratios(*sums)
     noised = [composition(released, cells, [pair]) for pair in zip(*within.noised, strict=True)]
     numbers = counts_and_means(

@@ -65,6 +65,8 @@ def effect_of(effects: tuple[DesignEffect, ...], columns: frozenset[str], statis
 
 def effects_in(effects: tuple[DesignEffect, ...], cells: Cells, statistic: str, outcome: str | None) -> Floats:
     """Returns a statistic's effects, (cell,)."""
+    if not effects:
+        return np.ones(len(cells))
     crossed = [
         frozenset(name for name, level in zip(cells.by, label, strict=True) if level != TOTAL) for label in cells.labels
     ]

@@ -75,8 +75,8 @@ class Spreads:
     laws: tuple[LawSpread, ...]
     recounts: Recounts | None = None
     by_cells: Mapping[CellsKey, Sequence[CellSums]] | None = None
-    parts: dict[CellsKey, tuple[Sequence[Expected], list[VarianceParts]]] = field(default_factory=dict, repr=False)
-    """Parts of variances that `variance_parts` has computed, by table, with their expectations."""
+    last: dict[CellsKey, TableVariances] = field(default_factory=dict, repr=False)
+    """What `table_variances` has computed for the last table, by its key."""
 
     def figures(self, cells: Cells, n: Floats) -> list[tuple[Floats, Floats, Floats]]:
         """Counts, means and totals of every cell, (draw, cell) by_batch, under every law."""
@@ -400,7 +400,7 @@ def variances(
     # sampling variances V_x and V_c (here B). The noise variance is divided by the number of independent noises. That
     # number is smaller than m where several sets follow from one noisy statistic.
     if spread is not None:
-        return [parts.total for parts in variance_parts(released, cells, expected, spread, outcome)]
+        return [parts.total for parts in table_variances(released, cells, expected, spread, outcome).parts]
     effects, sets = plain_effects(released.design_effects, cells, released.job.outcomes[outcome]), len(released.sets)
     n, composed = released.crosstab.count.astype(float), composition(released, cells, expected)
     per_set = cell_estimates(cells, n, *(np.array([pair[i] for pair in expected]) for i in range(2)))
@@ -409,19 +409,31 @@ def variances(
     return [effect * figures.variance + (effect + 1.0 / sets) * b for effect, figures, b in pairs]
 
 
-def variance_parts(
+class TableVariances(NamedTuple):
+    """Variances of a table's counts, means and totals, and what they follow from."""
+
+    expected: Sequence[Expected]
+    composed: Figures
+    """Figures of `expected`, with V_x."""
+    centres: tuple[Floats, Floats, Floats]
+    """Figures under other samples, (draw, cell) each."""
+    parts: list[VarianceParts]
+
+
+def table_variances(
     released: ReleasedObject, cells: Cells, expected: Sequence[Expected], spread: Spreads, outcome: int = 0
-) -> list[VarianceParts]:
-    """The parts of T of counts, means and totals, where spreads were simulated. They are computed once for a table."""
+) -> TableVariances:
+    """The parts of T of counts, means and totals, where spreads were simulated. Those of a table are computed once."""
     key = cells_key(cells)
-    if key not in spread.parts or spread.parts[key][0] is not expected:
-        spread.parts[key] = expected, _variance_parts(released, cells, expected, spread, outcome)
-    return spread.parts[key][1]
+    if key not in spread.last or spread.last[key].expected is not expected:
+        spread.last.clear()
+        spread.last[key] = _table_variances(released, cells, expected, spread, outcome)
+    return spread.last[key]
 
 
-def _variance_parts(
+def _table_variances(
     released: ReleasedObject, cells: Cells, expected: Sequence[Expected], spread: Spreads, outcome: int
-) -> list[VarianceParts]:
+) -> TableVariances:
     effects = plain_effects(released.design_effects, cells, released.job.outcomes[outcome])
     n, composed = released.crosstab.count.astype(float), composition(released, cells, expected)
     figures = spread.figures(cells, n)
@@ -433,13 +445,13 @@ def _variance_parts(
         sampling = composed_figure.variance + (redrawn if plain is centres else np.maximum(redrawn, normal_variance(plain)))
         counted = 0.0 if again is None else about(again[k], weighted[0])
         parts.append(VarianceParts(effects[k] * sampling, noise[k], (weighted - unweighted)[0] ** 2, counted))
-    return parts
+    return TableVariances(expected, composed, figures[0], parts)
 
 
 def take_noise(cells: Cells, spread: Spreads) -> list[Floats] | None:
-    """Variances by noise alone of a table whose parts of variances are known, which are then forgotten."""
-    known = spread.parts.pop(cells_key(cells), None)
-    return None if known is None else [parts.noise for parts in known[1]]
+    """Variances by noise alone of the last table whose variances were computed, which are then forgotten."""
+    known = spread.last.pop(cells_key(cells), None)
+    return None if known is None else [parts.noise for parts in known.parts]
 
 
 def noise_variances(released: ReleasedObject, cells: Cells, spread: Spreads) -> list[Floats]:

@@ -25,7 +25,7 @@ from dpdist.job import Table
 from dpdist.publish.further_statistics import Material, further_intervals
 from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.released import ReleasedObject, plain_effects
-from dpdist.publish.standard_errors import Spreads, cell_estimates, composition, variances
+from dpdist.publish.standard_errors import Spreads, cell_estimates, table_variances, variances
 from dpdist.publish.synthesis import (
     fixed_totals,
     limited,
@@ -166,9 +166,10 @@ def _records_of(released: ReleasedObject, cells: Cells, grounds: Grounds, parame
     T.
     """
     assert grounds.expected is not None
+    assert grounds.spread is not None
     sets, per_set = len(released.sets), _per_set(released, cells, grounds.sums)
-    composed, free_sets = composition(released, cells, grounds.expected), released.job.mechanism.sets == "drawn"
-    combined = combined_records(released, cells, grounds.sums, outcome=grounds.outcome)
+    composed = table_variances(released, cells, grounds.expected, grounds.spread, grounds.outcome).composed
+    combined, free_sets = _combined(released, cells, per_set, None, grounds.outcome), released.job.mechanism.sets == "drawn"
     effects = plain_effects(released.design_effects, cells, released.job.outcomes[grounds.outcome])
     totals, degrees = [], []
     for i, (from_parameters, from_records) in enumerate(zip(parameters, combined, strict=True)):
@@ -198,9 +199,14 @@ def combined_records(
     weights, weights are constant given x, so W misses the error of E(w|x). In that case T is at least the variance in
     `floor`.
     """
+    return _combined(released, cells, _per_set(released, cells, sums), floor, outcome)
+
+
+def _combined(
+    released: ReleasedObject, cells: Cells, per_set: Sequence[Figures], floor: Sequence[Interval] | None, outcome: int
+) -> list[Interval]:
     crosstab, effects = released.crosstab, plain_effects(released.design_effects, cells, released.job.outcomes[outcome])
-    df, per_set = float(crosstab.count.sum() - len(np.unique(crosstab.design_stratum))), _per_set(released, cells, sums)
-    combined = []
+    df, combined = float(crosstab.count.sum() - len(np.unique(crosstab.design_stratum))), []
     for i in range(len(STATISTICS)):
         values, within = (np.array([getattr(figures[i], part) for figures in per_set]) for part in ("value", "variance"))
         combined.append(combine_sets(values, effects[i] * within, df))

@@ -32,6 +32,7 @@ TABLES = {
     "direct_clipped": "the estimate from the records as the release uses them, after clipping",
     "synthetic": "the published estimate: from parameters, or from synthetic records where there is no other",
     "synthetic_se": "published standard error of `synthetic`",
+    "synthetic_noise_se": "standard error of `synthetic` by noise alone; null if it is not known",
     "synthetic_df": "published degrees of freedom of `synthetic_se`",
     "synthetic_lower": "limits of the published 90 % interval",
     "synthetic_upper": "limits of the published 90 % interval",

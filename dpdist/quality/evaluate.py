@@ -40,6 +40,7 @@ from dpdist.models.protocol import StratumModel, supports
 from dpdist.planning.plan import Plan
 from dpdist.privacy.cell_sums import CellBounds, figures_met, noise_scale, sensitivities
 from dpdist.privacy.guarantees import NoGuarantee, record_epsilon
+from dpdist.publish.noisy_figures import NoiseErrors
 from dpdist.publish.printed_tables import rows_with
 from dpdist.quality.errors import with_distances, without_error
 from dpdist.quality.microdata import RecordCodes, microdata_measures
@@ -204,6 +205,7 @@ def compare(
     baselines: ReferenceBaselines | None = None,
     fits: BaselineSums | None = None,
     records: Direct | None = None,
+    noise: Mapping[str, Mapping[StatisticName, Floats]] | None = None,
 ) -> pd.DataFrame:
     """Returns a row for each cell and statistic: direct estimate, published figures, comparators, and their errors.
 
@@ -213,7 +215,8 @@ def compare(
     - `direct_clipped` is the estimate from the clipped file, which the release and the noised comparators use.
       `clipping_error_in_se` is the distance between the two estimates.
     - `synthetic` is the published default estimate (from parameters, or from records where the model has no other), with
-      its published standard error, df and 90 % interval.
+      its published standard error, df and 90 % interval. `synthetic_noise_se` is the standard error by noise alone, from
+      `noise` by outcome and statistic; NaN if it is not known.
     - `*_error` is against the truth where it is known, otherwise against `direct`. `*_error_in_se` is |estimate − direct| /
       direct_se; it is missing where direct_se is 0 or unknown. A `direct_se` that differs from 0 only by rounding is set to
       0. Ratios are of absolute errors.
@@ -259,6 +262,7 @@ def compare(
         rows["direct_cv"] = (rows["direct_se"] / rows["direct"]).abs().where(rows["direct"] != 0)
         rows["direct_clipped"] = clipped[outcome][statistic.name].value if plain else estimate.value
         rows = rows.assign(**_published(published, statistic))
+        rows["synthetic_noise_se"] = noise[outcome][statistic.name] if plain and noise is not None else np.nan
         for name, figures in columns.items():
             rows[name] = figures[outcome][statistic.name] if plain else np.nan
         for name, texts in notes.items():
@@ -389,8 +393,11 @@ def _encode(model: StratumModel, codes: Ints, weight: Floats, rng: np.random.Gen
     return coded if rng is None or len(weight) <= MOST else coded.take(rng.permutation(len(weight))[:MOST])
 
 
-def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None:
-    """Compares published figures with direct estimates, with comparators, and with the truth of a simulated survey."""
+def evaluate(space: Workspace, plan: Plan, noise: NoiseErrors, key: Key, listener: Listener) -> None:
+    """Compares published figures with direct estimates, with comparators, and with the truth of a simulated survey.
+
+    `noise` has the errors of the release's tables.
+    """
     job, crosstab, source = plan.job, plan.crosstab, plan.source
     fits = _fit_comparators(space, plan, key, listener) if set(job.compare) & set(FITTED) else None
     with stage(listener, "evaluate", len(job.tables)) as tick:
@@ -408,7 +415,7 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
             baselines = reference_baselines(job, crosstab, each_block(space.records), each_block(space.reference), key)
         records = _records(space, plan) if _further(job) else None
         work = _Comparison(job, crosstab, yardsticks, source.truth, key, baselines, fits, records)
-        published = PiecesInTurn(lambda k: (job.tables[k], _published_rows(space, job.tables[k])), len(job.tables))
+        published = PiecesInTurn(lambda k: _PublishedTable.of(space, job.tables[k], noise), len(job.tables))
         results = share_out(work, published) if records is None and fits is None else map(work, published)
         for table, compared in zip(job.tables, results, strict=True):
             _keep(space, table.name, compared)
@@ -416,9 +423,24 @@ def evaluate(space: Workspace, plan: Plan, key: Key, listener: Listener) -> None
         evaluate_microdata(space, plan, key.child("microdata"))
 
 
+class _PublishedTable(NamedTuple):
+    """A table, its published rows, and errors by noise alone, by outcome and statistic."""
+
+    table: Table
+    rows: pa.Table
+    noise: dict[str, dict[StatisticName, Floats]]
+
+    @classmethod
+    def of(cls, space: Workspace, table: Table, noise: NoiseErrors) -> _PublishedTable:
+        rows, cells = pq.read_table(space.newest / "tables" / f"{table.name}.parquet"), noise.released.cells(table)
+        outcomes = noise.released.job.outcomes
+        asked = dict.fromkeys(statistic.variable or outcomes[0] for statistic in table.statistics if statistic.plain)
+        return cls(table, rows, {outcome: noise.errors(table, cells, outcome) for outcome in asked})
+
+
 @dataclass(frozen=True)
 class _Comparison:
-    """Work on a table and its published rows: `compare`, with its arguments."""
+    """Work on a published table: `compare`, with its arguments."""
 
     job: Job
     crosstab: Crosstab
@@ -429,15 +451,11 @@ class _Comparison:
     fits: BaselineSums | None
     records: Direct | None
 
-    def __call__(self, published: tuple[Table, pa.Table]) -> Confidential[pa.Table]:
-        table, rows = published[0], published[1].to_pandas()
+    def __call__(self, published: _PublishedTable) -> Confidential[pa.Table]:
+        rows = published.rows.to_pandas()
         of_file = self.yardsticks, rows, self.truth, self.key, self.baselines, self.fits, self.records
-        compared = compare(self.job, table, self.crosstab, *of_file)
+        compared = compare(self.job, published.table, self.crosstab, *of_file, published.noise)
         return Confidential(pa.Table.from_pandas(compared, preserve_index=False))
-
-
-def _published_rows(space: Workspace, table: Table) -> pa.Table:
-    return pq.read_table(space.newest / "tables" / f"{table.name}.parquet")
 
 
 def _further(job: Job) -> bool:

@@ -18,11 +18,11 @@ from dpdist.core.files import private, sha256, write_text
 from dpdist.core.keys import Keyed, digest
 from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
-from dpdist.core.records import Cells, Crosstab, Floats, Ints
-from dpdist.job import StatisticName, Table
+from dpdist.core.records import Cells, Crosstab, Floats
+from dpdist.job import Table
 from dpdist.opening.results import NO_EVALUATION, Evaluations
 from dpdist.publish.accuracy import design_in_words
-from dpdist.publish.noisy_figures import NoiseErrors, keyed
+from dpdist.publish.noisy_figures import keyed
 from dpdist.publish.printed_tables import printed_table, rows_with
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.writers.dotplot import MOST_ROWS as MOST_PLOTTED
@@ -372,35 +372,30 @@ def timings_section(material: ReportMaterial) -> Section:
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedTables(Mapping[str, pd.DataFrame]):
-    """Evaluations of published tables by name, with a column `synthetic_noise_se`, NaN if this error is unknown.
-
-    Each is read when it is asked for: all of a large release are more than memory should hold.
+    """Evaluations of these published tables by name. Each is read when it is asked for: all of a large release are more
+    than memory should hold.
     """
 
     evaluations: Evaluations
-    release: ReleasedObject
-    noise: Mapping[str, Floats]
-    """Standard errors by noise alone, (row,), by table."""
+    published: Mapping[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]
+    """Whether each row of an evaluation is published, (row,), by table."""
 
     def __getitem__(self, name: str) -> pd.DataFrame:
-        noise, rows = self.noise[name], self.evaluations[name]
-        table = next(table for table in self.release.job.tables if table.name == name)
-        published = rows[_published(table, self.release.cells(table), rows).cell >= 0].reset_index(drop=True)
-        return published.assign(synthetic_noise_se=noise)
+        return self.evaluations[name][self.published[name]].reset_index(drop=True)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.noise)
+        return iter(self.published)
 
     def __len__(self) -> int:
-        return len(self.noise)
+        return len(self.published)
 
 
 class JudgedTables(NamedTuple):
-    """What evaluations show: standard errors by noise alone, (row,), by table; tables or statistics that were published
-    later and so have no evaluation; and the verdict on each statistic of each table, by name.
+    """What evaluations show: the tables that have one; tables or statistics that were published later and so have none; and
+    the verdict on each statistic of each table, by name.
     """
 
-    noise: dict[str, Floats]
+    tables: EvaluatedTables
     unjudged: list[str]
     verdicts: Judgements
 
@@ -408,29 +403,25 @@ class JudgedTables(NamedTuple):
 @lru_cache(maxsize=1)
 def _judged(evaluated: Keyed[tuple[Evaluations, ReleasedObject]]) -> JudgedTables:
     evaluations, release = evaluated.value
-    of_noise, noise, unjudged, number = NoiseErrors.of(release), dict[str, Floats](), list[str](), 0
+    shown, unjudged, number = dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]](), list[str](), 0
     for table in sorted(release.job.tables, key=lambda listed: listed.name):
         columns = pq.read_schema(evaluations.path(table.name)).names if table.name in evaluations else ["statistic"]
         if table.name not in evaluations or columns[: columns.index("statistic")] != list(table.by):
             unjudged.append(table.name)
             continue
         rows = pd.read_parquet(evaluations.path(table.name), columns=[*table.by, "statistic", "variable"])
-        cells = release.cells(table)
-        published = _published(table, cells, rows)
+        published = _published(table, release.cells(table), rows)
         unjudged += [f"{table.name}, {text}" for text in published.missing]
-        shown = published.cell >= 0
-        noise[table.name] = _errors(of_noise, table, cells, rows[shown], published.cell[shown])
-        number += number_of_statistics(rows[shown])
-    judged = verdicts(EvaluatedTables(evaluations, release, noise), release.job.survey.clustered, number)
-    return JudgedTables(noise, unjudged, judged)
+        shown[table.name] = published.shown
+        number += number_of_statistics(rows[published.shown])
+    tables = EvaluatedTables(evaluations, shown)
+    return JudgedTables(tables, unjudged, verdicts(tables, release.job.survey.clustered, number))
 
 
 class _Published(NamedTuple):
-    """Each row's cell among the published ones, (row,), −1 for rows whose figures are not published; and published parts
-    without an evaluation.
-    """
+    """Whether each row's figure is published, (row,); and published parts without an evaluation."""
 
-    cell: Ints
+    shown: np.ndarray[tuple[int], np.dtype[np.bool_]]
     missing: list[str]
 
 
@@ -443,19 +434,7 @@ def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> _Published:
     missing = [text for text, selection in rows_of.items() if not selection.any()]
     if len(np.unique(cell[cell >= 0])) < len(cells):
         missing.append("margins")
-    return _Published(np.where(np.logical_or.reduce([*rows_of.values()]), cell, -1), missing)
-
-
-def _errors(noise: NoiseErrors, table: Table, cells: Cells, rows: pd.DataFrame, cell: Ints) -> Floats:
-    """Standard errors by noise alone of published rows, (row,), which have these cells."""
-    values, by_outcome = np.full(len(rows), np.nan), dict[str, dict[StatisticName, Floats]]()
-    for statistic in table.statistics:
-        if statistic.plain:
-            outcome, mine = statistic.variable or noise.released.job.outcomes[0], rows_with(rows, statistic)
-            if outcome not in by_outcome:
-                by_outcome[outcome] = noise.errors(table, cells, outcome)
-            values[mine] = by_outcome[outcome][statistic.name][cell[mine]]
-    return values
+    return _Published(np.logical_or.reduce([*rows_of.values()]) & (cell >= 0), missing)
 
 
 MARKING = "CONFIDENTIAL: for the custodian alone. This page depends on the records, and nothing on it may be published."
@@ -511,10 +490,9 @@ def material_of(space: Workspace) -> ReportMaterial:
     evaluations = Evaluations(space)
     files = [(name, sha256(evaluations.path(name))) for name in evaluations]
     judged = _judged(Keyed((evaluations, release), digest((keyed(release).key, files))))
-    if not judged.noise:
+    if not judged.tables:
         raise WorkspaceError(space.place, NO_EVALUATION, MADE_AGAIN)
-    tables = EvaluatedTables(evaluations, release, judged.noise)
-    return ReportMaterial(space, release, tables, statement, judged.unjudged, judged.verdicts)
+    return ReportMaterial(space, release, judged.tables, statement, judged.unjudged, judged.verdicts)
 
 
 def _lighter(parts: list[Section], excess: int) -> bool:

@@ -103,7 +103,7 @@ def test_a_block_of_right_sides_takes_fewer_steps_than_each_of_them() -> None:
         steps.append(x.shape[1])
         return np.asarray(matrix @ x)
 
-    sides = rng.standard_normal((500, 24)) * np.geomspace(1e-6, 1e6, 24)
+    sides = rng.standard_normal((500, 18)) * np.geomspace(1e-6, 1e6, 18)
     sides[:, 3], sides[:, 5] = 0.0, sides[:, 6]
     right = np.linalg.solve(matrix, sides)
     found = solved(times, np.diag(matrix), sides)
@@ -113,6 +113,31 @@ def test_a_block_of_right_sides_takes_fewer_steps_than_each_of_them() -> None:
     steps.clear()
     solved(times, np.diag(matrix), sides[:, :1])
     assert together < 0.7 * len(steps)
+
+
+def test_a_search_that_begins_near_the_solution_takes_fewer_steps() -> None:
+    """The solution of a system whose sums differ by a thousandth. Control: one that has nothing to do with it."""
+    rng, steps = np.random.default_rng(0), list[int]()
+    factor = rng.standard_normal((500, 20)) * np.geomspace(1.0, 30.0, 20)
+    matrix = np.diag(rng.uniform(1.0, 2.0, 500)) + factor @ factor.T
+
+    def found(right: Floats, start: Floats | None) -> tuple[Floats, int]:
+        def times(x: Floats) -> Floats:
+            steps.append(x.shape[1])
+            return np.asarray(matrix @ x)
+
+        steps.clear()
+        return solved(times, np.diag(matrix), right, OF_DRAWS, start), len(steps)
+
+    before, after, other = (matrix @ rng.standard_normal(500) for _ in range(3))
+    after = before + 0.001 * after
+    (near, few), (alone, many), (_, more) = (
+        found(after, start) for start in (np.linalg.solve(matrix, before), None, other)
+    )
+    for solution in (near, alone):
+        assert np.linalg.norm(matrix @ solution - after) <= 2.0 * OF_DRAWS * np.linalg.norm(after)
+    assert few <= 2 < many / 2
+    assert more >= many
 
 
 def test_a_system_without_a_solution_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +150,7 @@ def test_a_system_without_a_solution_is_reported(monkeypatch: pytest.MonkeyPatch
 def test_blocks_that_two_workers_share_have_the_bytes_of_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three blocks of 70 sides are three tasks, whatever is done elsewhere. Control: other blocks are other digits."""
+    """Four blocks of 70 sides are four tasks, whatever is done elsewhere. Control: other blocks are other digits."""
     monkeypatch.setattr(posterior, "MOST_DENSE", 0)
     few, tasks = replace(posterior_of(1, 4.0)), list[object]()
     values = observed(few, np.random.default_rng(1), 70)
@@ -141,7 +166,7 @@ def test_blocks_that_two_workers_share_have_the_bytes_of_one_process(
             using_workers(pieces),
         ):
             assert few.solve(values, OF_DRAWS).tobytes() == alone.tobytes()
-        assert sorted(tasks) == [0, 1, 2]
+        assert sorted(tasks) == [0, 1, 2, 3]
         assert not (tmp_path / "confidential" / FOLDER).exists()
         monkeypatch.setattr(conjugate, "SIDES", 35)
         assert few.solve(values, OF_DRAWS).tobytes() != alone.tobytes()
@@ -228,8 +253,8 @@ def test_draws_of_many_sums_have_the_same_bytes_on_workers(tmp_path: Path) -> No
             using_workers(pieces),
         ):
             assert drawn() == alone
-    assert sorted(tasks) == [0, 1, 2]
-    assert len(set(alone)) == 3
+    assert sorted(tasks) == [0, 1, 2, 3]
+    assert len(set(alone)) == 4
 
 
 def test_drift_is_learned_alike_from_some_of_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:

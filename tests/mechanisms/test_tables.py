@@ -323,7 +323,7 @@ def test_a_prediction_keeps_totals_and_lies_between_main_effects_and_cells() -> 
     own = np.bincount(base.reshape(-1), weights=told.reference.weight) / size
     spread = prediction.spread[:, 0] / np.sqrt(size)
     assert np.median(np.abs(prediction.means[:, 0] - own) / spread) < 1.0
-    residuals = prediction.residuals
+    residuals = prediction.residuals.values
     assert np.abs(residuals.mean(axis=0)).max() < 0.03
     assert residuals.std(axis=0) == pytest.approx(1.0, abs=0.02)
 

@@ -684,13 +684,13 @@ def test_residuals_of_the_reference_are_those_of_other_records() -> None:
         files = population.files()
         prediction = model_of(population.public, files, 1.0).plan.file.prediction
         base = base_cells(files.current.codes)[1]
-        shown = prediction.residuals[:, 0] * prediction.at_reference[:, 1, 0]
+        shown = prediction.residuals.values[:, 0] * prediction.at_reference[:, 1, 0]
         new = files.current.weight - prediction.means[base, 0]
         unit = files.reference.weight.std() / np.sqrt(len(shown))
         means.append(shown.mean() / unit)
         ratios.append(shown.std() / new.std())
         inside = prediction.places >= 0
-        own = prediction.residuals[inside, 0] * prediction.spread[prediction.places[inside], 0]
+        own = prediction.residuals.values[inside, 0] * prediction.spread[prediction.places[inside], 0]
         controls.append(own.mean() / unit)
     assert abs(np.median(means)) <= 0.3
     assert abs(np.median(ratios) - 1.0) <= 0.15

@@ -315,20 +315,29 @@ def test_a_verdict_after_a_publication_has_the_noise_errors_that_are_simulated_a
     assert np.isfinite(noise.errors(table, cells, "salary")["mean"]).all() == noise.known
 
 
-def test_a_run_and_its_page_simulate_noise_once(workspace: Path, tmp_path: Path) -> None:
-    """The verdict knows the release that it reads anew, though that has no paths. Control: another process's page."""
+def test_only_a_run_simulates_noise_and_pages_read_it(workspace: Path, tmp_path: Path) -> None:
+    """A run keeps errors by noise with its evaluation, so that a page of another process need not simulate them. Control:
+    another process's evaluation.
+    """
     before = noisy_figures._simulated.cache_info().misses
     job = str(workspace.parent / "job.yaml")
     done = CliRunner().invoke(app, ["run", job, "--workspace", str(tmp_path / "ws"), "-q"])
     assert done.exit_code == 0, done.output
+    release = read_released(tmp_path / "ws" / "public" / "released")
+    (table,), noise = release.job.tables, NoiseErrors.of(release)
     with Workspace.opened(tmp_path / "ws") as space:
+        rows = material_of(space).tables["pay"]
         page = write_report(material_of(space)).read_bytes()
-        assert noisy_figures._simulated.cache_info().misses == before
         noisy_figures._published.clear()
         report_page._judged.cache_clear()
         assert write_report(material_of(space)).read_bytes() == page
-    by_noise = NoiseErrors.of(read_released(tmp_path / "ws" / "public" / "released")).known
-    assert noisy_figures._simulated.cache_info().misses == before + by_noise
+        assert noisy_figures._simulated.cache_info().misses == before
+    errors = noise.errors(table, release.cells(table), "salary")
+    assert noisy_figures._simulated.cache_info().misses == before + noise.known
+    for name in ("count", "mean"):
+        kept = rows.loc[rows["statistic"] == name, "synthetic_noise_se"].to_numpy(dtype=float)
+        assert np.array_equal(kept, errors[name], equal_nan=True)
+    assert np.isfinite(rows["synthetic_noise_se"]).any() == noise.known
 
 
 def test_open_writes_the_page_again_and_opens_it(workspace: Path, html: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,8 @@ WRITTEN = {
     *("count", "statistic", "variable", "estimator", "estimate", "standard_error", "df", "lower", "upper", "suppressed"),
     "withheld_because",
     *("records", "direct", "direct_se", "direct_se_given_n", "direct_df", "direct_cv", "direct_clipped"),
-    *("synthetic", "synthetic_se", "synthetic_df", "synthetic_lower", "synthetic_upper", "synthetic_records"),
-    *(*get_args(Comparator), "truth"),
+    *("synthetic", "synthetic_se", "synthetic_noise_se", "synthetic_df", "synthetic_lower", "synthetic_upper"),
+    *("synthetic_records", *get_args(Comparator), "truth"),
 }
 """Names of columns that frames and tables have besides categories. Categories must have other names."""
 

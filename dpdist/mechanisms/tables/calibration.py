@@ -272,12 +272,13 @@ def _tilt(weight: Floats, away: Floats) -> Floats | None:
     if not len(scale):
         return np.ones(len(weight))
     x, share = away / scale, weight / weight.sum()
+    x = x[:, 0] if len(scale) == 1 else x  # the usual case, in which numbers need no algebra of matrices
     if (np.maximum(x.min(axis=0), -x.max(axis=0)) > FAR).any():  # all of a column lie on one side of 0
         return None
-    slopes = np.zeros(x.shape[1])
+    slopes = np.zeros(x.shape[1:])
 
     def cost(slopes: Floats) -> tuple[float, Floats]:
-        power = x @ slopes
+        power = np.dot(x, slopes)
         tilted = share * np.exp(power - power.max())
         return float(np.log(tilted.sum()) + power.max()), tilted / tilted.sum()
 
@@ -286,8 +287,7 @@ def _tilt(weight: Floats, away: Floats) -> Floats | None:
         gradient = tilted @ x
         if np.abs(gradient).max() < MET:
             break
-        curvature = (x * tilted[:, None]).T @ x - np.outer(gradient, gradient)
-        step = np.linalg.lstsq(curvature, gradient, rcond=1e-12)[0]
+        step = _newton_step(x, tilted, gradient)
         length = 1.0
         while length > 1e-6:
             new_value, shares = cost(slopes - length * step)
@@ -296,12 +296,20 @@ def _tilt(weight: Floats, away: Floats) -> Floats | None:
             length /= 2.0
         slopes = slopes - length * step
         value, tilted = new_value, shares
-    power = x @ slopes
+    power = np.dot(x, slopes)
     spread = float(power.max() - power.min())
     if not (np.isfinite(spread) and spread < np.log(LARGEST_WEIGHT_RATIO) and np.abs(tilted @ x).max() < 1e-11):
         return None
     factor: Floats = np.exp(power)
     return factor
+
+
+def _newton_step(x: Floats, tilted: Floats, gradient: Floats) -> Floats:
+    if x.ndim == 1:
+        curvature = (x * tilted) @ x - gradient**2
+        return gradient / curvature if curvature > 0.0 else 0.0 * gradient
+    square = (x * tilted[:, None]).T @ x - np.outer(gradient, gradient)
+    return np.asarray(np.linalg.lstsq(square, gradient, rcond=1e-12)[0])
 
 
 def moved_to(outcome: Floats, weight: Floats, mean: float, low: float, top: float) -> Floats:

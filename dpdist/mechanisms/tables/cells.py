@@ -336,7 +336,7 @@ class ResidualCells(DonorCells):
     def built(self) -> TablePlan:
         """`plan`, computed anew."""
         codes, reference = self.codes.astype(np.int64), self._reference
-        tables, placed = list[tuple[tuple[int, ...], Ints]](), list[Codes]()
+        tables, placed = list[tuple[tuple[int, ...], Codes]](), list[Codes]()
         combinations = codes if self.alike else reference.codes.astype(np.int64)
         workload = replace(self.workload, codes=combinations, count=np.ones(len(combinations)))
         for by in self.measured:
@@ -344,7 +344,7 @@ class ResidualCells(DonorCells):
             present, cell = np.unique(group[: len(codes)], return_inverse=True)
             place = np.full(int(group.max()) + 1, -1, dtype=np.int32)
             place[present] = np.arange(len(present))
-            tables.append((tuple(column for column in by if column < codes.shape[1]), cell.reshape(-1).astype(np.int64)))
+            tables.append((tuple(column for column in by if column < codes.shape[1]), cell.reshape(-1).astype(np.int32)))
             placed.append(np.full_like(place[group], -1) if self.alike else place[group])
         low, high = self.public_weights if self.weight is None else (self.weight.min(), self.weight.max())
         # Noisy counts of bins reach no farther than noise lets them, and say nothing of public weights.

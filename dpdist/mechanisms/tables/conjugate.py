@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -21,7 +22,7 @@ sum errs by more than the residual, about 1e-6 of the sum's own standard deviati
 """
 OF_DRAWS = 2e-3
 """The same for draws of errors: it changes a standard error by far less than the draws' own spread does."""
-FEWEST_SIDES, SIDES, BYTES = 8, 24, 64_000_000
+FEWEST_SIDES, SIDES, BYTES = 8, 18, 64_000_000
 """Right sides of one block: the largest number that takes no more bytes, between these."""
 MOST_STEPS = 4_000
 """Number of steps after which a system counts as unsolvable."""
@@ -29,11 +30,15 @@ MOST_STEPS = 4_000
 
 @dataclass(frozen=True)
 class Block:
-    """Work on one block of right sides (entry, side) of a system whose matrix has about this diagonal, (entry,)."""
+    """Work on one block of right sides (entry, side) of a system whose matrix has about this diagonal, (entry,).
+
+    The search begins at `start`, (entry, side), if it is given.
+    """
 
     times: Callable[[Floats], Floats]
     diagonal: Floats
     tolerance: float
+    start: Floats | None = None
 
     def __call__(self, sides: Floats) -> Floats:
         root = np.sqrt(self.diagonal)[:, None].astype(sides.dtype)
@@ -41,30 +46,39 @@ class Block:
         def scaled(x: Floats) -> Floats:
             return np.asarray(self.times(x / root) / root)
 
-        return np.asarray(_solved(scaled, sides / root, self.tolerance) / root)
+        start = None if self.start is None else self.start * root
+        return np.asarray(_solved(scaled, sides / root, self.tolerance, start) / root)
 
 
-def solved(times: Callable[[Floats], Floats], diagonal: Floats, right: Floats, tolerance: float = EXACT) -> Floats:
+def solved(
+    times: Callable[[Floats], Floats],
+    diagonal: Floats,
+    right: Floats,
+    tolerance: float = EXACT,
+    start: Floats | None = None,
+) -> Floats:
     """Solutions of A x = `right`, (entry,) or (entry, side), for `times` x = A x and about the `diagonal` of A, in the
-    precision of `right`.
+    precision of `right`. The search for a single one may begin at `start`, (entry,): the solution of a similar system.
 
     Workers may share the blocks, so `times` of several blocks can be pickled. Raises `ArithmeticError` where `MOST_STEPS`
     are not enough.
     """
     sides = right.reshape(len(right), -1)
     blocks = [sides[:, block] for block in in_blocks(sides.shape[1], sides.itemsize * len(right))]
-    return np.concatenate(list(share_out(Block(times, diagonal, tolerance), blocks)), axis=1).reshape(right.shape)
+    work = Block(times, diagonal, tolerance, None if start is None else start[:, None])
+    return np.concatenate(list(share_out(work, blocks)), axis=1).reshape(right.shape)
 
 
 def in_blocks(sides: int, size: int) -> list[slice]:
-    """Blocks of right sides of so many bytes each."""
+    """As few blocks of right sides of so many bytes each as may be, of about the same number."""
     most = int(np.clip(BYTES // max(size, 1), FEWEST_SIDES, SIDES))
-    return [slice(start, min(start + most, sides)) for start in range(0, sides, most)]
+    ends = np.linspace(0, sides, 1 + -(-sides // most)).astype(int).tolist()
+    return [slice(*ends_of_block) for ends_of_block in pairwise(ends)]
 
 
-def _solved(times: Callable[[Floats], Floats], right: Floats, tolerance: float) -> Floats:
-    x, size, precision = np.zeros_like(right), np.sqrt((right**2).sum(axis=0)), right.dtype
-    residual, length = _orthonormal(right)
+def _solved(times: Callable[[Floats], Floats], right: Floats, tolerance: float, start: Floats | None) -> Floats:
+    x, size, precision = np.zeros_like(right) if start is None else start, np.sqrt((right**2).sum(axis=0)), right.dtype
+    residual, length = _orthonormal(right if start is None else right - times(start))
     direction = residual
     for _ in range(MOST_STEPS):
         # The residuals are `residual` @ `length`, whose columns' norms are those of `length`.

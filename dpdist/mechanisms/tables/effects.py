@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Codes, Floats, Ints
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.prediction import Prediction, of_one_law
 from dpdist.mechanisms.tables.random_effects import Loadings
@@ -44,7 +44,7 @@ class Families(NamedTuple):
     family: Ints
 
     @classmethod
-    def of(cls, indices: Sequence[Ints], count: Floats) -> Families:
+    def of(cls, indices: Sequence[Ints | Codes], count: Floats) -> Families:
         """`indices` are the levels of every column and the cells of every table, by base cell."""
         sums = [np.bincount(index, weights=count) for index in indices]
         least = np.sort(np.concatenate([np.zeros(1), *sums]))[-MOST_EFFECTS:][0]

@@ -44,7 +44,7 @@ class ExpectedFile:
     codes: Ints
     sizes: tuple[int, ...]
     count: Floats
-    tables: tuple[tuple[tuple[int, ...], Ints], ...]
+    tables: tuple[tuple[tuple[int, ...], Codes], ...]
     placed: tuple[Codes, ...]
     reference: ReferenceSample
     lowest: Floats
@@ -310,7 +310,7 @@ class ExpectedFile:
         means = deviation[: len(self.count)] / self.count[:, None]
         return self.prediction.shifted(means, self.lowest, self.highest)
 
-    def unknown(self, cell: Ints, prediction: Prediction) -> Floats:
+    def unknown(self, cell: Codes, prediction: Prediction) -> Floats:
         """Variances of errors of a prediction without a reference, in sums over cells, (cell, 1 + outcome)."""
         relative = np.sqrt(np.column_stack([load.variance for load in prediction.loadings]))
         errors = np.where(relative > 0.0, relative * prediction.spread, self.wide * prediction.drifting)

@@ -32,7 +32,7 @@ def followed_limits(
     for table, clipped in zip(limits, share_out(clipping, pieces), strict=True):
         sums = np.column_stack([drift[:, 0], (means[:, 1:] - table.mean[table.cell]) * drift[:, :1] + drift[:, 1:]])
         lacking = 0.0 if clipped.unequal is None else table.added(sums * (clipped.unequal - 1.0))
-        followed.append(replace(clipped, expected=table.added(sums), lacking=lacking))
+        followed.append(replace(clipped, cell=table.cell, expected=table.added(sums), lacking=lacking))
     return tuple(followed)
 
 

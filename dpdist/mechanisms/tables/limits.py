@@ -61,7 +61,7 @@ class TableLimits:
     `loss` the variance of the clipped part of the cell's sums about it.
     """
 
-    cell: Ints
+    cell: Codes
     """The cell of every base cell."""
     size: Floats
     """Public numbers of records, (cell,)."""
@@ -183,7 +183,7 @@ def unpaired(sums: Floats) -> Floats:
     return np.column_stack([sums.sum(axis=1), above - below])
 
 
-def predicted_means(cell: Ints, size: Floats, prediction: Prediction) -> Floats:
+def predicted_means(cell: Ints | Codes, size: Floats, prediction: Prediction) -> Floats:
     """Predicted means of outcomes by cell of a table, (cell, outcome)."""
     weight = size * prediction.means[:, 0]
     cell_weight = np.bincount(cell, weights=weight)
@@ -223,7 +223,7 @@ def sampled_variances(adding: scipy.sparse.csr_array | AddedCells, size: Floats,
 
 
 def choose(
-    cell: Ints,
+    cell: Codes,
     of_reference: Ints | Codes,
     size: Floats,
     prediction: Prediction,
@@ -280,7 +280,7 @@ def choose(
     samples = residual_samples(cell, of_reference, size, mean, prediction, drift, bounds, about, together)
     for block, sample, share, records, moves in samples:
         share = share / share.sum(axis=1, keepdims=True)
-        sample, share = with_tails(sample, share, len(prediction.residuals), ends[block])
+        sample, share = with_tails(sample, share, len(prediction.residuals.values), ends[block])
         unknown_means = None if unknown_mean is None else unknown_mean[block]
         law = number[block], records, prediction.adds_weight, unknown_means, drifts[:, block], moves
         if fixed is None:
@@ -350,7 +350,7 @@ def _beyond(
     """
     inside = np.flatnonzero(of_reference >= 0)
     cell, (means, spread) = of_reference[inside], prediction.at_reference[inside].transpose(1, 0, 2)
-    residual = prediction.residuals[inside] * spread
+    residual = prediction.residuals.values[inside] * spread
     weight, of_about = np.maximum(means[:, 0] + residual[:, 0], 0.0), about.at_reference[inside, 0]
     total = residual[:, 1:] + (means[:, 1:] - mean[cell]) * weight[:, None]
     weight, total = within_bounds(weight, total, means[:, 0], mean[cell], bounds)
@@ -407,9 +407,9 @@ def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, siz
     Records have the law of all residuals, and values change in proportion: as in `choose`, nothing is clipped of changes of
     outcomes that may be negative. Outcomes of two values have 1.
     """
-    rank = np.argsort(np.abs(law.residuals).max(axis=1), kind="stable")
+    rank = law.residuals.by_size
     place, share = quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
-    sample, parts = law.residuals[rank[place[0]]], list[tuple[Floats, Floats]]()
+    sample, parts = law.residuals.values[rank[place[0]]], list[tuple[Floats, Floats]]()
     for begin in range(0, len(size), 8 * AT_ONCE):
         block = slice(begin, begin + 8 * AT_ONCE)
         cell, means, offset = limits.cell[block], law.means[block], about.subtracted[block, None]
@@ -433,7 +433,7 @@ def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, siz
     return np.asfortranarray(np.where(rising, of_base / np.maximum(of_whole, 1.0 - MOST_HIDDEN), 1.0))
 
 
-def following(law: Prediction, before: Prediction, cell: Ints, of_reference: Ints | Codes, size: Floats) -> Prediction:
+def following(law: Prediction, before: Prediction, cell: Codes, of_reference: Ints | Codes, size: Floats) -> Prediction:
     """A law that has moved since the prediction `before`: reference records have moved as their base cells have, and those
     without one in the file as the cells of a table.
     """
@@ -441,7 +441,7 @@ def following(law: Prediction, before: Prediction, cell: Ints, of_reference: Int
     then, now = (before.at_reference[:, 0].copy() for _ in range(2))
     for cells, place in ((np.arange(len(cell)), before.places), (cell, np.where(at_home, -1, of_reference))):
 
-        def factors(of_law: Floats, of_before: Floats, cells: Ints = cells) -> Floats:
+        def factors(of_law: Floats, of_before: Floats, cells: Ints | Codes = cells) -> Floats:
             now, then = (np.bincount(cells, weights=size * part) for part in (of_law, of_before))
             return np.divide(now, then, out=np.ones_like(now), where=then > 0.0)
 
@@ -467,7 +467,7 @@ def _lost(residual: Floats, centre: Floats, scale: Floats, adds_weight: bool) ->
     return np.asarray(deviation * (1.0 - 1.0 / np.maximum(norm, 1.0))[..., None])
 
 
-def _ranges(cell: Ints, prediction: Prediction, mean: Floats, highest: Floats, lowest: Floats) -> Floats:
+def _ranges(cell: Codes, prediction: Prediction, mean: Floats, highest: Floats, lowest: Floats) -> Floats:
     """The largest |r| and |ρ| of any record of a cell, (cell, 1 + outcome)."""
     cells, subtracted = mean.shape[0], prediction.subtracted
     most = np.zeros(cells)

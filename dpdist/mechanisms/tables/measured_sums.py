@@ -18,6 +18,7 @@ from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables import posterior as of_sums
 from dpdist.mechanisms.tables.common_factors import common_factors
+from dpdist.mechanisms.tables.conjugate import OF_DRAWS
 from dpdist.mechanisms.tables.drift_sizes import learned
 from dpdist.mechanisms.tables.followed_limits import followed_limits
 from dpdist.mechanisms.tables.limits import TableLimits
@@ -116,7 +117,10 @@ class MeasuredSums:
             values.append(value[:, first:].T.ravel())
             errors.append(error[:, first:].T.ravel())
         if by_products:
-            cells = (np.zeros(len(file.codes), dtype=np.int32), *(cell.astype(np.int32) for _, cell in file.tables))
+            cells = (
+                np.zeros(len(file.codes), dtype=np.int32),
+                *(cell.astype(np.int32, copy=False) for _, cell in file.tables),
+            )
             tables = [(cell, table.mean, table.unequal) for cell, table in zip(cells, self.limits, strict=True)]
             products = rows_by_products(tables, file.prediction, first)
             self.asked.return_memory()
@@ -184,15 +188,18 @@ class MeasuredSums:
     def reading(self) -> Reading:
         """What sums show: their limits clip what the law that they show lets expect."""
         file, sums, observed = self.asked.file, self, self.observed()
-        posterior, moved = self.posterior(observed), None
+        posterior, moved, solution = self.posterior(observed), None, None
         if file.changes.of_cells.nnz:
-            moved = file.shifted(posterior.deviation(observed.values))
+            solution = posterior.solve(observed.values, OF_DRAWS)
+            moved = file.shifted(posterior.deviation(solution))
             posterior = self.posterior(observed, moved)
         # Without a reference and for secret numbers, slopes say what is clipped; what is counted is not clipped.
         steps = 0 if file.secret or file.alike or self.asked.beyond is not None else STEPS
         for _ in range(steps):
             self.asked.return_memory()
-            law, before = file.shifted(posterior.deviation(observed.values)), observed.values
+            # A law needs no more digits than draws of errors, and many sums hardly differ between steps.
+            solution = posterior.solve(observed.values, OF_DRAWS, solution)
+            law, before = file.shifted(posterior.deviation(solution)), observed.values
             sums = replace(sums, limits=followed_limits(file, sums.limits, self.calibrated, law))
             observed = sums.observed()
             # What limits had clipped of a drift shows more of it.
@@ -200,7 +207,7 @@ class MeasuredSums:
             far = np.abs(observed.values - before) > SETTLED * np.sqrt(observed.errors)
             if np.count_nonzero(far) <= UNSETTLED * len(far):
                 break
-        return Reading(posterior.with_tails(observed.values), observed.values, sums.limits)
+        return Reading(posterior.with_tails(observed.values, solution), observed.values, sums.limits)
 
     def totals(self, period: str) -> PeriodTotals:
         """What later periods learn from this one."""
@@ -218,7 +225,7 @@ class MeasuredSums:
         for prediction, (table, value, error) in measured:
             weight, outcomes = count[:, None] * prediction.means[:, :1], prediction.means[:, 1:]
             predicted = table.added(np.column_stack([weight, weight * (outcomes - table.mean[table.cell])]))
-            row.append(first + table.cell)
+            row.append(first + table.cell.astype(np.int64))
             about.append(table.mean)
             if file.secret:
                 value, error = with_hidden(table.hidden, value, error)

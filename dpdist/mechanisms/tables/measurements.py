@@ -128,13 +128,13 @@ class ResidualMeasurements:
 
     def first_limits(self, growth: float, informed: Prediction, fixed: TableLimits | None = None) -> TableLimits:
         """The same for this factor on numbers of records."""
-        one_cell = np.zeros(len(self.file.codes), dtype=np.int64)
+        one_cell = np.zeros(len(self.file.codes), dtype=np.int32)
         placed = np.zeros(len(self.file.reference.weight), dtype=np.int32)
         return self.limits_of(one_cell, placed, informed, self.parts[0], self.file.wide, growth, fixed, together=True)
 
     def limits_of(
         self,
-        cell: Ints,
+        cell: Codes,
         placed: Ints | Codes,
         prediction: Prediction,
         part: Fraction,
@@ -148,7 +148,7 @@ class ResidualMeasurements:
         file, count = self.file, self.file.numbers.count
         if file.alike:
             # A noisy law is not known as well as by its many values, which are in no cell.
-            placed = np.full(len(prediction.residuals), -1)
+            placed = np.full(len(prediction.residuals.values), -1)
         ends, unknown = (file.highest, file.lowest), file.unknown(cell, prediction) if file.alike else None
         room = file.changes.room(drift, len(file.lowest), together)
         of_law = cell, placed, growth * count, prediction, self.noise(part), *ends, room, fixed, unknown, narrow
@@ -168,7 +168,8 @@ class ResidualMeasurements:
         pieces = [(cell, placed, part) for (_, cell), placed, part in of_tables]
         light = replace(self, file=self.file.light, beyond=None)
         limiting = _Limiting(light, calibrated.without_factors, drift, calibration.growth, narrow)
-        limits = list(share_out(limiting, pieces))
+        # Other processes' copies of the cells would take memory.
+        limits = [replace(table, cell=cell) for table, (cell, *_) in zip(share_out(limiting, pieces), pieces, strict=True)]
         if self.beyond is not None:
             ends = np.cumsum([len(table.size) for table in limits])[:-1]
             counts = np.split(self.beyond, ends)
@@ -253,7 +254,7 @@ class _Limiting:
     growth: float
     narrow: bool
 
-    def __call__(self, table: tuple[Ints, Codes, Fraction]) -> TableLimits:
+    def __call__(self, table: tuple[Codes, Codes, Fraction]) -> TableLimits:
         cell, placed, part = table
         return self.asked.limits_of(cell, placed, self.prediction, part, self.drift, self.growth, narrow=self.narrow)
 

@@ -35,9 +35,9 @@ TAILS = 3
 """Number of steps that find variances of far Laplace noise."""
 MOST_DENSE = 3_000
 """Largest number of sums with a dense covariance."""
-FEWEST_DRAWS, ENTRIES_OF_DRAWS = 3 * SIDES, 10_000_000
+FEWEST_DRAWS, ENTRIES_OF_DRAWS = 4 * SIDES, 10_000_000
 """Smallest number of draws of errors, and the number of their entries above which no more are drawn."""
-PROBES, SEED = 2 * SIDES, 47
+PROBES, SEED = 48, 47
 """Number of draws that give variances of many rows, and their seed."""
 FACTORS = "design", "lone", "root"
 """Fields of `Loadings` that products use."""
@@ -77,9 +77,10 @@ class Posterior:
             copy.__dict__.update(covariance=self.covariance, reached=self.reached)
         return copy
 
-    def with_tails(self, observed: Floats) -> Posterior:
+    def with_tails(self, observed: Floats, solution: Floats | None = None) -> Posterior:
         """The posterior with larger variances of Laplace noise where it is far out, by what rows show of it: r beyond √2
         standard deviations σ counts as normal noise of variance |r| σ / √2, which has the same slope of the density.
+        `solution` is one of `solve`, from which the search begins.
         """
         if not self.laplace:
             return self
@@ -87,7 +88,8 @@ class Posterior:
         bend = np.sqrt(2.0 * np.maximum(alone, 1e-300))
         for _ in range(TAILS):
             noise = posterior.noise - squares_of(self.clipped)
-            size = np.abs(noise * posterior.solve(observed, OF_DRAWS))
+            solution = posterior.solve(observed, OF_DRAWS, solution)
+            size = np.abs(noise * solution)
             posterior = self.under(self.noise + alone * np.maximum(size / bend - 1.0, 0.0))
         return posterior
 
@@ -122,22 +124,21 @@ class Posterior:
             return np.asarray(alone)
         return np.asarray(alone + self.clipped @ rng.standard_normal((self.clipped.shape[1], standard.shape[1])))
 
-    def solve(self, observed: Floats, tolerance: float = EXACT) -> Floats:
+    def solve(self, observed: Floats, tolerance: float = EXACT, start: Floats | None = None) -> Floats:
+        """The inverse of the covariance of what is observed, times it. `start` is that of nearly the same sums."""
         if self.dense:
             return np.asarray(scipy.linalg.cho_solve((self.root, True), observed))
-        return solved(ObservedCovariance.of(self, stored=observed.ndim == 1), self.diagonal, observed, tolerance)
+        return solved(ObservedCovariance.of(self, stored=observed.ndim == 1), self.diagonal, observed, tolerance, start)
 
     def estimate(self, observed: Floats) -> Floats:
         """Posterior mean of z, (cell, 1 + outcome)."""
         return self.prior.spread_out(self.rows, self.solve(observed))
 
-    def deviation(self, observed: Floats) -> Floats:
+    def deviation(self, solution: Floats) -> Floats:
         """Posterior mean of what errors of the prediction and drift add to z, (cell, 1 + outcome): z without sampling.
-
-        Of many sums it is solved as draws of errors are.
+        `solution` is that of `solve`.
         """
-        solved = self.solve(observed, OF_DRAWS)
-        return self.prior.times([row.T @ solved for row in self.rows], sampling=False)
+        return self.prior.times([row.T @ solution for row in self.rows], sampling=False)
 
     def across(self, figures: FigureRows, weight: Floats, signs: NDArray[np.int8]) -> Floats:
         """Covariance of what is observed with figures, applied to `weight` (row,) times `signs` (row, side): (observed row,
@@ -201,22 +202,24 @@ class Posterior:
         yield from zip(blocks, share_out(_DrawnBlock(replace(self), draw), pieces), strict=True)
 
     def answers(self, z: Floats, noise: Floats | float = 0.0) -> Floats:
-        """Estimates of z from its own rows with errors of observations, (cell, 1 + outcome, draw).
-
-        Those of many sums are draws of errors. They have single precision, unless variances are too large or small for it,
-        or it finds no solution.
-        """
+        """Estimates of z from its own rows with errors of observations, (cell, 1 + outcome, draw)."""
         observed = row_values(self.rows, z) + noise
         if self.dense:
             return self.prior.spread_out(self.rows, self.solve(observed))
+        solution, products = self.of_draws(observed)
+        return np.stack(products.spread_out(solution)).swapaxes(0, 1)
+
+    def of_draws(self, observed: Floats) -> tuple[Floats, ObservedCovariance]:
+        """`solve` of many sums for draws (row, draw), and the products that gave it. They have single precision, unless
+        variances are too large or small for it, or it finds no solution.
+        """
         ends = np.log10([self.diagonal.min(), self.diagonal.max()])
         products = ObservedCovariance.of(self, np.float32 if (np.abs(ends) < SINGLE).all() else np.float64)
         try:
-            solution = solved(products, self.diagonal, observed.astype(products.precision), OF_DRAWS)
+            return solved(products, self.diagonal, observed.astype(products.precision), OF_DRAWS), products
         except (ArithmeticError, np.linalg.LinAlgError):  # a system that single precision cannot solve
             products = ObservedCovariance.of(self)
-            solution = solved(products, self.diagonal, observed, OF_DRAWS)
-        return np.stack(products.spread_out(solution)).swapaxes(0, 1)
+            return solved(products, self.diagonal, observed, OF_DRAWS), products
 
 
 @dataclass(frozen=True, eq=False)

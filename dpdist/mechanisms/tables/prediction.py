@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +42,18 @@ SMALLEST = 1e-6
 """Smallest relative spread of residuals."""
 
 
+@dataclass(frozen=True, eq=False)
+class Residuals:
+    """Leave-one-out residuals of reference records in standard deviations, (record, 1 + outcome)."""
+
+    values: Floats
+
+    @cached_property
+    def by_size(self) -> Ints:
+        """Records in the order of their largest residuals, (record,). Every table's limits need it."""
+        return np.argsort(np.abs(self.values).max(axis=1), kind="stable")
+
+
 @dataclass(frozen=True)
 class Prediction:
     """Prediction at base cells of the file; coordinate 0 is the weight, the others are outcomes.
@@ -58,8 +71,7 @@ class Prediction:
     """Lone errors of every coordinate, (cell, 1 + outcome)."""
     correlation: Floats
     """Correlations of standardised residuals, (1 + outcome, 1 + outcome)."""
-    residuals: Floats
-    """Leave-one-out residuals of reference records in standard deviations, (record, 1 + outcome)."""
+    residuals: Residuals
     places: Ints
     """The base cell of every reference record, -1 if the file has none such."""
     at_reference: Floats
@@ -191,7 +203,8 @@ def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, weights_k
     none = tuple(Loadings.none(len(means)) for _ in spread)
     nowhere = np.full(records, -1)
     return Prediction(
-        *(means, scales, none, np.zeros_like(means), correlation, residuals, nowhere, np.tile(typical, (records, 1, 1))),
+        *(means, scales, none, np.zeros_like(means), correlation, Residuals(residuals), nowhere),
+        np.tile(typical, (records, 1, 1)),
         np.zeros((len(spread), 0)),
         np.full((2, len(spread) - 1), np.nan),
         np.zeros((0, 0)),
@@ -403,7 +416,8 @@ def predict(
             for coordinate, by in zip(coordinates, scale, strict=True)
         ),
         np.column_stack([coordinate.alone for coordinate in coordinates])[all_cells.of_file] / scale,
-        *(correlation, z, back[all_cells.place]),
+        *(correlation, Residuals(z)),
+        back[all_cells.place],
         np.stack([np.column_stack([coordinate.without for coordinate in coordinates]), spreads], axis=1),
         np.array([np.zeros(shape) if coordinate.of_trees is None else coordinate.of_trees for coordinate in coordinates]),
         *_of_two_values(reference.outcomes, lowest[1:], highest[1:]),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Codes, Floats, Ints
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import Loadings
 from dpdist.mechanisms.tables.rows import Rows, RowsOfTables
@@ -73,7 +73,9 @@ class ResidualPrior:
     """A record's residuals over those of the reference's records, (cell, 1 + outcome). Spreads of `earlier` have it."""
 
     @classmethod
-    def of(cls, prediction: Prediction, sizes: Sizes, levels: Sequence[Ints], cells: Sequence[Ints]) -> ResidualPrior:
+    def of(
+        cls, prediction: Prediction, sizes: Sizes, levels: Sequence[Ints], cells: Sequence[Ints | Codes]
+    ) -> ResidualPrior:
         """`levels` are the levels of every column, and `cells` the cells of every table, by cross."""
         base, indices = np.arange(len(sizes.count), dtype=np.int32), (*levels, *cells)
         sums = [np.bincount(index, weights=sizes.count) for index in indices]

@@ -40,7 +40,7 @@ def quantile_ranks(start: Ints, count: Ints, number: int) -> tuple[Ints, Floats]
 
 
 def residual_samples(
-    cell: Ints,
+    cell: Codes,
     of_reference: Ints | Codes,
     size: Floats,
     mean: Floats,
@@ -59,8 +59,7 @@ def residual_samples(
     are taken `about` another prediction, if it is given.
     """
     about = about or prediction
-    cells, z = int(cell.max()) + 1, prediction.residuals
-    rank = np.argsort(np.abs(z).max(axis=1), kind="stable")
+    cells, z, rank = int(cell.max()) + 1, prediction.residuals.values, prediction.residuals.by_size
     # Records by cell, those with small residuals first: a matrix by rows counts entries instead of comparing them.
     ranked = rank[of_reference[rank] >= 0]
     order = scipy.sparse.csr_array(
@@ -83,7 +82,8 @@ def residual_samples(
         sign = sign * (np.sqrt(3.0) * (np.arange(number) % 3 == 0))[:, None]
     errors = np.sqrt(np.column_stack([load.variance for load in prediction.loadings]) + prediction.alone**2)
     # Errors of the prediction and planned drift move residuals of all records of a base cell.
-    moves = np.hypot(errors * prediction.spread, drift * prediction.drifting)
+    drifting = prediction.drifting
+    moves = np.hypot(errors * prediction.spread, drift * drifting)
     for begin in range(0, cells, AT_ONCE):
         block = slice(begin, min(begin + AT_ONCE, cells))
         place, share = quantile_ranks(start[block], count[block], OWN)
@@ -107,7 +107,7 @@ def residual_samples(
             np.concatenate([r[..., None], rho], axis=-1),
             shares,
             np.asarray(count[block] + POOL_WORTH, dtype=np.float64),
-            sign**2 * prediction.drifting[base],
+            sign**2 * drifting[base],
         )
 
 

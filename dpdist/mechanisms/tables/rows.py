@@ -180,7 +180,7 @@ Rows = list[Matrix]
 
 
 def rows_of(
-    cell: Ints, mean: Floats, prediction: Prediction, hidden: Floats | None = None, unequal: Floats | None = None
+    cell: Ints | Codes, mean: Floats, prediction: Prediction, hidden: Floats | None = None, unequal: Floats | None = None
 ) -> Rows:
     """Rows of a table, of which `cell` is the cell of every base cell.
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dpdist.core.records import UNIT, Floats
 from dpdist.core.sharing import share_out
 from dpdist.job import Statistic
-from dpdist.mechanisms.tables.conjugate import OF_DRAWS, SIDES, in_blocks
+from dpdist.mechanisms.tables.conjugate import in_blocks
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.rows import FigureRows
 from dpdist.mechanisms.tables.workload import AddedCells
@@ -43,7 +43,7 @@ ROUNDS, ROUNDS_OF_LARGEST = 2, 12
 """Number of times that parts are computed, for the mean squared error and for the largest error."""
 LARGEST_POWER = 16.0
 """The last power of squared errors by which figures count, if the largest error shall be least."""
-PROBES, PROBES_OF_MANY = 64, SIDES
+PROBES, PROBES_OF_MANY = 64, 24
 """Numbers of random signs by which slopes are estimated, of few sums, and of many. A table's slope adds up many rows'."""
 SIGNS_AT_ONCE = 2**16
 """Rows whose signs are drawn together: more at a time would take memory."""
@@ -150,7 +150,7 @@ def best_parts(
         # The slope by a row's noise is the sum over figures of its squared part in them, here over random signs.
         squares = _Squares(replace(equal), now, target.rows, root)
         probes = signs.shape[1]
-        blocks = [slice(0, probes)] if now.dense else in_blocks(probes, now.noise.nbytes)
+        blocks = [slice(0, probes)] if now.dense else in_blocks(probes, 4 * len(now.noise))
         slopes = sum(share_out(squares, [signs[:, block] for block in blocks]), np.zeros(len(now.noise))) / probes
         best = (np.bincount(owner, weights=slopes * of_noise) * first**power) ** (1.0 / (power + 1.0))
         if not (np.isfinite(best).all() and best.sum() > 0.0):
@@ -171,7 +171,8 @@ class _Squares:
 
     def __call__(self, signs: NDArray[np.int8]) -> Floats:
         covariance = self.equal.across(self.rows, self.root, signs)
-        return np.asarray((self.now.solve(covariance, OF_DRAWS) ** 2).sum(axis=1))
+        solution = self.now.solve(covariance) if self.now.dense else self.now.of_draws(covariance)[0]
+        return np.asarray((solution**2).sum(axis=1, dtype=np.float64))
 
 
 def _signs(rows: int, probes: int) -> NDArray[np.int8]:
