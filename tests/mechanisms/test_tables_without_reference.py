@@ -29,16 +29,18 @@ from test_tables import (
 
 import dpdist
 from dpdist.core.errors import JobError
-from dpdist.core.records import Floats
+from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.tables.bins import BinnedColumns, Bins, _curve_of
 from dpdist.mechanisms.tables.clipped_residuals import ClippedResiduals
+from dpdist.mechanisms.tables.plan import TablePlan
+from dpdist.mechanisms.tables.residual_samples import POOLED, quantile_ranks
 from dpdist.mechanisms.tables.spec import Tables
 
 SHARE = float(Tables.histogram_share)
 
 
-def release(told: Population, epsilon: float, seed: int = 0, truth: bool = False) -> Run:
-    """The release without the reference of `told`, whose laws are without noise if `truth`."""
+def plan_of(told: Population, epsilon: float, seed: int = 0, truth: bool = False) -> tuple[TablePlan, Ints]:
+    """The plan without the reference of `told`, whose laws are without noise if `truth`, and records' base cells."""
     system, base = system_of(told, epsilon * (1.0 - SHARE))
     weights = (0.0, 10.0 * float(told.file.weight.max()))
     bins, rng = BinnedColumns.of(weights, [told.bounds]), np.random.default_rng([seed, 1])
@@ -49,6 +51,12 @@ def release(told: Population, epsilon: float, seed: int = 0, truth: bool = False
     nowhere = tuple(np.full(len(law.weight), -1) for _ in system.file.placed)
     ends = np.array([weights, told.bounds]).T
     system = of_file(system, reference=law, placed=nowhere, lowest=ends[0], highest=ends[1], laws=laws, alike=True)
+    return system, base
+
+
+def release(told: Population, epsilon: float, seed: int = 0, truth: bool = False) -> Run:
+    """The release without the reference of `told`, whose laws are without noise if `truth`."""
+    system, base = plan_of(told, epsilon, seed, truth)
     return released(system, base, told.file, seed)
 
 
@@ -173,6 +181,44 @@ def test_the_mean_of_all_records_is_near_its_direct_figure() -> None:
             made = published(run, np.zeros(len(run.system.file.count), dtype=np.int64))
             within.append(np.abs(made.figures - right.figures)[0] <= 1.5 * np.hypot(made.errors, right.errors)[0])
     assert np.mean(within) >= 0.7
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_limits_of_all_records_are_expected_to_clip_what_they_clip_of_all_values_of_the_law(seed: int) -> None:
+    """Exactly, at ε = 1. Control: the quantiles that stand for a law in the choice of limits clip 1 % of weights or
+    totals more or less.
+    """
+    asked = plan_of(population(seed), 1.0, seed)[0].asked
+    prediction, limits, mean = asked.file.informed, asked.first, asked.first.mean
+
+    def clipped(values: Floats) -> Floats:
+        """Clipped parts of records with these residuals in spreads, (record, 1 + outcome)."""
+        (predicted,), (spread,) = (np.unique(part, axis=0) for part in (prediction.means, prediction.spread))
+        weight = np.maximum(predicted[0] + values[:, 0] * spread[0], 0.0)
+        rho = values[:, 1] * spread[1] + (predicted[1] - mean[0, 0]) * (weight - predicted[0])
+        residuals = np.column_stack([weight - predicted[0] - limits.centre, rho])
+        norm = np.abs(residuals / limits.scale).sum(axis=1, keepdims=True)
+        return np.asarray(residuals * (1.0 - 1.0 / np.maximum(norm, 1.0)))
+
+    size = np.array([prediction.means[0, 0], prediction.means[0, 0] * abs(prediction.means[0, 1])])
+    right, law = clipped(prediction.residuals.values).mean(axis=0), prediction.residuals
+    assert limits.beyond[0] / size == pytest.approx(right / size, abs=1e-9)
+    place, share = quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(law.values)]), POOLED)
+    assert np.abs((share @ clipped(law.values[law.by_size[place[0]]]) - right) / size).max() > 0.01
+
+
+def test_columns_of_a_law_are_paired_evenly() -> None:
+    """The mean product of lognormal columns is that of their means, within 1 %. Control: most random pairs are not."""
+    rng, bins = np.random.default_rng(0), BinnedColumns.of((0.0, 1e6), [(0.0, 1e6)])
+    told = np.exp(5.0 + 0.8 * rng.standard_normal((20_000, 2)))
+    counts = bins.counts(told[:, 0], told[:, 1:])
+
+    def off(draw: int) -> float:
+        law = bins.sample(counts, 1e-9, 2_000, draw)
+        return abs(float((law.weight * law.outcomes[:, 0]).mean() / law.weight.mean() / law.outcomes.mean()) - 1.0)
+
+    assert off(0) <= 0.01
+    assert np.median([off(draw) for draw in range(1, 10)]) > 0.01
 
 
 def test_noise_in_empty_bins_makes_no_tail() -> None:

@@ -212,8 +212,12 @@ class BinnedColumns(NamedTuple):
         """
         rng = np.random.default_rng(draw)
         parts = zip(self.columns, np.split(noisy, self.ends[:-1]), strict=True)
-        values = [
-            rng.permutation(bins.placed(bins.shares(part, scale, rng if draw else None), number)) for bins, part in parts
-        ]
+        in_order = [bins.placed(bins.shares(part, scale, rng if draw else None), number) for bins, part in parts]
+        if draw:
+            values = [rng.permutation(column) for column in in_order]
+        else:
+            # Chance would pair many of the largest weights with large outcomes, or none.
+            even = scipy.stats.qmc.Halton(len(in_order), scramble=False).random(number).T
+            values = [column[rank] for column, rank in zip(in_order, np.argsort(np.argsort(even)), strict=True)]
         weight = values.pop(0) if self.weighted else np.ones(number)
         return ReferenceSample(np.zeros((0, 0), dtype=np.int64), weight, np.column_stack(values))

@@ -301,7 +301,8 @@ def choose(
         of_pool = slice(OWN, OWN + POOLED)
         pooled, worth = _lost(sample[:, of_pool], centre[block], scale[block], prediction.adds_weight), share[:, of_pool]
         pool[block] = np.einsum("cs,csk->ck", worth, pooled) / worth.sum(axis=1, keepdims=True)
-    beyond, of_probability = _beyond(of_reference, prediction, mean, centre, scale, pool, about or prediction, bounds)
+    of_cells = cell, size, of_reference, prediction, mean, centre, scale, pool
+    beyond, of_probability = _beyond(*of_cells, about or prediction, bounds)
     if fixed is not None and about is not None:
         for k, part in of_probability.items():
             slope[:, 1 + k] = np.clip(part, 0.0, MOST_HIDDEN)
@@ -336,6 +337,8 @@ def _best(
 
 
 def _beyond(
+    cell_of_base: Codes,
+    size: Floats,
     of_reference: Ints | Codes,
     prediction: Prediction,
     mean: Floats,
@@ -347,11 +350,25 @@ def _beyond(
 ) -> tuple[Floats, dict[int, Floats]]:
     """Expected clipped part of a record, of the cell's reference records and of the pool's, (cell, 1 + outcome); and the
     part of a change of probability that is clipped, (cell,), by outcome of two values.
+
+    Where no record is in a cell, those of the law count as records of all base cells in turn, and cells have the pool's.
     """
     inside = np.flatnonzero(of_reference >= 0)
-    cell, (means, spread) = of_reference[inside], prediction.at_reference[inside].transpose(1, 0, 2)
+    lawlike = not len(inside)
+    if lawlike:
+        inside, reach = np.arange(len(prediction.residuals.values)), np.cumsum(size)
+        base = np.searchsorted(reach, (inside + 0.5) / max(len(inside), 1) * reach[-1], side="right")
+        cell, means, spread, of_about = (
+            cell_of_base[base],
+            prediction.means[base],
+            prediction.spread[base],
+            about.means[base],
+        )
+    else:
+        cell, (means, spread) = of_reference[inside], prediction.at_reference[inside].transpose(1, 0, 2)
+        of_about = about.at_reference[inside, 0]
     residual = prediction.residuals.values[inside] * spread
-    weight, of_about = np.maximum(means[:, 0] + residual[:, 0], 0.0), about.at_reference[inside, 0]
+    weight = np.maximum(means[:, 0] + residual[:, 0], 0.0)
     total = residual[:, 1:] + (means[:, 1:] - mean[cell]) * weight[:, None]
     weight, total = within_bounds(weight, total, means[:, 0], mean[cell], bounds)
     offset = (1.0 - about.adds_weight) * of_about[:, 0]
@@ -380,11 +397,13 @@ def _beyond(
     sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in clipped_part.T])
     # The pool's parts are moved so that all reference records together have what they clip: by one multiple of limits,
     # where there is a part, and by a factor where sums without a centre clip nothing below 0.
-    worth = POOL_WORTH / (number + POOL_WORTH)
+    worth = np.ones(len(mean)) if lawlike else POOL_WORTH / (number + POOL_WORTH)
     by = scale * (pool != 0.0)
     by[:, : int(prediction.adds_weight)] = pool[:, : int(prediction.adds_weight)]
     short, moved = worth @ (sums - number[:, None] * pool), (worth * number) @ by
     pool = pool + np.divide(short, moved, out=np.zeros_like(moved), where=moved != 0.0) * by
+    if lawlike:
+        return pool, clipped_of_change
     return np.asarray((sums + POOL_WORTH * pool) / (number[:, None] + POOL_WORTH)), clipped_of_change
 
 
