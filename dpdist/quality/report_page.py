@@ -391,11 +391,11 @@ class EvaluatedTables(Mapping[str, pd.DataFrame]):
 
 
 class JudgedTables(NamedTuple):
-    """What evaluations show: the tables that have one; tables or statistics that were published later and so have none; and
-    the verdict on each statistic of each table, by name.
+    """What evaluations show: `published` of `EvaluatedTables`; tables or statistics that were published later and so have
+    no evaluation; and the verdict on each statistic of each table, by name.
     """
 
-    tables: EvaluatedTables
+    published: dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]
     unjudged: list[str]
     verdicts: Judgements
 
@@ -414,8 +414,8 @@ def _judged(evaluated: Keyed[tuple[Evaluations, ReleasedObject]]) -> JudgedTable
         unjudged += [f"{table.name}, {text}" for text in published.missing]
         shown[table.name] = published.shown
         number += number_of_statistics(rows[published.shown])
-    tables = EvaluatedTables(evaluations, shown)
-    return JudgedTables(tables, unjudged, verdicts(tables, release.job.survey.clustered, number))
+    judged = verdicts(EvaluatedTables(evaluations, shown), release.job.survey.clustered, number)
+    return JudgedTables(shown, unjudged, judged)
 
 
 class _Published(NamedTuple):
@@ -489,10 +489,14 @@ def material_of(space: Workspace) -> ReportMaterial:
     statement = json.loads((space.newest / "statement.json").read_text(encoding="utf-8"))
     evaluations = Evaluations(space)
     files = [(name, sha256(evaluations.path(name))) for name in evaluations]
+    of_tables = [evaluations.path(table.name) for table in release.job.tables if table.name in evaluations]
+    if any("synthetic_noise_se" not in pq.read_schema(path).names for path in of_tables):
+        raise WorkspaceError(space.place, "an older version made its evaluation, without errors by noise", MADE_AGAIN)
     judged = _judged(Keyed((evaluations, release), digest((keyed(release).key, files))))
-    if not judged.tables:
+    if not judged.published:
         raise WorkspaceError(space.place, NO_EVALUATION, MADE_AGAIN)
-    return ReportMaterial(space, release, judged.tables, statement, judged.unjudged, judged.verdicts)
+    tables = EvaluatedTables(evaluations, judged.published)
+    return ReportMaterial(space, release, tables, statement, judged.unjudged, judged.verdicts)
 
 
 def _lighter(parts: list[Section], excess: int) -> bool:

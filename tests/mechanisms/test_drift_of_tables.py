@@ -279,7 +279,10 @@ def chain(
 
 def by_counts(plan: TablePlan, bins: BinnedColumns, counts: Floats, scale: float, ends: Floats) -> TablePlan:
     """The plan with a law by noisy counts in place of its reference."""
-    law, laws = bins.sample(counts, scale, RECORDS), tuple(bins.sample(counts, scale, 200, draw) for draw in range(1, 9))
+    law, laws = (
+        bins.sample(counts, scale, RECORDS),
+        tuple(bins.sample(counts, scale, RECORDS, draw) for draw in range(1, 9)),
+    )
     nowhere = tuple(np.full(len(law.weight), -1) for _ in plan.file.placed)
     return of_file(plan, reference=law, placed=nowhere, lowest=ends[0], highest=ends[1], laws=laws, alike=True)
 

@@ -140,6 +140,24 @@ def test_a_search_that_begins_near_the_solution_takes_fewer_steps() -> None:
     assert more >= many
 
 
+def test_a_search_that_begins_at_a_solution_sees_what_one_of_many_sums_has_changed() -> None:
+    """The change is below the tolerance of all 100,000 sums. Control: the solution from which the search begins."""
+    diagonal, rng = np.ones(100_000), np.random.default_rng(0)
+    factor = 0.001 * rng.standard_normal((100_000, 3))
+    before = rng.standard_normal(100_000)
+    after = before.copy()
+    after[7] += 0.6
+    assert OF_DRAWS * np.linalg.norm(before) > 0.6
+
+    def times(x: Floats) -> Floats:
+        return np.asarray(x + factor @ (factor.T @ x))
+
+    start = solved(times, diagonal, before)
+    found, right = solved(times, diagonal, after, OF_DRAWS, start), solved(times, diagonal, after)
+    assert found[7] == pytest.approx(right[7], abs=0.01)
+    assert abs(start[7] - right[7]) > 0.5
+
+
 def test_a_system_without_a_solution_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conjugate, "MOST_STEPS", 3)
     with pytest.raises(ArithmeticError, match="not solved in 3 steps"):

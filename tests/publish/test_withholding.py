@@ -102,7 +102,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, noise_of: Callable[[str], A
     space, rows = tmp_path_factory.mktemp("runs"), survey()
     rows.to_parquet(space / "survey.parquet")
     text = JOB.replace('"3"', '"0.02"') + "presentation: {sdmx: {agency: AGENCY}}\n"
-    with noise_of("withheld"):
+    with noise_of("withheld4"):
         dpdist.run(parse_job(text), space / "ws", input=space / "survey.parquet")
     return space / "ws" / "public"
 

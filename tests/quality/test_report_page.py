@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import stat
 import weakref
 from collections.abc import Callable, Iterator
@@ -338,6 +339,27 @@ def test_only_a_run_simulates_noise_and_pages_read_it(workspace: Path, tmp_path:
         kept = rows.loc[rows["statistic"] == name, "synthetic_noise_se"].to_numpy(dtype=float)
         assert np.array_equal(kept, errors[name], equal_nan=True)
     assert np.isfinite(rows["synthetic_noise_se"]).any() == noise.known
+
+
+def test_a_workspace_that_moves_is_read_where_it_is(workspace: Path, tmp_path: Path) -> None:
+    """A process keeps verdicts by the contents of files, and no places."""
+    first = material_of(Workspace(workspace)).tables["pay"]
+    shutil.copytree(workspace, tmp_path / "first")
+    assert material_of(Workspace(tmp_path / "first")).tables["pay"].equals(first)
+    (tmp_path / "first").rename(tmp_path / "moved")
+    assert material_of(Workspace(tmp_path / "moved")).tables["pay"].equals(first)
+
+
+def test_an_evaluation_of_an_older_version_is_refused_with_the_remedy(workspace: Path, tmp_path: Path) -> None:
+    """Without errors by noise a verdict would be another one. Control: with them it is read."""
+    shutil.copytree(workspace, tmp_path / "old")
+    path = tmp_path / "old" / "confidential" / "evaluation" / "pay.parquet"
+    material_of(Workspace(tmp_path / "old"))
+    pd.read_parquet(path).drop(columns="synthetic_noise_se").to_parquet(path)
+    for mark in (tmp_path / "old" / "confidential" / "marks").glob("*pay*"):
+        mark.unlink()
+    with pytest.raises(WorkspaceError, match="older version"):
+        material_of(Workspace(tmp_path / "old"))
 
 
 def test_open_writes_the_page_again_and_opens_it(workspace: Path, html: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,8 @@ DEVIATIONS, LONE = ((0.5, 1.5), (0.6, 0.5)), 0.3
 """Standard deviations of log counts about a parabola, with the log distances over which they change, and of each bin."""
 STEPS = 40
 """Steps of Gauss and Newton."""
+MOST_EVEN = 5
+"""Number of columns whose values are paired evenly; more would need more values."""
 CURVES = 256
 """Number of curves that a process keeps."""
 
@@ -213,11 +215,9 @@ class BinnedColumns(NamedTuple):
         rng = np.random.default_rng(draw)
         parts = zip(self.columns, np.split(noisy, self.ends[:-1]), strict=True)
         in_order = [bins.placed(bins.shares(part, scale, rng if draw else None), number) for bins, part in parts]
-        if draw:
-            values = [rng.permutation(column) for column in in_order]
-        else:
-            # Chance would pair many of the largest weights with large outcomes, or none.
-            even = scipy.stats.qmc.Halton(len(in_order), scramble=False).random(number).T
-            values = [column[rank] for column, rank in zip(in_order, np.argsort(np.argsort(even)), strict=True)]
+        # Chance would pair many of the largest weights with large outcomes, or none.
+        even = scipy.stats.qmc.Halton(min(len(in_order), MOST_EVEN), scramble=False).random(number).T
+        ranks = [*np.argsort(np.argsort(even)), *(rng.permutation(number) for _ in in_order[len(even) :])]
+        values = [column[rank] for column, rank in zip(in_order, ranks, strict=True)]
         weight = values.pop(0) if self.weighted else np.ones(number)
         return ReferenceSample(np.zeros((0, 0), dtype=np.int64), weight, np.column_stack(values))

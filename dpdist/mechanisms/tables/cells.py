@@ -356,7 +356,7 @@ class ResidualCells(DonorCells):
             self.weight,
             self.secret,
             () if self.donors is None else self.donors.history,
-            tuple(self._law(FEWEST_VALUES, draw) for draw in range(1, 1 + LAWS)) if self.alike else (),
+            tuple(self._law(len(reference.weight), draw) for draw in range(1, 1 + LAWS)) if self.alike else (),
             self.alike,
             self.learner,
             self.of_trees,

@@ -80,9 +80,10 @@ def _solved(times: Callable[[Floats], Floats], right: Floats, tolerance: float, 
     x, size, precision = np.zeros_like(right) if start is None else start, np.sqrt((right**2).sum(axis=0)), right.dtype
     residual, length = _orthonormal(right if start is None else right - times(start))
     direction = residual
-    for _ in range(MOST_STEPS):
-        # The residuals are `residual` @ `length`, whose columns' norms are those of `length`.
-        if (np.sqrt((length**2).sum(axis=0)) <= tolerance * size).all():
+    for step_number in range(MOST_STEPS):
+        # The residuals are `residual` @ `length`, whose columns' norms are those of `length`. From a start there is a step
+        # at least, for what a few of many sums have changed is a small part of the norm.
+        if (step_number or start is None) and (np.sqrt((length**2).sum(axis=0)) <= tolerance * size).all():
             return x
         image = times(direction)
         step = np.linalg.inv((direction.T @ image).astype(np.float64))

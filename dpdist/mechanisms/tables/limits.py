@@ -134,7 +134,7 @@ class TableLimits:
         step = np.searchsorted(WIDER ** np.arange(STEPS_WIDER), size * even)
         record, coordinate = np.nonzero(step)
         columns = coordinates * STEPS_WIDER
-        place = self.cell[base][record] * columns + coordinate * STEPS_WIDER + step[record, coordinate] - 1
+        place = self.cell[base][record].astype(np.int64) * columns + coordinate * STEPS_WIDER + step[record, coordinate] - 1
         counts = np.bincount(place, minlength=len(self.size) * columns).reshape(-1, columns)
         return np.asarray(UNIT // coordinates * counts, dtype=np.float64)
 
@@ -302,7 +302,7 @@ def choose(
         pooled, worth = _lost(sample[:, of_pool], centre[block], scale[block], prediction.adds_weight), share[:, of_pool]
         pool[block] = np.einsum("cs,csk->ck", worth, pooled) / worth.sum(axis=1, keepdims=True)
     of_cells = cell, size, of_reference, prediction, mean, centre, scale, pool
-    beyond, of_probability = _beyond(*of_cells, about or prediction, bounds)
+    beyond, of_probability = _beyond(*of_cells, about or prediction, bounds, alike=unknown is not None)
     if fixed is not None and about is not None:
         for k, part in of_probability.items():
             slope[:, 1 + k] = np.clip(part, 0.0, MOST_HIDDEN)
@@ -347,17 +347,19 @@ def _beyond(
     pool: Floats,
     about: Prediction,
     bounds: tuple[Floats, Floats],
+    alike: bool,
 ) -> tuple[Floats, dict[int, Floats]]:
     """Expected clipped part of a record, of the cell's reference records and of the pool's, (cell, 1 + outcome); and the
     part of a change of probability that is clipped, (cell,), by outcome of two values.
 
-    Where no record is in a cell, those of the law count as records of all base cells in turn, and cells have the pool's.
+    If cells are `alike`, no record is in a cell. Values of the law count as records of all base cells in turn, and cells
+    have the pool's part.
     """
     inside = np.flatnonzero(of_reference >= 0)
-    lawlike = not len(inside)
-    if lawlike:
+    if alike:
         inside, reach = np.arange(len(prediction.residuals.values)), np.cumsum(size)
         base = np.searchsorted(reach, (inside + 0.5) / max(len(inside), 1) * reach[-1], side="right")
+        base = np.minimum(base, len(size) - 1)
         cell, means, spread, of_about = (
             cell_of_base[base],
             prediction.means[base],
@@ -397,12 +399,12 @@ def _beyond(
     sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in clipped_part.T])
     # The pool's parts are moved so that all reference records together have what they clip: by one multiple of limits,
     # where there is a part, and by a factor where sums without a centre clip nothing below 0.
-    worth = np.ones(len(mean)) if lawlike else POOL_WORTH / (number + POOL_WORTH)
+    worth = np.ones(len(mean)) if alike else POOL_WORTH / (number + POOL_WORTH)
     by = scale * (pool != 0.0)
     by[:, : int(prediction.adds_weight)] = pool[:, : int(prediction.adds_weight)]
     short, moved = worth @ (sums - number[:, None] * pool), (worth * number) @ by
     pool = pool + np.divide(short, moved, out=np.zeros_like(moved), where=moved != 0.0) * by
-    if lawlike:
+    if alike:
         return pool, clipped_of_change
     return np.asarray((sums + POOL_WORTH * pool) / (number[:, None] + POOL_WORTH)), clipped_of_change
 

@@ -172,7 +172,7 @@ class _Squares:
     def __call__(self, signs: NDArray[np.int8]) -> Floats:
         covariance = self.equal.across(self.rows, self.root, signs)
         solution = self.now.solve(covariance) if self.now.dense else self.now.of_draws(covariance)[0]
-        return np.asarray((solution**2).sum(axis=1, dtype=np.float64))
+        return np.asarray((solution.astype(np.float64) ** 2).sum(axis=1))
 
 
 def _signs(rows: int, probes: int) -> NDArray[np.int8]:
