@@ -253,16 +253,13 @@ def _wide(rows: pd.DataFrame, sizes: Crosstab, text: Presentation) -> list[tuple
             np.round(column / unit.size, decimals + unit.zeros) for column in (value, error)
         )
         parts.append(part.set_axis([*by, f"{name}{unit.suffix}", "SE"], axis=1))
-    shown = slice(ROWS)
-    missing, absent = (
-        np.any([part.iloc[shown, columns].isna().to_numpy() for part in parts], axis=(0, 2)) for columns in ([-2, -1], [-2])
-    )
-    labels, records = parts[0][by][shown].to_numpy().tolist(), dict[tuple[str, ...], int]()
-    if missing.any():
+    absent = np.any([part.iloc[:ROWS, -2:].isna().to_numpy() for part in parts], axis=0)  # (row, estimate and its error)
+    labels, records = parts[0][by][:ROWS].to_numpy().tolist(), dict[tuple[str, ...], int]()
+    if absent.any():
         records = {label: int(sizes.count[inside].sum()) for label, inside in cell_rows(sizes, by, True).items()}
     why = [
         FEW.get(records.get(tuple(label), -1), NOT_IDENTIFIED if unidentified else NOT_GIVEN)
-        for label, unidentified in zip(labels, absent, strict=True)
+        for label, (unidentified, _) in zip(labels, absent, strict=True)
     ]
     for column in by:
         named = {level: text.level(column, level) for level in parts[0][column].unique()}

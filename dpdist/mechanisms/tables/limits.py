@@ -360,12 +360,8 @@ def _beyond(
         inside, reach = np.arange(len(prediction.residuals.values)), np.cumsum(size)
         base = np.searchsorted(reach, (inside + 0.5) / max(len(inside), 1) * reach[-1], side="right")
         base = np.minimum(base, len(size) - 1)
-        cell, means, spread, of_about = (
-            cell_of_base[base],
-            prediction.means[base],
-            prediction.spread[base],
-            about.means[base],
-        )
+        cell, of_about = cell_of_base[base], about.means[base]
+        means, spread = prediction.means[base], prediction.spread[base]
     else:
         cell, (means, spread) = of_reference[inside], prediction.at_reference[inside].transpose(1, 0, 2)
         of_about = about.at_reference[inside, 0]

@@ -117,10 +117,7 @@ class MeasuredSums:
             values.append(value[:, first:].T.ravel())
             errors.append(error[:, first:].T.ravel())
         if by_products:
-            cells = (
-                np.zeros(len(file.codes), dtype=np.int32),
-                *(cell.astype(np.int32, copy=False) for _, cell in file.tables),
-            )
+            cells = (np.zeros(len(file.codes), dtype=np.int32), *(cell for _, cell in file.tables))
             tables = [(cell, table.mean, table.unequal) for cell, table in zip(cells, self.limits, strict=True)]
             products = rows_by_products(tables, file.prediction, first)
             self.asked.return_memory()
