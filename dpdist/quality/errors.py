@@ -219,22 +219,43 @@ def with_distances(rows: pd.DataFrame, estimates: Sequence[str], comparators: Se
 #
 # Where the mechanism cannot simulate its noise again, N is unknown and may be all of T. Then ρ = 0, which gives the largest
 # variance.
+#
+# D is estimated from a cell's own records. Of a skewed outcome, few records show too small a variance most of the time: the
+# record that would raise it is missing. A published figure that is more precise than the direct one would seem to err. So
+# the relative variance of a record is the median over cells of FEWEST_OF_OWN records or more (a generalised variance
+# function, Wolter 2007, chapter 7), and cells of fewer records have at least this variance. It is relative to the direct
+# figure: a published one that is far too large must not excuse itself.
 SAME_SAMPLE = 0.9
+FEWEST_OF_OWN = 30
+"""Records from which on a cell's own direct variance is taken as it is."""
 
 
 def by_chance(rows: pd.DataFrame) -> Floats:
     """Returns the standard deviation of published less direct figure, (row,), if the published standard error is right."""
-    total, direct = rows["synthetic_se"].to_numpy(dtype=float) ** 2, rows["direct_se"].to_numpy(dtype=float) ** 2
+    total, own = (rows[name].to_numpy(dtype=float) ** 2 for name in ("synthetic_se", "direct_se"))
     variance = rows.get("direct_se_given_n", pd.Series(np.nan, index=rows.index)).to_numpy(dtype=float) ** 2
-    sizes = np.where(np.isfinite(variance), np.maximum(direct - variance, 0.0), 0.0)
+    sizes = np.where(np.isfinite(variance), np.maximum(own - variance, 0.0), 0.0)
     noise = noise_error(rows) ** 2
     finite = np.isfinite(noise)
     noise = np.where(finite, np.minimum(noise, total), 0.0)
-    sampling, direct = np.maximum(total - noise - sizes, 0.0), np.maximum(direct - sizes, 0.0)
+    sampling, direct = np.maximum(total - noise - sizes, 0.0), np.maximum(_direct_variance(rows) - sizes, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.sqrt(np.minimum(sampling, direct) / np.maximum(sampling, direct))
     rho = np.where(finite, np.fmin(SAME_SAMPLE, np.nan_to_num(ratio)), 0.0)
     return np.asarray(np.sqrt(noise + sampling + direct - 2.0 * rho * np.sqrt(sampling * direct)))
+
+
+def _direct_variance(rows: pd.DataFrame) -> Floats:
+    """Variances of direct figures, (row,): in cells of few records at least those of records of larger cells."""
+    own, figure, records = (
+        rows[name].to_numpy(dtype=float) ** power for name, power in (("direct_se", 2), ("direct", 2), ("records", 1))
+    )
+    known = (records >= FEWEST_OF_OWN) & (figure > 0.0) & np.isfinite(own)
+    if not known.any():
+        return np.asarray(own)
+    of_record = float(np.median(own[known] * records[known] / figure[known]))
+    few = (records < FEWEST_OF_OWN) & (own > 0.0)
+    return np.where(few, np.fmax(own, of_record * figure / np.maximum(records, 1.0)), own)
 
 
 def noise_error(rows: pd.DataFrame) -> Floats:

@@ -31,6 +31,8 @@ MOST_SE = 100
 """Distance in standard errors above which a line says no more than "over"."""
 LEAST_CLIPPING = 0.0005
 """Share of a figure from which a line says what clipping to public bounds costs it."""
+LEAST_ALLOWED = 0.02
+"""Share of intervals that hold only if direct errors are allowed for, above which a sentence says so."""
 NOT_ACCURATE = "not accurate"
 NO_FAULT = "no fault found in the intervals"
 NOTHING = "nothing could be judged"
@@ -49,7 +51,7 @@ def head_of(verdicts: Judgements) -> str:
     unpublished = [(name, verdict) for name, verdict in verdicts.items() if isinstance(verdict, Unpublished)]
     if not judged and not unpublished:
         return NOTHING
-    by_cover = sorted(judged, key=lambda pair: pair[1].coverage)
+    by_cover = sorted(judged, key=lambda pair: pair[1].covered)
     by_largest = sorted(judged, key=lambda pair: -np.nan_to_num(pair[1].errors.largest))
     by_bias = sorted(judged, key=lambda pair: -abs(pair[1].grand.in_published) if pair[1].grand is not None else 0.0)
     faults = {
@@ -66,8 +68,8 @@ def head_of(verdicts: Judgements) -> str:
     others = [fault for fault, where in faults.items() if where][1:]
     sentences = [*found[:1], f"also: {', '.join(others)}"] if others else found
     unclear = [(name, verdict) for name, verdict in by_cover if verdict.unclear]
-    low = [f"{name}: {_of_intervals(verdict)}" for name, verdict in unclear if verdict.coverage < NOMINAL]
-    missed = [name for name, verdict in unclear if verdict.coverage >= NOMINAL]
+    low = [f"{name}: {_of_intervals(verdict)}" for name, verdict in unclear if verdict.covered < NOMINAL]
+    missed = [name for name, verdict in unclear if verdict.covered >= NOMINAL]
     warned = any(verdict.warns for _, verdict in judged)
     by_error = sorted(judged, key=lambda pair: -np.nan_to_num(pair[1].errors.median))
     far = [f"{name}: {_sizes(verdict)}" for name, verdict in by_error if verdict.far_off]
@@ -128,7 +130,7 @@ def _in_se(size: float) -> str:
 
 
 def _of_intervals(verdict: Verdict) -> str:
-    return f"{100 * verdict.coverage:.0f} % of {verdict.cells}"
+    return f"{100 * verdict.covered:.0f} % of {verdict.cells}"
 
 
 def _sizes(verdict: Verdict) -> str:
@@ -178,6 +180,11 @@ def in_words(name: str, verdict: Verdict | Unpublished | None) -> str:
     if verdict.cells == 1:
         intervals = f"the 90 % interval {'covers' if verdict.coverage else 'misses'} the direct estimate"
     sentences = [f"{name}: {intervals}."]
+    if verdict.covered - verdict.coverage > LEAST_ALLOWED:
+        sentences.append(
+            f"Many direct estimates are less precise than published ones: intervals that allow for both errors cover "
+            f"{100 * verdict.covered:.0f} %."
+        )
     if np.isfinite(verdict.width):
         sentences.append(f"The median published standard error is {verdict.width:.2f} times the direct one.")
     if verdict.small:
@@ -220,7 +227,7 @@ def in_words(name: str, verdict: Verdict | Unpublished | None) -> str:
 def _of_few(verdict: Verdict) -> Iterator[str]:
     """Yields what intervals that cover too few direct figures mean, where no test fails."""
     warning = "This is a warning: " if verdict.warns else ""
-    if verdict.coverage < NOMINAL:
+    if verdict.covered < NOMINAL:
         yield f"{warning}fewer than 90 % are covered." if warning else "Fewer than 90 % are covered."
         often = _frequency(verdict.chance)
         yield f"With correct intervals this happens in {often} of releases, because cells share errors."

@@ -108,11 +108,14 @@ def _with_direct_error(rows: pd.DataFrame) -> pd.DataFrame:
 #
 # - grand figure (all records): published and direct figure differ by more than chance, and the interval misses the direct
 #   one.
-# - coverage of base cells, and of margins: intervals miss more direct figures than right ones do.
+# - coverage of base cells, and of margins: intervals miss more direct figures than right ones do. Intervals of base cells
+#   that hold ENOUGH are no fault.
 # - side: more base cells lie above, or below, their direct figures than chance makes likely; and the median distance is
-#   more than LEAN published standard errors.
-# - furthest cell, margins included: its distance is unlikely under a t law and under a Laplace law. The distance is in
-#   published standard errors, or in standard deviations of the difference by chance where these are larger.
+#   more than LEAN.
+# - furthest cell, margins included: its distance is unlikely under a t law and under a Laplace law.
+#
+# Distances of the last two are in published standard errors, or in standard deviations of the difference by chance where
+# these are larger.
 #
 # Where the job states PSUs or replicate weights, there is a sixth test: published standard errors are far smaller than
 # direct ones (`error_ratio`). The other tests do not detect this fault, because both figures come from one sample.
@@ -133,10 +136,12 @@ GRAND, BASE, MARGINS, SIDE, FURTHEST, SMALL = 0.4, 0.2, 0.15, 0.1, 0.1, 0.05
 SELDOM = 0.2
 """If correct intervals cover so few direct figures in fewer releases than this, the verdict warns."""
 LEAN = 0.5
-"""Distance of the median cell, in published standard errors, above which it counts as a bias.
+"""Distance of the median cell above which it counts as a bias.
 
 With such a bias, 90 % intervals still contain .87.
 """
+ENOUGH = 0.85
+"""Coverage from which on intervals are not called too narrow, however many cells show that it is below NOMINAL."""
 FAR_TOO_LOW = 0.75
 """If coverage fails its test and is below this, the release is not for publication."""
 FAR_MEDIAN, FAR_LARGEST = 1.5, 8.0
@@ -195,14 +200,14 @@ class Unpublished(NamedTuple):
 class Verdict:
     """How many direct estimates lie in published intervals, and what follows.
 
-    - `coverage`: the share of judged cells whose interval contains the direct estimate. `covered`: the same over base
-      cells, with intervals widened where chance alone moves the difference by more than the published error.
+    - `coverage`: the share of judged cells whose interval contains the direct estimate. `covered`: the same with intervals
+      widened where chance alone moves the difference by more than the published error.
     - `width`: median ratio of published to direct standard errors over base cells. `small`: it is far too small under the
       survey's design.
     - `chance`: the probability that right intervals hold as few direct figures of base cells and margins, or fewer.
     - `margins`: how many intervals of margins hold, and of how many. `few_margins`: chance does not explain it.
     - `above`: share of base cells above their direct estimates. `lean`: their median distance from these, in published
-      standard errors.
+      standard errors, or in standard deviations of the difference by chance where these are larger.
     - `far`: the furthest cell, if it is too far.
     - `errors`: distances from direct estimates, as a plan predicts them.
     - `fixed`: counts that the design fixes, if there are any.
@@ -246,12 +251,12 @@ class Verdict:
     @property
     def unclear(self) -> bool:
         """True if intervals miss too many direct estimates, or the grand one, and no test fails."""
-        return not self.fails and (self.coverage < NOMINAL or (self.grand is not None and not self.grand.covers))
+        return not self.fails and (self.covered < NOMINAL or (self.grand is not None and not self.grand.covers))
 
     @property
     def warns(self) -> bool:
         """True if an unclear release is seldom a correct one, or covers so few that chance is no answer for a reader."""
-        return self.unclear and (self.chance < SELDOM or self.coverage < LEAST_COVERED)
+        return self.unclear and (self.chance < SELDOM or self.covered < LEAST_COVERED)
 
     @property
     def stops(self) -> bool:
@@ -293,7 +298,7 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
     error, chance = rows["synthetic_se"].to_numpy(dtype=float), by_chance(rows)
     base = (rows[by] != TOTAL).all(axis=1).to_numpy()
     covers, wide = holds_direct(rows), np.maximum(chance / error, 1.0)
-    distances, off = gap[base] / error[base], grand is not None and _too_far(grand, alarm * GRAND)
+    distances, off = (gap / (error * wide))[base], grand is not None and _too_far(grand, alarm * GRAND)
     number, above = int(base.sum()), int((distances > 0).sum())
     lean = float(np.median(distances)) if number else np.nan
     shared = shared_errors(rows, chance, by)
@@ -310,12 +315,13 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
     return Verdict(
         cells=len(rows),
         coverage=float(covers.mean()),
-        covered=float(hold[base].mean()) if number else float(covers.mean()),
+        covered=float(hold.mean()),
         width=error_ratio(rows[base]),
         above=above / number if number else np.nan,
         lean=lean,
         grand=grand,
-        too_few=at_most(int(hold[base].sum()), shared.base_held, NOMINAL) < alarm * BASE,
+        too_few=bool(hold[base].sum() < ENOUGH * number)
+        and at_most(int(hold[base].sum()), shared.base_held, NOMINAL) < alarm * BASE,
         one_sided=sides < alarm * SIDE and abs(lean) > LEAN,
         off=off,
         far=place(rows.iloc[furthest], by) if tail[furthest] * len(rows) < alarm * FURTHEST else None,
