@@ -145,7 +145,7 @@ def test_a_delta_that_is_not_below_one_over_n_is_said_before_and_in_the_statemen
     assert "not below 1/n = 1/6000" in " ".join(notes)
     console = Console(width=300)
     with console.capture() as captured:
-        console.print(plan_text(plan, ErrorPrediction(plan.job, pd.DataFrame(), "none is made here")))
+        console.print(plan_text(plan, ErrorPrediction(plan.job, {}, "none is made here")))
     assert "not below 1/n" in captured.get()
     assert "ε = 10 at δ = 1/6000" in captured.get()
     assert "plus at most 1/6000" in captured.get()

@@ -62,7 +62,7 @@ def plan_of(folder: Path, *edits: tuple[str, str]) -> str:
     console = Console(width=200, file=StringIO())
     with console.capture() as printed:
         plan = validate(parse_job(text(folder, *edits)))
-        console.print(plan_text(plan, ErrorPrediction(plan.job, pd.DataFrame(), "none is made here")))
+        console.print(plan_text(plan, ErrorPrediction(plan.job, {}, "none is made here")))
     return " ".join(printed.get().split())
 
 

@@ -114,8 +114,8 @@ def _tables(prediction: ErrorPrediction) -> Iterator[Section]:
 
 def _draws(prediction: ErrorPrediction) -> Iterator[str]:
     """Yields a note if the curve has fewer draws at other ε than at the job's."""
-    draws = prediction.rows.groupby("epsilon")["replicate"].nunique()
-    here, least = int(draws[float(prediction.job.budget.epsilon)]), int(draws.min())
+    here = prediction.curve[float(prediction.job.budget.epsilon)].draws
+    least = min(at.draws for at in prediction.curve.values())
     if least < here:
         yield (
             f"Errors come from {here} draws of both files at the job's ε, and from {least} at others: curves may bend "

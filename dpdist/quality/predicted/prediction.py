@@ -9,10 +9,9 @@ An error is |published − direct estimate| over the direct estimate's standard 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -64,16 +63,48 @@ MOST_REPLICATES, LEAST_REPLICATES, FEW_CELLS = 4, 2, 100
 """Number of replicates at the job's ε: the first for few base cells, otherwise the second."""
 DRAWS = 4
 """Number of draws from normal laws, if a mechanism predicts its errors itself."""
+STORED = "statistics"
+"""What is stored of a prediction; a part of its identity."""
 BETTER = 0.75
 """Share of cells in which a release must be nearer to direct estimates than the reference alone."""
 
 
+class AtEpsilon(NamedTuple):
+    """What is predicted at one ε.
+
+    - `statistics`: errors of every statistic.
+    - `better`: the share of cells, over all statistics, whose release is nearer to direct estimates than at ε = 0.
+    - `draws`: number of draws of both files.
+    """
+
+    statistics: list[Statistics]
+    better: float
+    draws: int
+
+    @classmethod
+    def of(cls, parts: Iterable[pd.DataFrame]) -> AtEpsilon:
+        """From rows of every replicate in every published cell (`replicates.COLUMNS` and `replicate`), in parts of whole
+        statistics.
+        """
+        statistics, nearer, known, draws = list[Statistics](), 0, 0, 0
+        for rows in parts:
+            statistics += summaries(rows)
+            both = rows[rows["error"].notna() & rows["alone"].notna()]
+            nearer, known = nearer + int((both["error"] < both["alone"]).sum()), known + len(both)
+            draws = max(draws, rows["replicate"].nunique())
+        return cls(statistics, nearer / known if known else np.nan, draws)
+
+
+Curve = Mapping[float, AtEpsilon]
+"""Predictions by ε."""
+
+
 @dataclass(frozen=True)
 class ErrorPrediction:
-    """Errors of every replicate in every published cell, by ε; none if `why` states a reason."""
+    """Predicted errors by ε; none if `why` states a reason."""
 
     job: Job
-    rows: pd.DataFrame
+    curve: Curve
     why: str = ""
 
     @property
@@ -82,22 +113,16 @@ class ErrorPrediction:
 
     @property
     def epsilons(self) -> list[float]:
-        return sorted(self.rows["epsilon"].unique().tolist()) if self.computed else []
+        return sorted(self.curve)
 
     def statistics(self, epsilon: float | None = None) -> list[Statistics]:
         """Predicted errors of every statistic, at the job's ε or another ε of the curve, in one order at every ε."""
-        if not self.computed:
-            return []
-        return self._by_epsilon.get(float(self.job.budget.epsilon) if epsilon is None else epsilon, [])
-
-    @cached_property
-    def _by_epsilon(self) -> dict[float, list[Statistics]]:
-        return {epsilon: summaries(self.rows[self.rows["epsilon"] == epsilon]) for epsilon in self.epsilons}
+        at = self.curve.get(float(self.job.budget.epsilon) if epsilon is None else epsilon)
+        return [] if at is None else at.statistics
 
     def better(self, epsilon: float) -> float:
         """The share of cells, over all statistics, whose release is nearer to direct estimates than at ε = 0."""
-        rows = self.rows[(self.rows["epsilon"] == epsilon) & self.rows["error"].notna() & self.rows["alone"].notna()]
-        return float((rows["error"] < rows["alone"]).mean()) if len(rows) else np.nan
+        return self.curve[epsilon].better if epsilon in self.curve else np.nan
 
     @property
     def least_worth(self) -> float | None:
@@ -137,17 +162,18 @@ def predicted(
     `public` is a public file for a job without a reference. Raises `DataError` if it does not fit the job.
     """
     if why := unknown(plan, public):
-        return ErrorPrediction(plan.job, pd.DataFrame(), why)
+        return ErrorPrediction(plan.job, {}, why)
     reference = _public_file(plan, public, listener)
     crosstab = public_sizes(plan.job, plan.crosstab, reference)
     try:
-        rows = load_or_make(
-            identity(plan.job, crosstab, reference, times), lambda: _rows(plan.job, crosstab, reference, times, listener)
+        stored = load_or_make(
+            identity(plan.job, crosstab, reference, [*times, STORED]),
+            lambda: _stored(_curve(plan.job, crosstab, reference, times, listener)),
         )
     except (*FITS, DpdistError) as failure:
         why = f"the mechanism cannot be run on public records: {str(failure).splitlines()[0]}"
-        return ErrorPrediction(plan.job, pd.DataFrame(), why)
-    return ErrorPrediction(plan.job, rows)
+        return ErrorPrediction(plan.job, {}, why)
+    return ErrorPrediction(plan.job, _restored(stored))
 
 
 def predicted_before(plan: Plan) -> ErrorPrediction | None:
@@ -156,8 +182,23 @@ def predicted_before(plan: Plan) -> ErrorPrediction | None:
         return None
     assert plan.reference is not None
     crosstab = public_sizes(plan.job, plan.crosstab, plan.reference)
-    rows = known_before(identity(plan.job, crosstab, plan.reference, TIMES))
-    return None if rows is None else ErrorPrediction(plan.job, rows)
+    stored = known_before(identity(plan.job, crosstab, plan.reference, [*TIMES, STORED]))
+    return None if stored is None else ErrorPrediction(plan.job, _restored(stored))
+
+
+def _stored(curve: Curve) -> pd.DataFrame:
+    """A row for each statistic at each ε."""
+    rows = [(epsilon, at.better, at.draws, *row) for epsilon, at in curve.items() for row in at.statistics]
+    return pd.DataFrame(rows, columns=["epsilon", "nearer", "draws", *Statistics._fields])
+
+
+def _restored(stored: pd.DataFrame) -> Curve:
+    curve = dict[float, AtEpsilon]()
+    for epsilon, nearer, draws, *row in stored.itertuples(index=False, name=None):
+        of = Statistics(*row)
+        at = curve.setdefault(epsilon, AtEpsilon([], nearer, draws))
+        at.statistics.append(of._replace(outcome=None if pd.isna(of.outcome) else of.outcome, far=tuple(of.far)))
+    return curve
 
 
 def unknown(plan: Plan, public: Path | None) -> str:
@@ -246,13 +287,13 @@ def by_formulas(model: StratumModel, job: Job) -> bool:
     return supports(model, "predicted_errors") and job.has_reference and not designed
 
 
-def _rows(
+def _curve(
     job: Job,
     crosstab: Crosstab,
     reference: ReferenceFile | ReferenceRelease,
     times: tuple[Fraction, ...],
     listener: Listener,
-) -> pd.DataFrame:
+) -> Curve:
     first = builder_of(job).build(job, crosstab, crosstab.rows_of(0))
     budgets = [with_epsilon(job, job.budget.epsilon * factor) for factor in times]
     if isinstance(reference, ReferenceRelease) or by_formulas(first, job):
@@ -292,34 +333,38 @@ class PublicRecords(NamedTuple):
 
 def _of_formulas(
     job: Job, crosstab: Crosstab, reference: ReferenceFile | ReferenceRelease, budgets: list[Job], listener: Listener
-) -> pd.DataFrame:
+) -> Curve:
     """Errors of normal laws with the mechanism's predicted standard deviations, over drawn direct standard errors.
 
     `chance` is the probability that an error is above FAR_NAMED.
     """
-    frames, learned, rows = [], None, None
+    curve, learned, parts = dict[float, AtEpsilon](), None, list[pd.DataFrame]()
     with single_threaded(), stage(listener, "predict errors", len(budgets)) as tick:
         records = PublicRecords.of(job, reference)
         cells = {(table.name, statistic): by for table, statistic, by in published_cells(job, crosstab)}
         sizes = crosstab.count.astype(float)
         for tried in sorted(budgets, key=lambda item: item.budget.epsilon != job.budget.epsilon):
             of_tables, learned = records.errors(tried, crosstab, before=learned)
-            if rows is None:
+            if not parts:
                 unknown = [np.nan] * (len(COLUMNS) - COLUMNS.index("error"))
                 named = [(item, cells[item.table, item.statistic]) for item in of_tables]
                 parts = [rows_of(item.table, item.statistic, by, by.membership @ sizes, unknown) for item, by in named]
-                rows = pd.concat(parts, ignore_index=True)
-            rows["chance"] = np.concatenate([_chance(item) for item in of_tables])
-            for k in range(DRAWS):
-                rng, draws = PUBLIC.child(str(k)).generator("errors"), list[Floats]()
-                for item in of_tables:
-                    both = np.abs(rng.standard_normal((2, len(item.error)))) * [item.error, item.alone]
-                    units = _units(item.freedom, PUBLIC.child(f"{k} {item.table}").generator(item.statistic.text))
-                    draws.append(both / units)
-                error, alone = np.concatenate(draws, axis=1)
-                frames.append(rows.assign(error=error, alone=alone, replicate=k, epsilon=float(tried.budget.epsilon)))
+            curve[float(tried.budget.epsilon)] = AtEpsilon.of(_drawn(parts, of_tables))
             tick(1)
-    return pd.concat(frames, ignore_index=True)
+    return curve
+
+
+def _drawn(parts: Sequence[pd.DataFrame], of_tables: Sequence[ErrorsOfCells]) -> Iterator[pd.DataFrame]:
+    """Yields rows of all draws, by statistic."""
+    generators = [PUBLIC.child(str(k)).generator("errors") for k in range(DRAWS)]
+    for rows, item in zip(parts, of_tables, strict=True):
+        chance, draws = _chance(item), list[pd.DataFrame]()
+        for k, rng in enumerate(generators):
+            both = np.abs(rng.standard_normal((2, len(item.error)))) * [item.error, item.alone]
+            units = _units(item.freedom, PUBLIC.child(f"{k} {item.table}").generator(item.statistic.text))
+            error, alone = both / units
+            draws.append(rows.assign(error=error, alone=alone, chance=chance, replicate=k))
+        yield pd.concat(draws, ignore_index=True)
 
 
 def _units(freedom: Floats, rng: np.random.Generator) -> Floats:
@@ -335,14 +380,12 @@ def _chance(errors_of: ErrorsOfCells) -> Floats:
     return np.asarray(2.0 * scipy.special.stdtr(errors_of.freedom, -FAR_NAMED / error))
 
 
-def _of_replicates(
-    job: Job, crosstab: Crosstab, reference: ReferenceFile, budgets: list[Job], listener: Listener
-) -> pd.DataFrame:
+def _of_replicates(job: Job, crosstab: Crosstab, reference: ReferenceFile, budgets: list[Job], listener: Listener) -> Curve:
     """Errors of releases of replicates: several at the job's ε, and the first one at all other ε, under the same noise."""
     cells = len(crosstab.group(job.cell_columns)[1])
     number = MOST_REPLICATES if cells <= FEW_CELLS else LEAST_REPLICATES
     runs = [(k, tried) for k in range(number) for tried in budgets if k == 0 or tried.budget.epsilon == job.budget.epsilon]
-    frames, by_number = [], dict[int, PublicReplicate]()
+    frames, by_number = dict[float, list[pd.DataFrame]](), dict[int, PublicReplicate]()
     with single_threaded(), stage(listener, "predict errors", len(runs)) as tick:
         population = Population.of(job, reference, crosstab)
         truths = truths_of(job, crosstab, population)
@@ -350,11 +393,10 @@ def _of_replicates(
             key = PUBLIC.child(str(k))
             if k not in by_number:
                 by_number = {k: replicate(job, crosstab, population, truths, key.generator("files"))}
-            frames.append(
-                errors(tried, crosstab, by_number[k], key)[0].assign(replicate=k, epsilon=float(tried.budget.epsilon))
-            )
+            of_release = errors(tried, crosstab, by_number[k], key)[0].assign(replicate=k)
+            frames.setdefault(float(tried.budget.epsilon), []).append(of_release)
             tick(1)
-    return pd.concat(frames, ignore_index=True)
+    return {epsilon: AtEpsilon.of([pd.concat(parts, ignore_index=True)]) for epsilon, parts in frames.items()}
 
 
 def errors(job: Job, crosstab: Crosstab, files: PublicReplicate, key: Key) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:

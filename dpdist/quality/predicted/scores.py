@@ -122,8 +122,10 @@ def _summed(rows: Mapping[str, Any], least: int) -> Statistics:
     middle, mean = partial(of_figures, np.median), partial(of_figures, np.mean)
     averaged = dict.fromkeys(("median", "over_2", "over_4", "given_n", "relative"), mean)
     averaged |= dict.fromkeys(("largest", "largest_relative"), middle)
-    root = np.sqrt([mean(of_cell**2) for of_cell in error.T])
-    limit, both = named_above(replicates, int(np.isfinite(root).sum())), ~np.isnan(error) & ~np.isnan(alone)
+    known = ~np.isnan(error)
+    squares = np.where(known, error, 0.0) ** 2
+    root = np.sqrt(squares.sum(axis=0) / np.where(known.any(axis=0), known.sum(axis=0), np.nan))
+    limit, both = named_above(replicates, int(np.isfinite(root).sum())), known & ~np.isnan(alone)
     if "chance" in rows:
         root, limit = rows["chance"].astype(float)[: len(root)], FAR_CHANCE
     far = [cell for cell in np.argsort(-root, kind="stable") if root[cell] > limit]
