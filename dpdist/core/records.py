@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
+Singles = NDArray[np.float32]
 Level = str | int | bool
 
 UNIT = 2**20

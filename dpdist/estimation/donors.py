@@ -331,7 +331,7 @@ class PeriodTotals:
     period: str
     codes: Ints
     count: Floats
-    row: Ints
+    row: Codes
     about: Floats
     """What outcomes are measured from, (row, outcome)."""
     total: Floats
@@ -359,16 +359,17 @@ class PeriodTotals:
     @classmethod
     def recalled(cls, described: Mapping[str, Any]) -> Self:
         """The inverse of `described`. Raises `ValueError`, `KeyError` or `TypeError` if arrays do not fit each other."""
-        names = ("codes", "count", "row", "about", "total", "variance", "weight", "scatter", "counts")
-        codes, count, row, *rest = (np.array(_unpacked(described[name]), dtype=np.float64) for name in names)
-        about, total, variance, weight, scatter, counts = rest
+        names = ("count", "about", "total", "variance", "weight", "scatter", "counts")
+        numbers = [np.array(_unpacked(described[name]), dtype=np.float64) for name in names]
+        count, about, total, variance, weight, scatter, counts = numbers
+        codes, row = (_whole(_unpacked(described[name])) for name in ("codes", "row"))
         cells, rows, outcomes = len(count), len(total), total.shape[-1]
         codes, about = codes.reshape(cells, -1), about.reshape(rows, -1)
         of_rows = {array.shape for array in (total, variance)} == {(rows, outcomes)}
         shapes = row.shape[1:], about.shape[1] + 1, weight.shape, scatter.shape
         if not of_rows or shapes != ((cells,), outcomes, (cells,), (cells, outcomes)):
             raise ValueError("arrays of different lengths")
-        if not all(np.isfinite(array).all() for array in (codes, count, row, *rest)):
+        if not all(np.isfinite(array).all() for array in numbers):
             raise ValueError("numbers that are not finite")
         negative = any((array < 0).any() for array in (codes, count, row, variance, weight, scatter))
         if negative or (row >= rows).any() or (variance[:, 1:] <= 0).any() or (count <= 0).any():
@@ -379,10 +380,20 @@ class PeriodTotals:
         if not isinstance(since, int) or not 1 <= since <= MOST_PERIODS:
             raise ValueError("no number of periods")
         arrays = total, variance, weight, scatter, counts, scale, since
-        return cls(str(described["period"]), codes.astype(np.int64), count, row.astype(np.int64), about, *arrays)
+        return cls(str(described["period"]), codes.astype(np.int64), count, row, about, *arrays)
 
 
-def _packed(array: Ints | Floats) -> dict[str, Any]:
+def _whole(values: Any) -> Codes:
+    """Whole numbers. Raises `ValueError` if some are not finite."""
+    array = np.asarray(values)
+    if array.dtype.kind != "i":
+        array = np.array(values, dtype=np.float64)
+        if not np.isfinite(array).all():
+            raise ValueError("numbers that are not finite")
+    return array.astype(np.int32)
+
+
+def _packed(array: Ints | Codes | Floats) -> dict[str, Any]:
     """The array as a text: base64 of its numbers, compressed by zlib."""
     kind = np.dtype("<i4" if array.dtype.kind == "i" else "<f8")
     text = base64.b64encode(zlib.compress(array.astype(kind).tobytes(), 1)).decode("ascii")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 
-from dpdist.core.records import UNIT, Codes, Floats, Ints
+from dpdist.core.records import UNIT, Codes, Floats, Ints, Singles
 from dpdist.mechanisms.tables.clipped_residuals import MOST_HIDDEN, ClippedResiduals, clipped_change
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.residual_samples import (
@@ -78,7 +78,7 @@ class TableLimits:
     """Parts of errors of predicted means that are clipped without a reference, otherwise 0, (cell, 1 + outcome)."""
     expected: Floats | float = 0.0
     """Residual sums about which parts of errors are clipped, (cell, 1 + outcome)."""
-    unequal: Floats | None = None
+    unequal: Singles | None = None
     """What limits leave of a change of a base cell over what they leave of one of the whole cell, (base cell, 1 + outcome),
     where some base cells have moved far."""
     lacking: Floats | float = 0.0
@@ -418,7 +418,7 @@ def _of_two_values(
         yield k, likely, other, np.where(upper, high - value, value - low) / (high - low)
 
 
-def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, size: Floats, lowest: Floats) -> Floats:
+def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, size: Floats, lowest: Floats) -> Singles:
     """What limits leave of a change of a base cell over what they leave of one of its whole cell, (base cell, 1 + outcome).
 
     Records have the law of all residuals, and values change in proportion: as in `choose`, nothing is clipped of changes of
@@ -447,7 +447,8 @@ def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, siz
         for part, most in ((unclipped_values, all_values), of_cell)
     )
     rising = np.concatenate([[True], (lowest[1:] >= 0.0) & (law.by_values[1:] > 0.0)])
-    return np.asfortranarray(np.where(rising, of_base / np.maximum(of_whole, 1.0 - MOST_HIDDEN), 1.0))
+    # A ratio for every base cell in every table takes much memory, and needs no more digits.
+    return np.asfortranarray(np.where(rising, of_base / np.maximum(of_whole, 1.0 - MOST_HIDDEN), 1.0), dtype=np.float32)
 
 
 def following(law: Prediction, before: Prediction, cell: Codes, of_reference: Ints | Codes, size: Floats) -> Prediction:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import scipy
 
-from dpdist.core.records import Codes, Floats, Ints
+from dpdist.core.records import Codes, Floats
 from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables import posterior as of_sums
 from dpdist.mechanisms.tables.common_factors import common_factors
@@ -218,11 +218,11 @@ class MeasuredSums:
         file, spread, count = self.asked.file, calibrated.spread, self.asked.file.numbers.count
         if self.asked.beyond is not None:
             spread = np.maximum(spread, self.asked.shown(self.limits[1:]))
-        row, about, total, variance, first = list[Ints](), list[Floats](), list[Floats](), list[Floats](), 0
+        row, about, total, variance, first = list[Codes](), list[Floats](), list[Floats](), list[Floats](), 0
         for prediction, (table, value, error) in measured:
             weight, outcomes = count[:, None] * prediction.means[:, :1], prediction.means[:, 1:]
             predicted = table.added(np.column_stack([weight, weight * (outcomes - table.mean[table.cell])]))
-            row.append(first + table.cell.astype(np.int64))
+            row.append((first + table.cell).astype(np.int32))
             about.append(table.mean)
             if file.secret:
                 value, error = with_hidden(table.hidden, value, error)

@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from dpdist.core.records import Codes, Floats, Ints
+from dpdist.core.records import Codes, Floats, Ints, Singles
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.workload import AddedCells
 
@@ -36,12 +36,12 @@ class TableEntries:
     base: Floats | None = None
     less: Floats | None = None
     factor: Floats | None = None
-    shown: Floats | None = None
+    shown: Singles | None = None
 
     def entries(self, of: slice | Ints = slice(None)) -> Floats:
         """Entries of these base cells, in their order."""
         if self.base is None:
-            return np.ones(len(self.cell[of])) if self.shown is None else self.shown[of]
+            return np.ones(len(self.cell[of])) if self.shown is None else self.shown[of].astype(np.float64)
         cell, entries = self.cell[of], self.base[of]
         for parts, operation in ((self.less, np.subtract), (self.factor, np.multiply)):
             entries = entries if parts is None else operation(entries, parts.take(cell))
@@ -180,7 +180,7 @@ Rows = list[Matrix]
 
 
 def rows_of(
-    cell: Ints | Codes, mean: Floats, prediction: Prediction, hidden: Floats | None = None, unequal: Floats | None = None
+    cell: Ints | Codes, mean: Floats, prediction: Prediction, hidden: Floats | None = None, unequal: Singles | None = None
 ) -> Rows:
     """Rows of a table, of which `cell` is the cell of every base cell.
 
@@ -200,7 +200,7 @@ def rows_of(
 
 
 def rows_by_products(
-    tables: Sequence[tuple[Codes, Floats, Floats | None]], prediction: Prediction, first: int
+    tables: Sequence[tuple[Codes, Floats, Singles | None]], prediction: Prediction, first: int
 ) -> list[RowsOfTables]:
     """Rows of tables below each other, from the coordinate `first` on: `rows_of` them, stacked, with entries computed at
     every product. A table is its cell of every base cell, its means, and what its sums show of base cells.
