@@ -21,6 +21,7 @@ import pytest
 from object_server import ObjectServer
 
 from dpdist.approval import holding
+from dpdist.core.this_process import single_threaded
 from dpdist.job import NoiseName
 from dpdist.privacy.noise import simulated_noise
 
@@ -190,6 +191,16 @@ def _draws_of_the_module(request: pytest.FixtureRequest) -> Iterator[None]:
 def _draws_of_the_test(request: pytest.FixtureRequest) -> Iterator[None]:
     """For what a test releases itself, whichever tests ran before it."""
     with _same_draws(request):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Linear algebra of tests has one thread: threads of small matrices wait for each other, and for tests beside them.
+
+    Tests of what a run does to threads give themselves two. Programs that tests start have as many as anybody's.
+    """
+    with single_threaded():
         yield
 
 

@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_jobs import cases
-from small_runs import run, write_inputs
+from named_draws import named
+from small_jobs import cases, parsed, rooted
+from small_runs import PUBLIC, write_inputs
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
+import dpdist
 from dpdist.core import this_process
+from dpdist.core.progress import Event
 from dpdist.core.this_process import processors
 from dpdist.publish.folder import publish
 from dpdist.publish.released import read_released
@@ -40,20 +43,25 @@ def test_a_library_that_is_loaded_later_has_one_thread_too(limited: str, most: i
     assert threads == most
 
 
-def test_publication_has_one_thread_whoever_publishes(tmp_path: Path) -> None:
+def test_a_release_has_one_thread_from_its_charge_on_and_its_publication_too(tmp_path: Path) -> None:
     """`verify` publishes again and compares bytes. Control: outside, BLAS has the two threads that it was given."""
-    name = "sanitized_statistics-zero_out-lognormal"
+    name, seen, again = "sanitized_statistics-zero_out-lognormal", dict[str, int](), set[int]()
     write_inputs(tmp_path)
-    run(name, cases()[name], tmp_path, tmp_path / "ws")
-    released, seen = read_released(tmp_path / "ws" / "public" / "released"), set[int]()
 
     def threads() -> int:
         return max(one["num_threads"] for one in ThreadpoolController().info() if one["user_api"] == "blas")
 
+    def hear(event: Event) -> None:
+        seen[event.stage] = max(seen.get(event.stage, 0), threads())
+
     with threadpool_limits(2):
-        publish(released, tmp_path / "again", lambda event: seen.add(threads()))
+        with named(name):
+            dpdist.run(parsed(rooted(PUBLIC | cases()[name], tmp_path)), tmp_path / "ws", listener=hear)
+        publish(read_released(tmp_path / "ws" / "public" / "released"), tmp_path / "again", lambda _: again.add(threads()))
         assert threads() == 2
-    assert seen == {1}
+    assert {seen[stage] for stage in ("store records", "protect", "synthetic records", "tables", "evaluate")} == {1}
+    assert seen["plan"] == 2, "control"
+    assert again == {1}
 
 
 @pytest.mark.parametrize(

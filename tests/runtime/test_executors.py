@@ -11,7 +11,7 @@ from typing import Literal
 
 import psutil
 import pytest
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from dpdist.core.errors import FitError, TaskError
 from dpdist.job import Runtime
@@ -47,8 +47,10 @@ def check_that_it_gives_each_result_once_and_raises_what_a_task_raises(workers: 
 
 @pytest.mark.parametrize("runtime", [SERIAL, TWO], ids=lambda r: f"{r.executor}-{r.workers}")
 def test_an_executor_gives_each_result_once_and_raises_what_a_task_raises(runtime: Runtime) -> None:
-    with executor(runtime) as workers:
+    """Control: outside, BLAS has the two threads that it was given."""
+    with threadpool_limits(2), executor(runtime) as workers:
         check_that_it_gives_each_result_once_and_raises_what_a_task_raises(workers, runtime)
+        assert square(1)[2] == 2
 
 
 ARRAYS, PAGES = 100, 512
