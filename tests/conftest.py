@@ -13,12 +13,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 
 import hypothesis
 import numpy as np
 import pytest
 from object_server import ObjectServer
+from typer import testing
 
 from dpdist.approval import holding
 from dpdist.core.this_process import single_threaded
@@ -191,6 +193,14 @@ def _draws_of_the_module(request: pytest.FixtureRequest) -> Iterator[None]:
 def _draws_of_the_test(request: pytest.FixtureRequest) -> Iterator[None]:
     """For what a test releases itself, whichever tests ran before it."""
     with _same_draws(request):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_command_line() -> Iterator[None]:
+    """Commands and their options are made once, as in a process of the command line, and not at every invocation."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(testing, "_get_command", cache(testing._get_command))
         yield
 
 
