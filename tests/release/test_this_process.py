@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_release import JOB, survey
+from small_release import LAPLACE_JOB as JOB
+from small_release import survey
 
 import dpdist
 from dpdist.core.errors import BudgetRefused

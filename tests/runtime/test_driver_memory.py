@@ -22,7 +22,7 @@ from dpdist.storage.workspace import Workspace
 limit, ends = int(sys.argv[2]), sys.argv[3]
 driver_memory._limit, driver_memory._INTERVAL = lambda: limit, 0.02
 with driver_memory.remembered_memory(Workspace(Path(sys.argv[1]))):
-    held = bytearray(os.urandom(100 * 2**20))
+    held = bytearray(b"x") * (100 * 2**20)
     driver_memory.threading.Event().wait(0.3)
     if ends == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
