@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import table_populations
-from table_populations import Population, Public, Sample, base_cells, model_of, release, tables_of
+from table_populations import Population, Public, base_cells, model_of, release, tables_of
 from test_keys_of_tables import MEASURED, job, people
 from threadpoolctl import threadpool_limits
 
@@ -54,8 +55,10 @@ def ends(public: Public) -> tuple[Floats, Floats]:
     return low, high
 
 
-def of_halves(learner: Learner, public: Public, sample: Sample) -> Floats:
-    """Cross-fitted deviances of weights and outcomes."""
+@cache
+def of_halves(learner: Learner, seed: int, factor: float) -> Floats:
+    """Cross-fitted deviances of weights and outcomes in an interacting population's reference."""
+    public, sample = (population := interacting(seed, factor)).public, population.files().reference
     number = 1 + sample.outcomes.shape[1]
     return deviances([learner] * number, ReferenceSample(*sample), public.sizes, public.tables, *ends(public), False)
 
@@ -64,10 +67,7 @@ def test_trees_have_less_deviance_where_columns_interact() -> None:
     """Of weights in 2 populations: at most .95 of that of effects. Control: no less than .97 without an interaction."""
 
     def ratio(seed: int, factor: float) -> float:
-        population = interacting(seed, factor)
-        of_trees, of_effects = (
-            of_halves(one, population.public, population.files().reference)[0] for one in (TREES, MAIN_EFFECTS)
-        )
+        of_trees, of_effects = (of_halves(one, seed, factor)[0] for one in (TREES, MAIN_EFFECTS))
         return float(of_trees / of_effects)
 
     assert max(ratio(seed, 3.0) for seed in range(2)) <= 0.95
@@ -78,9 +78,9 @@ def test_the_best_learner_of_each_column_is_that_of_the_least_deviance() -> None
     population = interacting(0)
     public, sample = population.public, ReferenceSample(*population.files().reference)
     shared = sample, public.sizes, public.tables, *ends(public), False
-    found = np.array([deviances([one, one], *shared) for one in (MAIN_EFFECTS, TREES)])
-    assert learners_of("best", *shared) == [(MAIN_EFFECTS, TREES)[k] for k in found.argmin(axis=0)]
-    assert learners_of("best", *shared)[0] == TREES
+    found, best = np.array([of_halves(one, 0, 3.0) for one in (MAIN_EFFECTS, TREES)]), learners_of("best", *shared)
+    assert best == [(MAIN_EFFECTS, TREES)[k] for k in found.argmin(axis=0)]
+    assert best[0] == TREES
     assert learners_of("effects", *shared) == [MAIN_EFFECTS, MAIN_EFFECTS]
 
 
