@@ -20,7 +20,6 @@ import hypothesis
 import numpy as np
 import pytest
 from object_server import ObjectServer
-from threadpoolctl import ThreadpoolController
 from typer import testing
 
 from dpdist.approval import holding
@@ -212,26 +211,6 @@ def _one_thread() -> Iterator[None]:
     Tests of what a run does to threads give themselves two. Programs that tests start have as many as anybody's.
     """
     with single_threaded():
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _libraries_once() -> Iterator[None]:
-    """Libraries of linear algebra are looked for again only once another module was imported.
-
-    A run looks for them several times, and each time it takes milliseconds in a process that has loaded so many.
-    """
-    look, found = ThreadpoolController._load_libraries, dict[int, list[object]]()
-
-    def load(controller: ThreadpoolController) -> None:
-        if (number := len(sys.modules)) not in found:
-            found.clear()
-            look(controller)
-            found[number] = controller.lib_controllers
-        controller.lib_controllers = list(found[number])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ThreadpoolController, "_load_libraries", load)
         yield
 
 

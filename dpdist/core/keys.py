@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -76,6 +76,25 @@ class Keyed(Generic[T]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Keyed) and other.key == self.key
+
+
+class Recent(Generic[T]):
+    """The last two values that were computed, and those before them while all sizes together are at most `most`."""
+
+    def __init__(self, size: Callable[[T], int], most: int) -> None:
+        self._size, self._most = size, most
+        self._values = dict[str, T]()
+
+    def __call__(self, key: str, compute: Callable[[], T]) -> T:
+        """The value of this key, which is computed if it is not kept."""
+        value = self._values.pop(key) if key in self._values else compute()
+        self._values[key] = value
+        while len(self._values) > 2 and sum(map(self._size, self._values.values())) > self._most:
+            del self._values[next(iter(self._values))]
+        return value
+
+    def clear(self) -> None:
+        self._values.clear()
 
 
 _HALF_STEP = 2.0**-54

@@ -171,9 +171,9 @@ def collect_from_here() -> None:
 def single_threaded() -> AbstractContextManager[object]:
     """Within the block, every BLAS has one thread, because sums shared by threads have other last digits."""
     import scipy.linalg  # noqa: F401 - it brings a BLAS of its own, which can be limited only once it is loaded
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import get_cached_controller  # to look for libraries takes milliseconds
 
-    limits: AbstractContextManager[object] = threadpool_limits(1)
+    limits: AbstractContextManager[object] = get_cached_controller().limit(limits=1)
     return limits
 
 

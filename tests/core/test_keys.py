@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdist.core.keys import Key, open_uniforms
+from dpdist.core.keys import Key, Recent, open_uniforms
 
 pytestmark = pytest.mark.quick
 
@@ -121,3 +121,24 @@ def test_open_uniforms_are_strictly_inside_the_unit_interval():
 
 def test_open_uniforms_have_the_shape_asked_for():
     assert open_uniforms(KEY.generator("shape"), (3, 2)).shape == (3, 2)
+
+
+def test_the_last_values_are_kept_while_they_are_small() -> None:
+    """Five values of size 3, of which ten are kept in all: the last three. Two are kept whatever their sizes."""
+    computed = list[int]()
+
+    def value(of: Recent[int], number: int) -> int:
+        return of(str(number), lambda: computed.append(number) or number)
+
+    for size, kept in ((3, 3), (100, 2)):
+        recent = Recent[int](lambda _, size=size: size, 10)
+        computed.clear()
+        assert [value(recent, number) for number in range(5)] == list(range(5))
+        for number in reversed(range(5 - kept, 5)):
+            value(recent, number)
+        assert computed == list(range(5))
+        value(recent, 4 - kept)
+        assert computed[5:] == [4 - kept]
+        recent.clear()
+        value(recent, 4 - kept)
+        assert computed[6:] == [4 - kept]

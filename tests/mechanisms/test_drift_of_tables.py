@@ -20,7 +20,7 @@ from dpdist.estimation import donors
 from dpdist.estimation.donors import PeriodTotals, remembered
 from dpdist.mechanisms.tables import clipped_residuals, drift_sizes
 from dpdist.mechanisms.tables.bins import BinnedColumns
-from dpdist.mechanisms.tables.cells import _plan_of
+from dpdist.mechanisms.tables.cells import PLANS
 from dpdist.mechanisms.tables.plan import TablePlan
 from dpdist.mechanisms.tables.random_effects import cell_index
 from dpdist.mechanisms.tables.residual_prior import OF_CELLS, ResidualPrior
@@ -231,7 +231,7 @@ def test_drift_of_one_column_is_learned_from_its_levels(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ResidualPrior, "of", of_one_size)
     monkeypatch.setattr(clipped_residuals, "COMMON_DRIFT", 0.0)
-    _plan_of.cache_clear()  # plans of the same populations, without these changes
+    PLANS.clear()  # plans of the same populations, without these changes
     coverage, error, before = after_drift_of_a_column(range(2, 4))
     assert coverage < 0.5
     assert error > 0.7 * before

@@ -51,7 +51,7 @@ def sums(workspace: Path) -> Floats:
 
 def recoded(patch: pytest.MonkeyPatch) -> None:
     """Code that clips elsewhere, as another version or an experiment may."""
-    cells._plan_of.cache_clear()
+    cells.PLANS.clear()
     patch.setattr("dpdist.mechanisms.tables.limits.CANDIDATES", 3)
 
 
@@ -59,7 +59,7 @@ def recoded(patch: pytest.MonkeyPatch) -> None:
 def _anew() -> Iterator[None]:
     """Limits of another test's code are not remembered."""
     yield
-    cells._plan_of.cache_clear()
+    cells.PLANS.clear()
 
 
 def unbound(patch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_unbound_noise_under_changed_code_would_tell_exact_sums(
     exact = {}
     for name, code in (("as released", lambda _: None), ("recoded", recoded)):
         with monkeypatch.context() as patch:
-            cells._plan_of.cache_clear()
+            cells.PLANS.clear()
             code(patch)
             patch.setattr("dpdist.privacy.noise.whole_laplace", lambda _, size: np.zeros(size))
             dpdist.run(job, tmp_path / name)
@@ -98,7 +98,7 @@ def test_a_replay_under_changed_code_is_refused(
         with pytest.raises(WorkspaceError, match=r"limits, units or bins\); the exact sums(?s:.*)code that drew it"):
             dpdist.run(job, tmp_path / "ws", replay=published / "confidential")
     assert not (tmp_path / "ws" / "public").exists()
-    cells._plan_of.cache_clear()
+    cells.PLANS.clear()
     dpdist.run(job, tmp_path / "again", replay=published / "confidential")
     assert public_files(tmp_path / "again") == public_files(published)
 

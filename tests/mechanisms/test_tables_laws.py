@@ -30,7 +30,7 @@ from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.mechanisms.tables import clipped_residuals, followed_limits, limits, measured_sums, measurements, random_effects
 from dpdist.mechanisms.tables import prediction as predicting
 from dpdist.mechanisms.tables.bounds import within_bounds
-from dpdist.mechanisms.tables.cells import _plan_of
+from dpdist.mechanisms.tables.cells import PLANS
 from dpdist.mechanisms.tables.limits import TableLimits
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.measurements import ResidualMeasurements
@@ -530,7 +530,7 @@ def test_shares_are_covered_where_little_is_left_of_them(monkeypatch: pytest.Mon
     assert off <= 0.3
     none = np.full((2, 1), np.nan), np.zeros((0, 0))
     monkeypatch.setattr(predicting, "_of_two_values", lambda outcomes, lowest, highest: none)
-    _plan_of.cache_clear()  # plans of the same populations, without this change
+    PLANS.clear()  # plans of the same populations, without this change
     covered, off = found(range(2, 4))
     assert covered < 0.88
     assert off > 1.0

@@ -195,8 +195,8 @@ def test_sums_are_published_under_the_limits_of_their_measurement_alone(
     assert public_files(workspace) == before
     monkeypatch.setattr(limits, "PLANNED_DRIFT", 0.2)
     monkeypatch.setattr(measurements, "PLANNED_DRIFT", 0.2)
-    cells._plan_of.cache_clear()
-    cells._sums_of.cache_clear()
+    cells.PLANS.clear()
+    cells.SUMS.clear()
     with pytest.raises(WorkspaceError, match="limits that differ from those under which the noisy sums were measured"):
         dpdist.publish(workspace)
     assert public_files(workspace) == before
@@ -206,7 +206,7 @@ def test_sums_are_published_under_the_limits_of_their_measurement_alone(
     assert problems(workspace / "public") == [], "of another version it is no fault"
     (told,) = [text for text in verifying.remade(workspace / "public").unchecked if "chooses limits that differ" in text]
     assert told.startswith("that released/set-1.json is as this version makes it from released/")
-    cells._plan_of.cache_clear()
+    cells.PLANS.clear()
 
 
 def test_a_package_of_an_earlier_version_brings_the_records_of_its_reference(tmp_path: Path) -> None:

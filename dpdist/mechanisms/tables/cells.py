@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple, Self
 
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import OTHER_LIMITS
-from dpdist.core.keys import WRITTEN, Keyed, digest
+from dpdist.core.keys import WRITTEN, Recent, digest
 from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints, cells_of_record, codes_of, no_draws
 from dpdist.estimation.donors import AbsentRecords, Donors, PeriodTotals, law_of, remembered
 from dpdist.job import Job, Statistic
@@ -64,6 +63,8 @@ LAWS = 8
 """Number of other laws that noisy counts may have meant."""
 DONORS_OF_CELL = 64
 """Number of values that stand for it in synthetic records of a base cell."""
+MOST_PLACES = 2**18
+"""Places of base cells in tables for which plans and sums of several strata are kept: stages ask for each again."""
 MOST_SUMS = 750_000
 """Largest number of sums of a job: a run of 738,960 was measured whole."""
 BEYOND_REFERENCE = 10.0
@@ -315,12 +316,12 @@ class ResidualCells(DonorCells):
     @property
     def plan(self) -> TablePlan:
         """Measured tables with the reference's records, or with a law by noisy counts."""
-        return _plan_of(Keyed(self.built, digest(self._content)))
+        return PLANS(digest(self._content), self.built)
 
     def knows(self, learned: Learned) -> Self:
         """This model with what was learned, so that its plan is not built again in this process."""
         model = replace(self.with_donors(learned.donors), of_trees=learned.plan.file.of_trees)
-        _plan_of(Keyed(lambda: learned.plan, digest(model._content)))
+        PLANS(digest(model._content), lambda: learned.plan)
         return model
 
     @property
@@ -456,7 +457,7 @@ class ResidualCells(DonorCells):
         values |= {"beyond": asked.beyond} if asked.beyond is not None else {}
         values |= {"trees": file.at_crosses.of_trees} if self.learner != EFFECTS else {}
         theta = Draws({name: value[None] for name, value in values.items()})
-        _sums_of(self.knowing(theta)._released(theta, lambda: sums))
+        SUMS(self.knowing(theta)._released(theta), lambda: sums)
         return theta
 
     def sized(self, theta: Draws) -> Self:
@@ -512,7 +513,7 @@ class ResidualCells(DonorCells):
                 raise WorkspaceError("released/set-1.json", OTHER_LIMITS, AS_MEASURED)
             return sums
 
-        return _sums_of(model._released(theta, checked))
+        return SUMS(model._released(theta), checked)
 
     def _sizes_of(self, limits: Sequence[TableLimits]) -> Floats:
         """Mean limits over cells, (measurement, coordinate): of weights, if these are measured, and of outcomes."""
@@ -668,9 +669,9 @@ class ResidualCells(DonorCells):
         """The posterior of the released noisy sums."""
         return self.released_sums(theta).reading.posterior
 
-    def _released(self, theta: Draws, sums: Callable[[], ReleasedSums]) -> Keyed[Callable[[], ReleasedSums]]:
-        values = (value for name, value in sorted(theta.values.items()) if name != "means")
-        return Keyed(sums, digest((self._content, *values)))
+    def _released(self, theta: Draws) -> str:
+        """A checksum of what was released, without estimates."""
+        return digest((self._content, *(value for name, value in sorted(theta.values.items()) if name != "means")))
 
     def released_parts(self, theta: Draws) -> tuple[Fraction, ...]:
         """Released parts of the budget, by measurement."""
@@ -748,14 +749,13 @@ class ResidualCells(DonorCells):
         return Draws({**values, **noisy, "parts": parts})
 
 
-@lru_cache(maxsize=2)
-def _plan_of(plan: Keyed[Callable[[], TablePlan]]) -> TablePlan:
-    return plan.value()
+def _places(file: ExpectedFile) -> int:
+    """Places of base cells in tables, and an allowance for what does not grow with them."""
+    return 2_000 + len(file.codes) * (1 + len(file.tables))
 
 
-@lru_cache(maxsize=2)
-def _sums_of(sums: Keyed[Callable[[], ReleasedSums]]) -> ReleasedSums:
-    return sums.value()
+PLANS = Recent[TablePlan](lambda plan: _places(plan.file), MOST_PLACES)
+SUMS = Recent[ReleasedSums](lambda sums: _places(sums.asked.file), MOST_PLACES)
 
 
 def weight_bounds(job: Job) -> tuple[float, float]:

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from dpdist.core.records import Floats, Ints
+from dpdist.core.this_process import single_threaded
 from dpdist.mechanisms.tables.main_effects import ReferenceCells
 
 LEARNING_RATE, LEAVES, MOST_TREES = 0.1, 8, 100
@@ -142,7 +142,7 @@ class Trees:
             random_state=0,
         )
         codes, ratio = cells.codes[: len(cells.size)][present], cells.added(totals)[present] / expected[present]
-        with threadpool_limits(1):
+        with single_threaded():
             return base, trees.fit(codes.astype(np.float64), ratio, sample_weight=expected[present] / variance)
 
 
@@ -150,7 +150,7 @@ def _growing(base: Floats, trees: Any, codes: Floats) -> Iterator[Floats]:
     """Predictions of main effects alone, then after every tree, (cell,) each."""
     yield base
     factors: Iterable[Floats | float] = repeat(1.0, MOST_TREES)
-    with threadpool_limits(1):
+    with single_threaded():
         for factor in factors if trees is None else trees.staged_predict(codes):
             yield base * factor
 
