@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import scipy
 from numpy.typing import NDArray
 
 from dpdist.core.files import write_json
@@ -135,16 +136,33 @@ class Donors:
 class DonorsByCell:
     """The donors of every cell, in order of outcomes and weight.
 
-    A cell with fewer than FEWEST donors uses the donors of all cells with the same levels in its first columns. As many of
-    these columns are used as leave enough donors.
+    A cell with fewer than FEWEST donors uses the donors of all cells with the same levels in the columns that tell most of
+    outcomes. As many of these columns are used as leave enough donors.
     """
 
     records: Donors
     codes: Codes
 
     @cached_property
+    def ordered(self) -> Codes:
+        """Levels of cells, (cell, column), the column that tells most of outcomes first: by the share of the variance of
+        outcomes' ranks that its levels explain, beyond what chance explains, in the mean over outcomes.
+        """
+        told, records = np.zeros(self.codes.shape[1]), len(self.records)
+        for values in self.records.outcomes.T:
+            rank = scipy.stats.rankdata(values)
+            variance = rank.var(ddof=1) if records > 1 else 0.0
+            for k, column in enumerate(self.codes.T if variance > 0.0 else ()):
+                level = column[self.records.cell]
+                size = np.bincount(level)
+                free = records - np.count_nonzero(size)
+                means = np.bincount(level, weights=rank) / np.maximum(size, 1)
+                told[k] += 1.0 - ((rank - means[level]) ** 2).sum() / free / variance if free > 0 else 0.0
+        return self.codes[:, np.argsort(-np.round(told, 6), kind="stable")]
+
+    @cached_property
     def _shared(self) -> Ints:
-        """The number of first columns in which a cell's donors have its levels, (cell,)."""
+        """The number of first `ordered` columns in which a cell's donors have its levels, (cell,)."""
         columns = self.codes.shape[1]
         shared = np.zeros(len(self.codes), dtype=np.int64)
         for number in range(1, columns + 1):
@@ -154,10 +172,10 @@ class DonorsByCell:
         return shared
 
     def _groups(self, shared: int) -> Ints:
-        """The group of every cell by its levels in the first columns, (cell,); a cell is a group of all columns."""
+        """The group of every cell by its levels in the first `ordered` columns, (cell,); by all columns it is alone."""
         if shared == self.codes.shape[1]:
             return np.arange(len(self.codes))
-        return np.unique(self.codes[:, :shared], axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        return np.unique(self.ordered[:, :shared], axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
     @cached_property
     def group(self) -> Ints:
@@ -169,21 +187,31 @@ class DonorsByCell:
         return np.asarray(np.unique(number, return_inverse=True)[1].reshape(-1), dtype=np.int64)
 
     @cached_property
-    def _ordered(self) -> dict[int, tuple[Ints, Ints, Ints]]:
-        """By number of shared columns: positions in order of groups, the groups of cells, and where each group begins."""
-        orders = {}
-        for shared in np.unique(self._shared).tolist():
+    def _known_groups(self) -> dict[int, tuple[Ints, Ints, Ints]]:
+        return {}
+
+    def _in_groups(self, shared: int) -> tuple[Ints, Ints, Ints]:
+        """By this number of shared columns: positions in order of groups, the groups of cells, where each group begins."""
+        if shared not in self._known_groups:
             group = self._groups(shared)
             of_donor = group[self.records.cell]
             order = np.lexsort((self.records.weight, *self.records.outcomes.T[::-1], of_donor))
             begins = np.searchsorted(of_donor[order], np.arange(int(group.max(initial=0)) + 2))
-            orders[shared] = order, group, begins
-        return orders
+            self._known_groups[shared] = order, group, begins
+        return self._known_groups[shared]
 
-    def of_cell(self, cell: int) -> Ints:
-        """Positions of a cell's donors."""
-        order, group, begins = self._ordered[int(self._shared[cell])]
+    def of_cell(self, cell: int, wider: int = 0) -> Ints:
+        """Positions of a cell's donors, or of those of a group that has so many columns less."""
+        order, group, begins = self._in_groups(int(self._shared[cell]) - wider)
         return np.asarray(order[begins[group[cell]] : begins[group[cell] + 1]])
+
+    def with_amounts(self, cell: int, outcome: int) -> Ints:
+        """Positions of the donors of the nearest group in which an outcome is not 0 for all; if there is none, of all."""
+        for wider in range(int(self._shared[cell]) + 1):
+            positions = self.of_cell(cell, wider)
+            if self.records.outcomes[positions, outcome].any():
+                break
+        return positions
 
     def draw(self, cell: int, count: int, rng: np.random.Generator) -> Ints:
         """Positions of `count` donors for a cell: a systematic sample in order of the first outcome, from a random start.

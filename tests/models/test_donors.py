@@ -71,6 +71,7 @@ def test_donors_of_all_cells_are_those_of_a_search_for_each(seed: int, columns: 
     weight, outcomes = reference(seed, 150)
     held = Donors.of(rng.integers(0, len(codes), 150).astype(np.int32), weight, outcomes)
     made, wanted = held.by_cell(codes), []
+    codes = made.ordered
     for cell in range(len(codes)):
         positions = np.flatnonzero(held.cell == cell)
         for shared in range(columns - 1, -1, -1):
@@ -82,6 +83,22 @@ def test_donors_of_all_cells_are_those_of_a_search_for_each(seed: int, columns: 
         assert made.of_cell(cell).tolist() == positions.tolist()
     for one, other in np.ndindex(len(codes), len(codes)):
         assert (made.group[one] == made.group[other]) == (sorted(wanted[one]) == sorted(wanted[other]))
+
+
+def test_a_group_has_the_levels_that_tell_most_of_outcomes() -> None:
+    """Cells of 10 records: of three columns the second has levels of outcomes, the third tells of a rare 0, and the first
+    nothing. Control: outcomes by the first column.
+    """
+    rng = np.random.default_rng(4)
+    codes = np.stack(np.meshgrid(range(5), range(4), range(3), indexing="ij"), axis=-1).reshape(-1, 3).astype(np.int32)
+    for column, order in ((1, [1, 2, 0]), (0, [0, 2, 1])):
+        cell = np.repeat(np.arange(len(codes), dtype=np.int32), 10)
+        values = np.exp(2.0 * codes[cell, column] + rng.standard_normal(len(cell))) * (
+            rng.random(len(cell)) > 0.1 * codes[cell, 2]
+        )
+        made = Donors.of(cell, np.ones(len(cell)), values[:, None]).by_cell(codes)
+        assert (made.ordered == codes[:, order]).all()
+        assert (codes[made.records.cell[made.of_cell(7)], column] == codes[7, column]).all()
 
 
 def test_records_without_a_weight_are_no_donors() -> None:

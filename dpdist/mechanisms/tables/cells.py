@@ -562,7 +562,8 @@ class ResidualCells(DonorCells):
 
     def distribution(self, release: ReleaseView, stratum: int) -> OfDonors:
         """The distributions of the reference's records, moved to the estimates of base cells."""
-        return OfDonors.of_cells(release, self, stratum)
+        prediction = self.posterior(release.theta(self, stratum, 0)).prior.prediction
+        return OfDonors.of_cells(release, self, stratum, prediction.means[: len(self.codes), 1:])
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
         """Base cells under other samples of the file's records, without noise.

@@ -326,16 +326,42 @@ class OfDonors(Transported):
 
     theta: Draws = field(kw_only=True)
     """The released parameters."""
+    without: np.ndarray[tuple[int, int], np.dtype[np.bool_]] = field(kw_only=True)
+    """True where all donors have 0, (outcome, cell). A mean above 0 is then that of a few amounts: points are those of a
+    wider group, with as many more zeros as give the mean."""
+
+    def _moved(self, cell: Ints, mean: Floats, value: Floats, outcome: int) -> Floats:
+        before = self._means[outcome, cell]
+        few = self.without[outcome, cell] & (before > 0.0)
+        part = np.where(few, np.clip(mean / np.where(few, before, 1.0), 0.0, 1.0), 1.0)
+        shares = super()._moved(cell, np.where(few, np.maximum(mean, before), mean), value, outcome)
+        return np.where(value >= 0.0, 1.0 - part * (1.0 - shares), part * shares)
 
     @classmethod
-    def of_cells(cls, release: ReleaseView, cells: DonorCells, stratum: int) -> Self:
-        """The distributions of a release with donors."""
+    def of_cells(cls, release: ReleaseView, cells: DonorCells, stratum: int, predicted: Floats) -> Self:
+        """The distributions of a release with donors. `predicted` are means of outcomes, (cell, outcome).
+
+        Amounts of donors from other cells are moved by predicted means: a group has the spread between its cells, too.
+        """
         donors = release.donors[release.crosstab.stratum_labels[stratum]].by_cell(cells.codes)
-        members = [donors.of_cell(cell) for cell in range(len(cells.codes))]
-        weight, outcomes = donors.records.weight, donors.records.outcomes.T
-        points = [[np.column_stack([weight[index], values[index]]) for index in members] for values in outcomes]
-        number = np.array([len(index) for index in members], dtype=np.float64)
-        return cls(cells, points, number, rounded_values_of(release), theta=release.theta(cells, stratum, 0))
+        numbers, weight = range(len(cells.codes)), donors.records.weight
+        members = [donors.of_cell(cell) for cell in numbers]
+
+        def scaled(outcome: int, values: Floats) -> bool:
+            bounds = cells.bounds[outcome]
+            return bounds[0] >= 0.0 and not _on(values, bounds) and bool((predicted[:, outcome] > 0.0).all())
+
+        points, without = list[list[Floats]](), np.zeros((len(cells.outcomes), len(members)), dtype=np.bool_)
+        for outcome, values in enumerate(donors.records.outcomes.T):
+            if cells.bounds[outcome][0] >= 0.0:
+                without[outcome] = [not values[index].any() for index in members]
+            of_cells = [donors.with_amounts(k, outcome) if without[outcome, k] else members[k] for k in numbers]
+            level = predicted[:, outcome] if scaled(outcome, values) else np.ones(len(members))
+            at_home = values / level[donors.records.cell]
+            points.append([np.column_stack([weight[of], at_home[of] * level[k]]) for k, of in enumerate(of_cells)])
+        records = np.array([len(index) for index in members], dtype=np.float64)
+        theta = release.theta(cells, stratum, 0)
+        return cls(cells, points, records, rounded_values_of(release), theta=theta, without=without)
 
     def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
         centre = super().until(self.theta, row, value, outcome)
