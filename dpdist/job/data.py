@@ -261,6 +261,17 @@ def declared_levels(keys: Mapping[str, Any], column: str) -> tuple[Level, ...]:
     return levels
 
 
+def with_merged(keys: dict[str, Any]) -> dict[str, Any]:
+    """A job's keys with the levels that it merges into others, as a job file lists them: the inverse of `left_over`."""
+    columns: Any = keys["columns"]
+    for name, merges in recode_of(keys).items():
+        if levels := declared_levels(keys, name):
+            listed = set(map(level_text, levels))
+            merged = [source for source, target in merges.items() if target is not None and source not in listed]
+            columns = columns | {name: columns[name] | {"levels": [*levels, *merged]}}
+    return keys | {"columns": columns}
+
+
 def left_over(keys: dict[str, Any]) -> dict[str, Any]:
     """A job's keys without the levels, and labels of levels, that it merges into others."""
     columns: Any = keys.get("columns")

@@ -17,6 +17,7 @@ from dpdist.core.keys import Key
 from dpdist.core.progress import silent
 from dpdist.core.this_process import single_threaded
 from dpdist.job import SPECS, Family, Job, budget_text
+from dpdist.job.data import with_merged
 from dpdist.job.families import COUNT, FAMILIES
 from dpdist.job.loading import differences, job_of
 from dpdist.job.yaml_lines import dotted, flow
@@ -99,8 +100,13 @@ def _of_the_job(job: Job, other: Job) -> bool:
     return (other.mechanism.name, other.family) == (job.mechanism.name, job.family)
 
 
+def _terms_of(job: Job, without: set[str]) -> dict[str, Any]:
+    """The keys of a job as a job file has them."""
+    return with_merged(job.model_dump(mode="json", exclude_unset=True, exclude=without))
+
+
 def _wanted(job: Job, ground: Terms) -> Iterator[tuple[str, Terms]]:
-    base = job.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input", "reference", *NOT_TRIED})
+    base = _terms_of(job, {"extends", "input", "reference", *NOT_TRIED})
     for name, spec in SPECS.items():
         mechanisms = [("", base["mechanism"])]
         if name != job.mechanism.name:
@@ -209,7 +215,7 @@ def _of_a_third(terms: Terms, job: Job, reference: str) -> Terms:
 
 
 def _changed(job: Job, terms: Terms) -> Iterator[str]:
-    before = job.model_dump(mode="json", exclude_unset=True, exclude={"extends", "input"})
+    before = _terms_of(job, {"extends", "input"})
     for where in differences(before, dict(terms), ()):
         yield f"{dotted(where)}: {_shown(before, where) or 'not there'} → {_shown(terms, where) or 'left out'}"
 

@@ -71,10 +71,12 @@ def people(seed: int, records: int = 900) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rehearsal]:
-    """A rehearsal beside a confidential file that is not there."""
-    folder = tmp_path_factory.mktemp("rehearsed")
-    people(1).to_parquet(folder / "earlier.parquet")
-    (folder / "job.yaml").write_text(JOB, encoding="utf-8")
+    """A rehearsal beside a confidential file that is not there, of a job that merges two levels."""
+    folder, earlier = tmp_path_factory.mktemp("rehearsed"), people(1)
+    earlier.loc[::2, "region"] = earlier.loc[::2, "region"].replace("east", "west")
+    earlier.to_parquet(folder / "earlier.parquet")
+    merging = JOB.replace("north, south, east]}", "north, south, east, west]}") + "recode: {region: {west: east}}\n"
+    (folder / "job.yaml").write_text(merging, encoding="utf-8")
     return folder, rehearse(load_job(folder / "job.yaml"), folder / "out")
 
 
