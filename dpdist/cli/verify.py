@@ -10,7 +10,7 @@ import typer
 
 from dpdist.cli.console import RESUMES, JsonAnswer, answer, err, out, run_command
 from dpdist.cli.listening import listening
-from dpdist.core.errors import DpdistError, JobError, Problem
+from dpdist.core.errors import DpdistError, JobError, Problem, WorkspaceError
 from dpdist.core.files import write_text
 
 if TYPE_CHECKING:
@@ -195,10 +195,14 @@ def verify(
     Names each advisory on the release, which is a fault of the version that made it; exit codes do not depend on these.
     """
     from dpdist.core.minisign import PublicKey
+    from dpdist.core.public_files import MANIFEST
+    from dpdist.opening.results import HELD
     from dpdist.opening.verifying import advised, public_of, verify_folder
 
     def act() -> None:
         public = public_of(folder)
+        if not (public / MANIFEST).is_file() and (folder / "held" / MANIFEST).is_file():
+            raise WorkspaceError(str(folder), HELD, f"verify the folder {folder / 'held'}")
         with listening(quiet=as_json or not err.file.isatty()) as listener:
             wrong, derived, unchecked = verify_folder(public, None if key is None else PublicKey.named(key), listener)
         which, faults = {} if wrong else _which(public), advised(public)

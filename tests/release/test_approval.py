@@ -69,6 +69,10 @@ def test_a_run_ends_in_hold(folder: Path) -> None:
     with pytest.raises(WorkspaceError, match="its release is held"):
         dpdist.open_release(folder / "ws")
     assert dpdist_does("verify", f"{folder}/ws/held").output.startswith(f"{UNFIT}: This folder is held")
+    asked = dpdist_does("verify", f"{folder}/ws")
+    assert asked.exit_code != 0
+    assert "its release is held" in asked.output
+    assert "/held" in asked.output
     assert dpdist_does("sign", f"{folder}/ws/held", "--key", f"{folder}/head").exit_code == 1
     shown = dpdist.report(folder / "ws", confidential=True)
     assert "This folder is held" in shown

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
+import numpy as np
+
 from dpdist.core.cautions import Caution
-from dpdist.estimation.donors import DONORS, FEWEST
+from dpdist.estimation.donors import DONORS, FEWEST, Donors
 from dpdist.mechanisms.parts import Words
 from dpdist.mechanisms.tables.sensitivity import COUNTS, NAME
 from dpdist.models.protocol import ReleaseView
@@ -90,6 +92,8 @@ VARYING = "Weights that are the same for all records of a design stratum vary am
 
 FAR_CELLS, FAR_COMMON = 0.03, 0.08
 """Relative sizes of drift, of levels and cells and of all cells together, at which a reference no longer fits."""
+OFTEN = 2.58
+"""Standard errors of a change of a mean that chance alone exceeds in 1 of 100 cases."""
 NEWER = "A newer reference would reduce errors."
 OF_ANOTHER_SIZE = (
     "A larger or smaller sample has weights that differ in this way: use a reference that was sampled in the same way as "
@@ -146,6 +150,19 @@ def _in_ratio(ratio: float) -> str:
     return f"{percent:.0f} % {'above' if ratio > 1.0 else 'below'}" if percent >= 0.5 else "within 1 % of"
 
 
+def _by_chance(reference: Donors, records: float) -> list[float]:
+    """Changes of mean weights and mean outcomes, relative to the reference's, that one of 100 samples of as many records
+    exceeds, where nothing has changed, (1 + outcome,).
+    """
+    weight, count = reference.weight, len(reference)
+    changes = [weight - weight.mean()]
+    for values in reference.outcomes.T:
+        mean = np.average(values, weights=weight)
+        changes.append(weight * (values - mean) / mean if mean else np.zeros(count))
+    deviation = np.sqrt([np.mean(change**2) for change in changes]) / weight.mean()
+    return list(OFTEN * deviation * np.sqrt(1.0 / max(count, 1) + 1.0 / max(records, 1.0)))
+
+
 def _in_cells(drift: float) -> str:
     if drift >= LARGEST_CELLS:
         return "90 % or more"
@@ -180,9 +197,11 @@ class TablesWords(Words):
             chained = model.donors is not None and bool(model.donors.history)
             common_drift, *of_families = described["drift"]
             largest = map(max, zip(*of_families, strict=True))
-            for k, (name, cells, common, ratio) in enumerate(zip(names, largest, common_drift, ratios, strict=False)):
+            chances = [0.0] * len(names) if model.donors is None else _by_chance(model.donors, float(model.count.sum()))
+            found = zip(names, largest, common_drift, ratios, chances, strict=False)
+            for k, (name, cells, common, ratio, chance) in enumerate(found):
                 # A file of another size than the reference's has not drifted.
-                since = common if chained else max(common, abs(ratio - 1.0))
+                since = common if chained or abs(ratio - 1.0) <= chance else max(common, abs(ratio - 1.0))
                 together = 0.0 if k == 0 and release.job.sizes_in_sums else since
                 if cells >= FAR_CELLS or together >= FAR_COMMON:
                     facts = {
