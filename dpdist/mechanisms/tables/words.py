@@ -197,7 +197,8 @@ class TablesWords(Words):
             chained = model.donors is not None and bool(model.donors.history)
             common_drift, *of_families = described["drift"]
             largest = map(max, zip(*of_families, strict=True))
-            chances = [0.0] * len(names) if model.donors is None else _by_chance(model.donors, float(model.count.sum()))
+            without_records = model.donors is None or not len(model.donors)
+            chances = [0.0] * len(names) if without_records else _by_chance(model.donors, float(model.count.sum()))
             found = zip(names, largest, common_drift, ratios, chances, strict=False)
             for k, (name, cells, common, ratio, chance) in enumerate(found):
                 # A file of another size than the reference's has not drifted.
