@@ -326,8 +326,8 @@ KINDS: Mapping[str, CautionKind] = {
         "{what}, over all records, are {change} the reference's prediction; levels and cells differ by a further {cells}. "
         "Standard errors include this drift, but values beyond the clipping limits are still estimated from the reference.",
         "{remedy}",
-        explanation="Noisy sums show that weights or outcomes differ from what the reference predicts, by more than two "
-        "samples of one population do in 99 of 100 cases. Estimates and "
+        explanation="Noisy sums show that weights or outcomes differ from what the reference predicts. Changes of "
+        "means of all records that two samples of one population often show are not stated. Estimates and "
         "standard errors take this into account, except for values beyond the clipping limits, which are still estimated "
         "from the reference. If the difference is large, check that file and reference use the same unit and were "
         "sampled in the same way. Otherwise use a newer reference next time.",

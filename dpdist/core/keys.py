@@ -79,7 +79,10 @@ class Keyed(Generic[T]):
 
 
 class Recent(Generic[T]):
-    """The last two values that were computed, and those before them while all sizes together are at most `most`."""
+    """The last two values that were computed, and those before them while all sizes together are at most `most`.
+
+    For one thread: a process computes a release in one.
+    """
 
     def __init__(self, size: Callable[[T], int], most: int) -> None:
         self._size, self._most = size, most

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dpdist.core.files import write_json
 from dpdist.core.public_files import DamagedFile, printable, read_columns, read_object
-from dpdist.core.records import Codes, Floats, Ints, Level
+from dpdist.core.records import Codes, Floats, Ints, Level, rows_of_groups
 from dpdist.job import Job
 
 MOST = 10_000
@@ -32,6 +32,8 @@ DONORS = "donors.parquet"
 """Name of the file of donors, which are records of the reference, in the folder `released/`."""
 FEWEST = 20
 """A cell with fewer donors uses the donors of a wider group."""
+MOST_AMOUNTS = 64
+"""Largest number of donors with an amount that stand for those of a group whose other donors have none."""
 OUTCOME = "outcome "
 """Prefix of the names of the outcomes' columns."""
 COPIED = "copied "
@@ -200,18 +202,30 @@ class DonorsByCell:
             self._known_groups[shared] = order, group, begins
         return self._known_groups[shared]
 
-    def of_cell(self, cell: int, wider: int = 0) -> Ints:
-        """Positions of a cell's donors, or of those of a group that has so many columns less."""
-        order, group, begins = self._in_groups(int(self._shared[cell]) - wider)
+    def of_cell(self, cell: int) -> Ints:
+        """Positions of a cell's donors."""
+        order, group, begins = self._in_groups(int(self._shared[cell]))
         return np.asarray(order[begins[group[cell]] : begins[group[cell] + 1]])
 
-    def with_amounts(self, cell: int, outcome: int) -> Ints:
-        """Positions of the donors of the nearest group in which an outcome is not 0 for all; if there is none, of all."""
-        for wider in range(int(self._shared[cell]) + 1):
-            positions = self.of_cell(cell, wider)
-            if self.records.outcomes[positions, outcome].any():
-                break
-        return positions
+    def amounts_near(self, outcome: int, cells: Ints) -> list[Ints]:
+        """Positions of donors in which an outcome is not 0, at most MOST_AMOUNTS, by cell: of the nearest group that has
+        some. There are none if no donor has an amount.
+        """
+        amounts = np.flatnonzero(self.records.outcomes[:, outcome])
+        amounts = amounts[np.argsort(self.records.outcomes[amounts, outcome], kind="stable")]
+        found, left = {int(cell): amounts[:0] for cell in cells}, cells if len(amounts) else cells[:0]
+        for shared in range(self.codes.shape[1] - 1, -1, -1):
+            group = self._groups(shared)
+            number = np.bincount(group[self.records.cell[amounts]], minlength=int(group.max(initial=0)) + 1)
+            here = left[(number[group[left]] > 0) & (shared <= self._shared[left])]
+            left = np.setdiff1d(left, here)
+            of_groups = rows_of_groups(group[self.records.cell[amounts]], len(number))
+            thinned = {
+                one: amounts[of_groups[one]][_evenly(0.5, min(number[one], MOST_AMOUNTS), number[one])]
+                for one in np.unique(group[here]).tolist()
+            }
+            found |= {int(cell): thinned[int(group[cell])] for cell in here}
+        return list(found.values())
 
     def draw(self, cell: int, count: int, rng: np.random.Generator) -> Ints:
         """Positions of `count` donors for a cell: a systematic sample in order of the first outcome, from a random start.
@@ -412,12 +426,12 @@ class PeriodTotals:
 
 
 def _whole(values: Any) -> Codes:
-    """Whole numbers. Raises `ValueError` if some are not finite."""
+    """Whole numbers of 32 bits. Raises `ValueError` if some are not."""
     array = np.asarray(values)
-    if array.dtype.kind != "i":
+    if array.dtype != np.int32:
         array = np.array(values, dtype=np.float64)
-        if not np.isfinite(array).all():
-            raise ValueError("numbers that are not finite")
+        if not (np.abs(array) < 2**31).all() or (array != np.rint(array)).any():
+            raise ValueError("numbers that are not whole, or too large")
     return array.astype(np.int32)
 
 

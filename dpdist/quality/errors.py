@@ -222,12 +222,15 @@ def with_distances(rows: pd.DataFrame, estimates: Sequence[str], comparators: Se
 #
 # D is estimated from a cell's own records. Of a skewed outcome, few records show too small a variance most of the time: the
 # record that would raise it is missing. A published figure that is more precise than the direct one would seem to err. So
-# the relative variance of a record is the median over cells of FEWEST_OF_OWN records or more (a generalised variance
-# function, Wolter 2007, chapter 7), and cells of fewer records have at least this variance. It is relative to the direct
-# figure: a published one that is far too large must not excuse itself.
+# the relative variance of a record, or its variance over p(1 − p) for shares, is the median over cells of FEWEST_OF_OWN
+# records or more (a generalised variance function, Wolter 2007, chapter 7), and cells of fewer records have at least this
+# variance, but at most MOST_TIMES_OWN times their own. It follows the direct figure: a published one that is far too
+# large must not excuse itself. Differences, and figures that may be negative, have no such law.
 SAME_SAMPLE = 0.9
 FEWEST_OF_OWN = 30
 """Records from which on a cell's own direct variance is taken as it is."""
+MOST_TIMES_OWN = 8.0
+"""How many times its own a variance may be by that of others: a law that does not hold must not excuse any error."""
 
 
 def by_chance(rows: pd.DataFrame) -> Floats:
@@ -246,16 +249,21 @@ def by_chance(rows: pd.DataFrame) -> Floats:
 
 
 def _direct_variance(rows: pd.DataFrame) -> Floats:
-    """Variances of direct figures, (row,): in cells of few records at least those of records of larger cells."""
+    """Variances of direct figures, (row,): in cells of few records at least what records of larger cells let expect."""
     own, figure, records = (
-        rows[name].to_numpy(dtype=float) ** power for name, power in (("direct_se", 2), ("direct", 2), ("records", 1))
+        rows[name].to_numpy(dtype=float) ** power for name, power in (("direct_se", 2), ("direct", 1), ("records", 1))
     )
-    known = (records >= FEWEST_OF_OWN) & (figure > 0.0) & np.isfinite(own)
-    if not known.any():
+    known = np.isfinite(figure)
+    if rows["statistic"].astype(str).str.startswith("difference").any() or (figure[known] < 0.0).any():
         return np.asarray(own)
-    of_record = float(np.median(own[known] * records[known] / figure[known]))
-    few = (records < FEWEST_OF_OWN) & (own > 0.0)
-    return np.where(few, np.fmax(own, of_record * figure / np.maximum(records, 1.0)), own)
+    # Of shares, and of amounts.
+    law = figure * (1.0 - figure) if (figure[known] <= 1.0).all() else figure**2
+    large = known & (records >= FEWEST_OF_OWN) & (law > 0.0) & np.isfinite(own)
+    few = (records < FEWEST_OF_OWN) & (own > 0.0) & (law > 0.0)
+    if not large.any():
+        return np.asarray(own)
+    expected = float(np.median(own[large] * records[large] / law[large])) * law / np.maximum(records, 1.0)
+    return np.where(few, np.clip(expected, own, MOST_TIMES_OWN * own), own)
 
 
 def noise_error(rows: pd.DataFrame) -> Floats:

@@ -133,8 +133,8 @@ def _coverage(material: ReportMaterial) -> Iterator[tuple[str, object, object, s
             yield f"{name}: figures that are not withheld", 1, 0, "failed"
         if not isinstance(verdict, Verdict):
             continue
-        otherwise, fraction = "failed" if verdict.fails else "warning" if verdict.warns else "not clear", verdict.covered
-        answer = _met(True) if fraction >= NOMINAL else otherwise
+        otherwise, fraction = "failed" if verdict.fails else "warning" if verdict.warns else "not clear", verdict.coverage
+        answer = _met(True) if verdict.least_held >= NOMINAL else otherwise
         yield f"{name}: direct estimates within 90 % intervals", NOMINAL, fraction, answer
         for what, limit, size in (
             ("median", FAR_MEDIAN, verdict.errors.median),

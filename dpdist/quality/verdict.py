@@ -25,6 +25,7 @@ from dpdist.estimation.estimators import NORMAL_90
 from dpdist.publish.predicted_errors import EXACT, FAR_NAMED
 from dpdist.quality.errors import (
     FAR_RECORDS,
+    FEWEST_OF_OWN,
     Errors,
     by_chance,
     errors_of,
@@ -114,8 +115,9 @@ def _with_direct_error(rows: pd.DataFrame) -> pd.DataFrame:
 #   more than LEAN.
 # - furthest cell, margins included: its distance is unlikely under a t law and under a Laplace law.
 #
-# Distances of the last two are in published standard errors, or in standard deviations of the difference by chance where
-# these are larger.
+# Distances are in published standard errors. They are in standard deviations of the difference by chance, where these are
+# larger, for the furthest cell, and for sides of cells of few records: of a skewed outcome most of these have direct
+# estimates on one side.
 #
 # Where the job states PSUs or replicate weights, there is a sixth test: published standard errors are far smaller than
 # direct ones (`error_ratio`). The other tests do not detect this fault, because both figures come from one sample.
@@ -136,7 +138,7 @@ GRAND, BASE, MARGINS, SIDE, FURTHEST, SMALL = 0.4, 0.2, 0.15, 0.1, 0.1, 0.05
 SELDOM = 0.2
 """If correct intervals cover so few direct figures in fewer releases than this, the verdict warns."""
 LEAN = 0.5
-"""Distance of the median cell above which it counts as a bias.
+"""Distance of the median cell, in published standard errors, above which it counts as a bias.
 
 With such a bias, 90 % intervals still contain .87.
 """
@@ -200,14 +202,14 @@ class Unpublished(NamedTuple):
 class Verdict:
     """How many direct estimates lie in published intervals, and what follows.
 
-    - `coverage`: the share of judged cells whose interval contains the direct estimate. `covered`: the same with intervals
-      widened where chance alone moves the difference by more than the published error.
+    - `coverage`: the share of judged cells whose interval contains the direct estimate. `held`: the same with intervals
+      widened where chance alone moves the difference by more than the published error. `covered`: that of base cells.
     - `width`: median ratio of published to direct standard errors over base cells. `small`: it is far too small under the
       survey's design.
     - `chance`: the probability that right intervals hold as few direct figures of base cells and margins, or fewer.
     - `margins`: how many intervals of margins hold, and of how many. `few_margins`: chance does not explain it.
     - `above`: share of base cells above their direct estimates. `lean`: their median distance from these, in published
-      standard errors, or in standard deviations of the difference by chance where these are larger.
+      standard errors; in cells of few records, in standard deviations of the difference by chance if these are larger.
     - `far`: the furthest cell, if it is too far.
     - `errors`: distances from direct estimates, as a plan predicts them.
     - `fixed`: counts that the design fixes, if there are any.
@@ -216,6 +218,7 @@ class Verdict:
 
     cells: int
     coverage: float
+    held: float
     covered: float
     width: float
     above: float
@@ -232,6 +235,11 @@ class Verdict:
     chance: float = 1.0
     margins: tuple[int, int] = (0, 0)
     few_margins: bool = False
+
+    @property
+    def least_held(self) -> float:
+        """The smaller share of intervals that hold direct estimates: of all cells, or of base cells."""
+        return min(self.held, self.covered)
 
     @property
     def far_off(self) -> bool:
@@ -251,12 +259,12 @@ class Verdict:
     @property
     def unclear(self) -> bool:
         """True if intervals miss too many direct estimates, or the grand one, and no test fails."""
-        return not self.fails and (self.covered < NOMINAL or (self.grand is not None and not self.grand.covers))
+        return not self.fails and (self.least_held < NOMINAL or (self.grand is not None and not self.grand.covers))
 
     @property
     def warns(self) -> bool:
         """True if an unclear release is seldom a correct one, or covers so few that chance is no answer for a reader."""
-        return self.unclear and (self.chance < SELDOM or self.covered < LEAST_COVERED)
+        return self.unclear and (self.chance < SELDOM or self.least_held < LEAST_COVERED)
 
     @property
     def stops(self) -> bool:
@@ -298,7 +306,8 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
     error, chance = rows["synthetic_se"].to_numpy(dtype=float), by_chance(rows)
     base = (rows[by] != TOTAL).all(axis=1).to_numpy()
     covers, wide = holds_direct(rows), np.maximum(chance / error, 1.0)
-    distances, off = (gap / (error * wide))[base], grand is not None and _too_far(grand, alarm * GRAND)
+    few = (rows["records"] < FEWEST_OF_OWN).to_numpy()
+    distances, off = (gap / (error * np.where(few, wide, 1.0)))[base], grand is not None and _too_far(grand, alarm * GRAND)
     number, above = int(base.sum()), int((distances > 0).sum())
     lean = float(np.median(distances)) if number else np.nan
     shared = shared_errors(rows, chance, by)
@@ -315,7 +324,8 @@ def judge(rows: pd.DataFrame, statistics: int = 1, clustered: bool = False) -> V
     return Verdict(
         cells=len(rows),
         coverage=float(covers.mean()),
-        covered=float(hold.mean()),
+        held=float(hold.mean()),
+        covered=float(hold[base].mean()) if number else float(hold.mean()),
         width=error_ratio(rows[base]),
         above=above / number if number else np.nan,
         lean=lean,

@@ -14,7 +14,7 @@ from dpdist.core.keys import Key
 from dpdist.mechanisms.tables import words
 
 
-def cautions(folder: Path, grown: float) -> int:
+def cautions(folder: Path, grown: float, adjacency: str = "substitution") -> int:
     """Of 8 releases of 600 heavy-tailed incomes without noise, those that caution of a change of incomes."""
     told, named = {"levels": ["a", "b", "c"]}, 0
     job = {
@@ -29,7 +29,7 @@ def cautions(folder: Path, grown: float) -> int:
         "survey": {"weight": "weight"},
         "outcome": "income",
         "mechanism": {"name": "tables"},
-        "budget": {"epsilon": "10000", "adjacency": "substitution"},
+        "budget": {"epsilon": "10000", "adjacency": adjacency},
         "reference": {"path": "earlier.parquet", "period": "2023"},
         "tables": [{"name": "t", "by": ["area"], "statistics": ["count", {"mean": "income"}]}],
     }
@@ -49,9 +49,10 @@ def cautions(folder: Path, grown: float) -> int:
 
 def test_a_change_by_chance_is_no_caution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Means of such samples differ by 9 % in the median. Of 8 releases at most one has a caution, with a probability of .99
-    or more. Controls: incomes that have grown by 80 %; every change above 8 % stated.
+    or more. Controls: incomes that have grown by 80 %, also with a secret number of records; every change above 8 % stated.
     """
     assert cautions(tmp_path / "same", 1.0) <= 1
     assert cautions(tmp_path / "grown", 1.8) >= 7
+    assert cautions(tmp_path / "secret", 1.8, "add_remove") >= 7
     monkeypatch.setattr(words, "OFTEN", 0.0)
     assert cautions(tmp_path / "stated", 1.0) >= 3

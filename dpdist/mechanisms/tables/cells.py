@@ -64,7 +64,7 @@ LAWS = 8
 DONORS_OF_CELL = 64
 """Number of values that stand for it in synthetic records of a base cell."""
 MOST_PLACES = 2**18
-"""Places of base cells in tables for which plans and sums of several strata are kept: stages ask for each again."""
+"""Sizes (`_places`) up to which plans and sums of several strata are kept: stages ask for each again."""
 MOST_SUMS = 750_000
 """Largest number of sums of a job: a run of 738,960 was measured whole."""
 BEYOND_REFERENCE = 10.0
@@ -751,8 +751,8 @@ class ResidualCells(DonorCells):
 
 
 def _places(file: ExpectedFile) -> int:
-    """Places of base cells in tables, and an allowance for what does not grow with them."""
-    return 2_000 + len(file.codes) * (1 + len(file.tables))
+    """Places of base cells in tables, records of the reference, and an allowance for what does not grow with them."""
+    return 2_000 + len(file.codes) * (1 + len(file.tables)) + len(file.reference.weight)
 
 
 PLANS = Recent[TablePlan](lambda plan: _places(plan.file), MOST_PLACES)

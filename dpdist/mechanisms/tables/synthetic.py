@@ -200,6 +200,8 @@ def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains:
     return replace(donors, outcomes=np.column_stack(outcomes))
 
 
+FARTHEST = 8.0
+"""Factor by which amounts of donors from other cells move at most: ratios of means near 0 are not known well."""
 STEP = 0.05
 """Step of the numerical derivative of a distribution function, as a share of the mean or of the standard deviation."""
 MOST_SHARES = 1_000_000
@@ -327,15 +329,22 @@ class OfDonors(Transported):
     theta: Draws = field(kw_only=True)
     """The released parameters."""
     without: np.ndarray[tuple[int, int], np.dtype[np.bool_]] = field(kw_only=True)
-    """True where all donors have 0, (outcome, cell). A mean above 0 is then that of a few amounts: points are those of a
-    wider group, with as many more zeros as give the mean."""
+    """True where all donors have 0 and those of a wider group have amounts, (outcome, cell). Points are these amounts, and
+    the estimated mean says how many records have one."""
+
+    def _with_amount(self, cell: Ints, mean: Floats, outcome: int) -> Floats:
+        """Shares of records that have an amount, in the shape of `mean`; 1 where donors say it."""
+        few, amount = self.without[outcome, cell], self._means[outcome, cell]
+        return np.where(few, np.clip(mean / np.where(few, amount, 1.0), 0.0, 1.0), 1.0)
 
     def _moved(self, cell: Ints, mean: Floats, value: Floats, outcome: int) -> Floats:
-        before = self._means[outcome, cell]
-        few = self.without[outcome, cell] & (before > 0.0)
-        part = np.where(few, np.clip(mean / np.where(few, before, 1.0), 0.0, 1.0), 1.0)
-        shares = super()._moved(cell, np.where(few, np.maximum(mean, before), mean), value, outcome)
-        return np.where(value >= 0.0, 1.0 - part * (1.0 - shares), part * shares)
+        mean_of_points = np.where(self.without[outcome, cell], np.maximum(mean, self._means[outcome, cell]), mean)
+        above = self._with_amount(cell, mean, outcome) * (1.0 - super()._moved(cell, mean_of_points, value, outcome))
+        return np.asarray(1.0 - above)
+
+    def errors(self, cell: Ints, value: Floats, outcome: int) -> Floats:
+        mean = np.maximum(self.theta["means"][0, cell, 1 + outcome], 0.0)
+        return np.asarray(self._with_amount(cell, mean, outcome) * super().errors(cell, value, outcome))
 
     @classmethod
     def of_cells(cls, release: ReleaseView, cells: DonorCells, stratum: int, predicted: Floats) -> Self:
@@ -344,21 +353,26 @@ class OfDonors(Transported):
         Amounts of donors from other cells are moved by predicted means: a group has the spread between its cells, too.
         """
         donors = release.donors[release.crosstab.stratum_labels[stratum]].by_cell(cells.codes)
-        numbers, weight = range(len(cells.codes)), donors.records.weight
-        members = [donors.of_cell(cell) for cell in numbers]
-
-        def scaled(outcome: int, values: Floats) -> bool:
-            bounds = cells.bounds[outcome]
-            return bounds[0] >= 0.0 and not _on(values, bounds) and bool((predicted[:, outcome] > 0.0).all())
-
+        members = [donors.of_cell(cell) for cell in range(len(cells.codes))]
+        weight, home = donors.records.weight, donors.records.cell
         points, without = list[list[Floats]](), np.zeros((len(cells.outcomes), len(members)), dtype=np.bool_)
-        for outcome, values in enumerate(donors.records.outcomes.T):
-            if cells.bounds[outcome][0] >= 0.0:
-                without[outcome] = [not values[index].any() for index in members]
-            of_cells = [donors.with_amounts(k, outcome) if without[outcome, k] else members[k] for k in numbers]
-            level = predicted[:, outcome] if scaled(outcome, values) else np.ones(len(members))
-            at_home = values / level[donors.records.cell]
-            points.append([np.column_stack([weight[of], at_home[of] * level[k]]) for k, of in enumerate(of_cells)])
+        for outcome, (values, bounds) in enumerate(zip(donors.records.outcomes.T, cells.bounds, strict=True)):
+            of_cells = list(members)
+            if bounds[0] >= 0.0:
+                none = np.array([k for k, index in enumerate(members) if not values[index].any()], dtype=np.int64)
+                for k, amounts in zip(none.tolist(), donors.amounts_near(outcome, none), strict=True):
+                    without[outcome, k] = len(amounts) > 0
+                    of_cells[k] = amounts if len(amounts) else of_cells[k]
+            level = predicted[:, outcome]
+            if bounds[0] < 0.0 or _on(values, bounds):
+                level = np.ones(len(members))
+            level = np.where(level > 0.0, level, np.nan)
+
+            def moved(k: int, of: Ints, values: Floats = values, level: Floats = level, top: float = bounds[1]) -> Floats:
+                ratio = np.nan_to_num(level[k] / level[home[of]], nan=1.0)
+                return np.asarray(np.minimum(values[of] * np.clip(ratio, 1.0 / FARTHEST, FARTHEST), top))
+
+            points.append([np.column_stack([weight[of], moved(k, of)]) for k, of in enumerate(of_cells)])
         records = np.array([len(index) for index in members], dtype=np.float64)
         theta = release.theta(cells, stratum, 0)
         return cls(cells, points, records, rounded_values_of(release), theta=theta, without=without)

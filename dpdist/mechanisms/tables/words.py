@@ -198,7 +198,8 @@ class TablesWords(Words):
             common_drift, *of_families = described["drift"]
             largest = map(max, zip(*of_families, strict=True))
             without_records = model.donors is None or not len(model.donors)
-            chances = [0.0] * len(names) if without_records else _by_chance(model.donors, float(model.count.sum()))
+            records = float(model.sized(release.theta(model, stratum, 0)).count.sum())
+            chances = [0.0] * len(names) if without_records else _by_chance(model.donors, records)
             found = zip(names, largest, common_drift, ratios, chances, strict=False)
             for k, (name, cells, common, ratio, chance) in enumerate(found):
                 # A file of another size than the reference's has not drifted.
