@@ -367,12 +367,8 @@ class OfDonors(Transported):
             if bounds[0] < 0.0 or _on(values, bounds):
                 level = np.ones(len(members))
             level = np.where(level > 0.0, level, np.nan)
-
-            def moved(k: int, of: Ints, values: Floats = values, level: Floats = level, top: float = bounds[1]) -> Floats:
-                ratio = np.nan_to_num(level[k] / level[home[of]], nan=1.0)
-                return np.asarray(np.minimum(values[of] * np.clip(ratio, 1.0 / FARTHEST, FARTHEST), top))
-
-            points.append([np.column_stack([weight[of], moved(k, of)]) for k, of in enumerate(of_cells)])
+            at = [_at_cell(k, values[of], home[of], level, bounds[1]) for k, of in enumerate(of_cells)]
+            points.append([np.column_stack([weight[of], moved]) for of, moved in zip(of_cells, at, strict=True)])
         records = np.array([len(index) for index in members], dtype=np.float64)
         theta = release.theta(cells, stratum, 0)
         return cls(cells, points, records, rounded_values_of(release), theta=theta, without=without)
@@ -405,6 +401,14 @@ class OfDonors(Transported):
         means = self.theta["means"].copy()
         means[0, :, 1:] += added.T
         return Draws({"means": means})
+
+
+def _at_cell(cell: int, values: Floats, home: Ints, level: Floats, top: float) -> Floats:
+    """Outcomes of donors from the cells `home`, (donor,), moved by the ratio of a cell's level to theirs, (cell,), at most
+    to `top`. Where a level is NaN they do not move.
+    """
+    ratio = np.nan_to_num(level[cell] / level[home], nan=1.0)
+    return np.asarray(np.minimum(values * np.clip(ratio, 1.0 / FARTHEST, FARTHEST), top))
 
 
 @dataclass(frozen=True)
