@@ -195,14 +195,13 @@ def verify(
     Names each advisory on the release, which is a fault of the version that made it; exit codes do not depend on these.
     """
     from dpdist.core.minisign import PublicKey
-    from dpdist.core.public_files import MANIFEST
-    from dpdist.opening.results import HELD
+    from dpdist.opening.results import HELD, is_held
     from dpdist.opening.verifying import advised, public_of, verify_folder
 
     def act() -> None:
-        public = public_of(folder)
-        if not (public / MANIFEST).is_file() and (folder / "held" / MANIFEST).is_file():
+        if is_held(folder):
             raise WorkspaceError(str(folder), HELD, f"verify the folder {folder / 'held'}")
+        public = public_of(folder)
         with listening(quiet=as_json or not err.file.isatty()) as listener:
             wrong, derived, unchecked = verify_folder(public, None if key is None else PublicKey.named(key), listener)
         which, faults = {} if wrong else _which(public), advised(public)

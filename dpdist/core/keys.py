@@ -85,14 +85,14 @@ class Recent(Generic[T]):
     """
 
     def __init__(self, size: Callable[[T], int], most: int) -> None:
-        self._size, self._most = size, most
+        self._size, self.most = size, most
         self._values = dict[str, T]()
 
     def __call__(self, key: str, compute: Callable[[], T]) -> T:
         """The value of this key, which is computed if it is not kept."""
         value = self._values.pop(key) if key in self._values else compute()
         self._values[key] = value
-        while len(self._values) > 2 and sum(map(self._size, self._values.values())) > self._most:
+        while len(self._values) > 2 and sum(map(self._size, self._values.values())) > self.most:
             del self._values[next(iter(self._values))]
         return value
 

@@ -27,6 +27,11 @@ NO_EVALUATION = "no evaluation"
 AUDITED = "run the same `dpdist audit` command again: it makes the file again"
 
 
+def is_held(workspace: Path) -> bool:
+    """True if the workspace has no published release, but one that is held."""
+    return not (public_of(workspace) / MANIFEST).is_file() and (workspace / "held" / MANIFEST).is_file()
+
+
 def open_release(place: str | Path) -> Release:
     """Opens a finished release, after checking its files against its manifest.
 
@@ -55,8 +60,7 @@ def open_release(place: str | Path) -> Release:
         return release
     public = public_of(Path(place)).absolute()
     if not (public / MANIFEST).is_file():
-        is_held = (Path(place) / "held" / MANIFEST).is_file()
-        raise WorkspaceError(str(place), *((HELD, APPROVE) if is_held else (NO_RELEASE, RUN_FIRST)))
+        raise WorkspaceError(str(place), *((HELD, APPROVE) if is_held(Path(place)) else (NO_RELEASE, RUN_FIRST)))
     refuse_unverified(public)
     return Release(str(public), lambda: public)
 

@@ -134,7 +134,7 @@ def _coverage(material: ReportMaterial) -> Iterator[tuple[str, object, object, s
         if not isinstance(verdict, Verdict):
             continue
         otherwise, fraction = "failed" if verdict.fails else "warning" if verdict.warns else "not clear", verdict.coverage
-        answer = _met(True) if verdict.least_held >= NOMINAL else otherwise
+        answer = _met(True) if verdict.least_coverage >= NOMINAL else otherwise
         yield f"{name}: direct estimates within 90 % intervals", NOMINAL, fraction, answer
         for what, limit, size in (
             ("median", FAR_MEDIAN, verdict.errors.median),

@@ -51,7 +51,7 @@ def head_of(verdicts: Judgements) -> str:
     unpublished = [(name, verdict) for name, verdict in verdicts.items() if isinstance(verdict, Unpublished)]
     if not judged and not unpublished:
         return NOTHING
-    by_cover = sorted(judged, key=lambda pair: pair[1].least_held)
+    by_cover = sorted(judged, key=lambda pair: pair[1].least_coverage)
     by_largest = sorted(judged, key=lambda pair: -np.nan_to_num(pair[1].errors.largest))
     by_bias = sorted(judged, key=lambda pair: -abs(pair[1].grand.in_published) if pair[1].grand is not None else 0.0)
     faults = {
@@ -68,8 +68,8 @@ def head_of(verdicts: Judgements) -> str:
     others = [fault for fault, where in faults.items() if where][1:]
     sentences = [*found[:1], f"also: {', '.join(others)}"] if others else found
     unclear = [(name, verdict) for name, verdict in by_cover if verdict.unclear]
-    low = [f"{name}: {_of_intervals(verdict)}" for name, verdict in unclear if verdict.least_held < NOMINAL]
-    missed = [name for name, verdict in unclear if verdict.least_held >= NOMINAL]
+    low = [f"{name}: {_of_intervals(verdict)}" for name, verdict in unclear if verdict.least_coverage < NOMINAL]
+    missed = [name for name, verdict in unclear if verdict.least_coverage >= NOMINAL]
     warned = any(verdict.warns for _, verdict in judged)
     by_error = sorted(judged, key=lambda pair: -np.nan_to_num(pair[1].errors.median))
     far = [f"{name}: {_sizes(verdict)}" for name, verdict in by_error if verdict.far_off]
@@ -130,7 +130,11 @@ def _in_se(size: float) -> str:
 
 
 def _of_intervals(verdict: Verdict) -> str:
-    allowed = f", {100 * verdict.held:.0f} % with both errors" if verdict.held - verdict.coverage > LEAST_ALLOWED else ""
+    allowed = (
+        f", {100 * verdict.coverage_with_both:.0f} % with both errors"
+        if verdict.coverage_with_both - verdict.coverage > LEAST_ALLOWED
+        else ""
+    )
     return f"{100 * verdict.coverage:.0f} % of {verdict.cells}{allowed}"
 
 
@@ -181,8 +185,10 @@ def in_words(name: str, verdict: Verdict | Unpublished | None) -> str:
     if verdict.cells == 1:
         intervals = f"the 90 % interval {'covers' if verdict.coverage else 'misses'} the direct estimate"
     sentences = [f"{name}: {intervals}."]
-    if verdict.held - verdict.coverage > LEAST_ALLOWED:
-        sentences.append(f"Intervals that also allow for errors of direct estimates cover {100 * verdict.held:.0f} %.")
+    if verdict.coverage_with_both - verdict.coverage > LEAST_ALLOWED:
+        sentences.append(
+            f"Intervals that also allow for errors of direct estimates cover {100 * verdict.coverage_with_both:.0f} %."
+        )
     if np.isfinite(verdict.width):
         sentences.append(f"The median published standard error is {verdict.width:.2f} times the direct one.")
     if verdict.small:
@@ -225,7 +231,7 @@ def in_words(name: str, verdict: Verdict | Unpublished | None) -> str:
 def _of_few(verdict: Verdict) -> Iterator[str]:
     """Yields what intervals that cover too few direct figures mean, where no test fails."""
     warning = "This is a warning: " if verdict.warns else ""
-    if verdict.least_held < NOMINAL:
+    if verdict.least_coverage < NOMINAL:
         yield f"{warning}fewer than 90 % are covered." if warning else "Fewer than 90 % are covered."
         often = _frequency(verdict.chance)
         yield f"With correct intervals this happens in {often} of releases, because cells share errors."

@@ -29,4 +29,4 @@ def two_periods(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Survey, f
 @pytest.fixture(autouse=True)
 def _few_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """As few plans are kept as of large files: controls change what plans follow from."""
-    monkeypatch.setattr(PLANS, "_most", 0)
+    monkeypatch.setattr(PLANS, "most", 0)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from dpdist.core.records import TOTAL
+from dpdist.core.records import TOTAL, Floats, Ints
 from dpdist.quality.errors import by_chance, relative_to
 from dpdist.quality.summary import bias_line, bias_lines, in_words, large, overall, percent
 from dpdist.quality.verdict import FALSE_ALARM, SMALL, Verdict, judge, too_small
@@ -142,6 +142,30 @@ def test_a_number_of_records_that_is_the_same_for_both_is_no_error_between_them(
     assert by_chance(row.drop(columns="direct_se_given_n"))[0] > 0.4
 
 
+def of_cells(
+    statistic: str, records: Ints, direct: tuple[Floats, Floats], published: tuple[Floats, Floats, Floats]
+) -> pd.DataFrame:
+    """Cells with direct figures and errors, and published figures, errors and those by noise alone, (cell,) each."""
+    (figure, error), (released, stated, noise) = direct, published
+    return pd.DataFrame(
+        {
+            "region": [f"r{k}" for k in range(len(records))],
+            "statistic": statistic,
+            "variable": "salary",
+            "records": records,
+            "direct": figure,
+            "direct_se": error,
+            "direct_df": records - 1.0,
+            "synthetic": released,
+            "synthetic_se": stated,
+            "synthetic_noise_se": noise,
+            "synthetic_df": np.inf,
+            "synthetic_lower": released - 1.645 * stated,
+            "synthetic_upper": released + 1.645 * stated,
+        }
+    )
+
+
 def of_small_cells(rng: np.random.Generator, times: float = 1.0) -> pd.DataFrame:
     """Means of a lognormal outcome in 600 cells of 4 to 20 records and 100 of 60, and more precise published figures.
 
@@ -156,30 +180,14 @@ def of_small_cells(rng: np.random.Generator, times: float = 1.0) -> pd.DataFrame
     direct, error = means * np.nanmean(shares, axis=1), means * np.nanstd(shares, axis=1, ddof=1) / np.sqrt(records)
     right = 0.4 * means * np.sqrt(np.expm1(spread)) / np.sqrt(records)
     released = means + times * right * rng.standard_normal(len(records))
-    return pd.DataFrame(
-        {
-            "region": [f"r{k}" for k in range(len(records))],
-            "statistic": "mean",
-            "variable": "salary",
-            "records": records,
-            "direct": direct,
-            "direct_se": error,
-            "direct_df": records - 1.0,
-            "synthetic": released,
-            "synthetic_se": right,
-            "synthetic_noise_se": 0.95 * right,
-            "synthetic_df": np.inf,
-            "synthetic_lower": released - 1.645 * right,
-            "synthetic_upper": released + 1.645 * right,
-        }
-    )
+    return of_cells("mean", records, (direct, error), (released, right, 0.95 * right))
 
 
 def test_figures_more_precise_than_direct_ones_of_few_records_are_no_fault() -> None:
     """Few records of a skewed outcome show too small a direct error. About 1 of 18 right releases fails by coverage, so
-    that more than 3 of 20 do with a probability of .02. Controls:
-    each cell's own direct error, as if it had 30 records; noise four times as large as stated; a bias of 2 direct errors in
-    small cells, and published figures ten times too large, which do not excuse themselves."""
+    that more than 3 of 20 do with a probability of .02. Controls: each cell's own direct error, as if it had 30 records;
+    noise four times as large as stated; a bias of 2 direct errors in small cells; published figures ten times too large.
+    """
     rng = np.random.default_rng(14)
     right = [of_small_cells(rng) for _ in range(20)]
     assert sum(verdict(rows).too_few for rows in right) <= 3
@@ -210,25 +218,7 @@ def test_variances_of_larger_cells_excuse_no_error_of_another_kind(statistic: st
 
     def judged(off: float) -> Verdict:
         released = figure + np.where(few, off * rng.choice([-1.0, 1.0], 330), 0.0) * error
-        return verdict(
-            pd.DataFrame(
-                {
-                    "region": [f"r{k}" for k in range(330)],
-                    "statistic": statistic,
-                    "variable": "poor",
-                    "records": records,
-                    "direct": direct,
-                    "direct_se": error,
-                    "direct_df": records - 1.0,
-                    "synthetic": released,
-                    "synthetic_se": stated,
-                    "synthetic_noise_se": 0.9 * stated,
-                    "synthetic_df": np.inf,
-                    "synthetic_lower": released - 1.645 * stated,
-                    "synthetic_upper": released + 1.645 * stated,
-                }
-            )
-        )
+        return verdict(of_cells(statistic, records, (direct, error), (released, stated, 0.9 * stated)))
 
     assert judged(3.0).too_few
     assert judged(3.0).stops
@@ -241,11 +231,10 @@ def test_margins_that_hold_do_not_make_up_for_base_cells_that_miss() -> None:
     def judged(held: float) -> Verdict:
         rows = evaluated(np.random.default_rng(16), 220, noise=0.5).iloc[:-1].assign(sex="f")
         rows.loc[180:, "sex"] = TOTAL
-        rows["synthetic"] = rows["direct"] + np.where(rows.index < held * 180, 0.0, 3.0 * rows["synthetic_se"])
+        misses = (rows.index >= held * 180) & (rows.index < 180)
+        rows["synthetic"] = rows["direct"] + np.where(misses, 3.0 * rows["synthetic_se"], 0.0)
         for end, sign in (("lower", -1.0), ("upper", 1.0)):
             rows[f"synthetic_{end}"] = rows["synthetic"] + sign * 1.645 * rows["synthetic_se"]
-        for name, ahead in (("synthetic", 0.0), ("synthetic_lower", -1.0), ("synthetic_upper", 1.0)):
-            rows.loc[180:, name] = rows.loc[180:, "direct"] + ahead
         return verdict(rows[["region", "sex", *rows.columns[1:-1]]])
 
     assert judged(0.7).too_few
