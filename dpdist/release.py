@@ -22,7 +22,14 @@ from dpdist.core.progress import Event, Listener, silent, without_sizes
 from dpdist.core.public_files import HELD, MANIFEST
 from dpdist.core.records import Floats
 from dpdist.core.sharing import using_workers
-from dpdist.core.this_process import refuse_nested_start, return_memory, reuse_memory, single_threaded, write_no_core
+from dpdist.core.this_process import (
+    LARGEST_OF_DRIVER,
+    refuse_nested_start,
+    return_memory,
+    reuse_memory,
+    single_threaded,
+    write_no_core,
+)
 from dpdist.job import Job, refuse_formats
 from dpdist.job.loading import JobLike, job_of
 from dpdist.ledger.runs import ChargedRun, Meter
@@ -175,7 +182,7 @@ def run(
     """
     refuse_nested_start()
     write_no_core()
-    reuse_memory()
+    reuse_memory(LARGEST_OF_DRIVER)
     parsed = job_of(job)
     if not counted and study is None and parsed.held_on_a_verdict:
         # A trial that left out the releases with large errors would report small ones. A study's are never held.
@@ -344,7 +351,7 @@ def publish(
     >>> dpdist.publish("doctorates-2017").statement["epsilon"]
     '8'
     """
-    reuse_memory()
+    reuse_memory(LARGEST_OF_DRIVER)
     with Workspace.opened(workspace) as space, space.publishing(), single_threaded():
         with publishing(space.public):
             recover(space.held_release)

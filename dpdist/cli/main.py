@@ -19,6 +19,7 @@ from dpdist.core.this_process import (
     interrupt,
     open_standard_streams,
     remember_interrupts,
+    share_memory_with_arrow,
     write_no_core,
 )
 
@@ -66,6 +67,7 @@ def main() -> None:
     The first process of a container would otherwise ignore SIGTERM. No process writes a core file, because its memory may
     contain records and keys.
     """
+    share_memory_with_arrow()
     import_without_collecting()
     open_standard_streams()
     write_no_core(for_good=True)

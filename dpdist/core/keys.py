@@ -96,6 +96,11 @@ class Recent(Generic[T]):
             del self._values[next(iter(self._values))]
         return value
 
+    def replace(self, key: str, value: T) -> None:
+        """Keeps this value in place of the one of this key."""
+        self._values.pop(key, None)
+        self(key, lambda: value)
+
     def clear(self) -> None:
         self._values.clear()
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
+Indices = Codes | Ints
 Singles = NDArray[np.float32]
 Level = str | int | bool
 
@@ -189,13 +190,27 @@ NAMED = 10
 """Largest number of cells that a line names."""
 
 
-AT_ONCE = 24
-"""Number of draws of many rows that are summed together."""
+ROWS_OF_PART = 64
+"""Largest number of rows whose draws are summed in their own precision."""
+
+
+def quantiles(values: Floats, levels: Sequence[float], axis: int) -> list[Floats]:
+    """`np.quantile` of many short samples, in a fifth of its time."""
+    ordered, last = np.sort(values, axis=axis), values.shape[axis] - 1
+
+    def at(level: float) -> Floats:
+        below = int(level * last)
+        left, right = (ordered.take(min(place, last), axis=axis) for place in (below, below + 1))
+        part = level * last - below
+        between = left + (right - left) * part if part < 0.5 else right - (right - left) * (1.0 - part)
+        return np.where(np.isnan(ordered.take(last, axis=axis)), np.nan, between)
+
+    return list(map(at, levels))
 
 
 def no_draws(draws: int, rows: int, *more: int) -> Floats:
     """An array for draws of rows, (draw, row, …). Those of many rows have single precision, and lie in memory as sparse
-    sums over rows read them. Rounding is far below the errors that a few draws have. Sums over rows have double precision.
+    sums over rows read them. Rounding is far below the errors that a few draws have.
     """
     many = rows >= MANY_ROWS
     return np.empty((draws, rows, *more), dtype=np.float32 if many else np.float64, order="F" if many else "C")
@@ -229,30 +244,32 @@ class Cells:
     def sums(self, n: Floats, values: Floats) -> Floats:
         """Sums of n (row,) or (side, row) times values (row, side) over the rows of every cell, (cell, side).
 
-        Of many rows, base cells are summed first, and margins from these: a row is in up to 2^columns cells. A matrix then
-        has n, because values times n would take much memory.
+        Of many rows, base cells are summed first, in the precision of values, and margins from these: a row is in up to
+        2^columns cells. A matrix then has n, because values times n would take much memory.
         """
         if len(values) < MANY_ROWS or n.ndim > 1:
             return np.asarray(self.membership @ (np.atleast_2d(n).T * values))
         margins, base = self._by_base_cell
-        of_rows = scipy.sparse.csr_array((n[base.indices], base.indices, base.indptr), shape=base.shape)
-        sides = [values[:, first : first + AT_ONCE] for first in range(0, values.shape[1], AT_ONCE)]
-        of_base = [of_rows @ np.asarray(part, dtype=np.float64) for part in sides]
-        return np.asarray(margins @ np.concatenate(of_base, axis=1))
+        of_rows = (n[base.indices].astype(values.dtype, copy=False), base.indices, base.indptr)
+        return np.asarray(margins @ (scipy.sparse.csr_array(of_rows, shape=base.shape) @ values).astype(np.float64))
 
     @cached_property
     def _by_base_cell(self) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
-        """Two matrices whose product is `membership`: (cell, base cell) and (base cell, row).
+        """Two matrices whose product is `membership`: (cell, part of a base cell) and (part, row).
 
-        The first cell of a row, in the order of levels, is its base cell, for "Total" comes last.
+        The first cell of a row, in the order of levels, is its base cell, for "Total" comes last. Parts have few rows, so
+        that sums of single precision keep its digits.
         """
         by_row = scipy.sparse.csc_array(self.membership)
         by_row.sort_indices()
         inside = np.flatnonzero(np.diff(by_row.indptr))
-        _, first, place = np.unique(by_row.indices[by_row.indptr[inside]], return_index=True, return_inverse=True)
-        base = (np.ones(len(inside)), (place.reshape(-1), inside))
-        form = (len(first), by_row.shape[1])
-        return scipy.sparse.csr_array(by_row[:, inside[first]]), scipy.sparse.csr_array(base, shape=form)
+        cell = by_row.indices[by_row.indptr[inside]]
+        order = np.argsort(cell, kind="stable")
+        begins, place = np.diff(cell[order], prepend=-1) != 0, np.arange(len(order))
+        starts = np.flatnonzero((place - np.maximum.accumulate(begins * place)) % ROWS_OF_PART == 0)
+        base = (np.ones(len(order)), inside[order], np.append(starts, len(order)))
+        form = (len(starts), by_row.shape[1])
+        return scipy.sparse.csr_array(by_row[:, inside[order[starts]]]), scipy.sparse.csr_array(base, shape=form)
 
 
 def cells_of_record(by: Sequence[object], margins: bool) -> int:

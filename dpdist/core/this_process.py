@@ -115,18 +115,24 @@ def return_memory() -> None:
         trim(0)
 
 
-LARGEST_REUSED, MOST_KEPT = 32 * 2**20, 64 * 2**20
-"""Bytes of the largest array that takes memory of freed ones, and of freed memory that waits for arrays."""
+LARGEST_REUSED, LARGEST_OF_DRIVER, MOST_KEPT = 32 * 2**20, 4 * 2**20, 64 * 2**20
+"""Bytes of the largest array that takes memory of freed ones, in a worker and in a driver, and of freed memory that waits
+for arrays. A driver keeps many arrays for long, between which freed memory would be too small for others."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
-def reuse_memory() -> None:
+def reuse_memory(largest: int = LARGEST_REUSED) -> None:
     """Lets arrays take the memory of freed ones. The system clears every page that it gives anew, which takes longer than
     most sums over it; and Dask asks it for nearly every array of a worker.
     """
     if sys.platform == "linux" and (set_option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
-        set_option(_MMAP_THRESHOLD, LARGEST_REUSED)
+        set_option(_MMAP_THRESHOLD, largest)
         set_option(_TRIM_THRESHOLD, MOST_KEPT)
+
+
+def share_memory_with_arrow() -> None:
+    """Lets Arrow, if it is imported after this, take its memory from glibc: its own pools keep most of what was freed."""
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 
 def write_no_core(for_good: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -97,6 +98,8 @@ PROOF = "proof.json"
 """File of the proof record, in the folder `released/`."""
 MOST_MODELS = 1000
 """Number of models of strata that a release keeps, so that memory does not grow with strata."""
+LONG = 10_000
+"""Smallest number of entries of a list that is kept as an array."""
 MOST_ENTRIES = 4_000_000
 """Entries of memberships of cells that a release keeps."""
 DISTRIBUTIONS = "distributions.parquet"
@@ -116,7 +119,7 @@ class Parameters(Mapping[str, Mapping[str, Any]]):
 
     def __getitem__(self, label: str) -> Mapping[str, Any]:
         if (theta := self._last.get(label)) is None:
-            theta = json.loads(self.texts[label])
+            theta = {name: _compact(value) for name, value in json.loads(self.texts[label]).items()}
             self._last.clear()
             self._last[label] = theta
         return theta
@@ -126,6 +129,18 @@ class Parameters(Mapping[str, Mapping[str, Any]]):
 
     def __len__(self) -> int:
         return len(self.texts)
+
+
+def _compact(value: Any) -> Any:
+    """The value with arrays in place of long lists of numbers, which take a quarter of the memory."""
+    if isinstance(value, dict):
+        return {name: _compact(part) for name, part in value.items()}
+    if not isinstance(value, list) or len(value) < LONG or isinstance(value[0], str):
+        return value
+    with suppress(ValueError):  # lists of different lengths
+        array = np.array(value)
+        value = array if array.dtype == np.float64 else value
+    return value
 
 
 @dataclass(frozen=True)
@@ -375,7 +390,7 @@ def write_released(folder: Path, released: ReleasedObject) -> None:
 
 def _write_set(path: Path, facts: Mapping[str, Any], strata: Mapping[str, Mapping[str, Any]]) -> None:
     """Writes facts and "strata" as `write_json` would, stratum by stratum and number by number."""
-    encoder = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False)
+    encoder = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False, default=np.ndarray.tolist)
 
     def indented(value: object, depth: str) -> Iterator[str]:
         return (text.replace("\n", f"\n{depth}") for text in encoder.iterencode(value))

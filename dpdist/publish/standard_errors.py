@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.progress import within
-from dpdist.core.records import Cells, Floats, Ints
+from dpdist.core.records import Cells, Floats, Ints, quantiles
 from dpdist.estimation.estimators import (
     NORMAL_90,
     Figures,
@@ -488,7 +488,7 @@ def ratios(count: Floats, total: Floats) -> tuple[Floats, Floats, Floats]:
 def normal_variance(draws: Floats) -> Floats:
     """Variance of the normal law with the draws' central 90 % range. Heavy-tailed draws may have no variance."""
     with np.errstate(all="ignore"):
-        low, high = np.quantile(draws, [0.05, 0.95], axis=0)
+        low, high = quantiles(draws, [0.05, 0.95], axis=0)
         return np.asarray(((high - low) / (2.0 * NORMAL_90)) ** 2)
 
 

@@ -485,7 +485,8 @@ class VisitPart:
         if journal.finished(self.round, part):
             return part
         journal.store.download(journal.request(self.round), anew=True)
-        request: Pass = pickle.loads(journal.request(self.round).read_bytes())
+        with journal.request(self.round).open("rb") as handle:
+            request: Pass = pickle.load(handle)
         numbers = fit.layout.spans(self.stratum)[part]
         blocks = fit.records(numbers)
         carry = journal.block_state(self.round - 1, part) if self.round else {}
@@ -529,8 +530,8 @@ def protect_giant(fit: JobFit, stratum: int, workers: Executor, tick: Callable[[
         nonlocal round
         round += 1
         if not journal.store.download(journal.total(round)):
-            with replaced(journal.request(round)) as temporary:
-                temporary.write_bytes(pickle.dumps(request))
+            with replaced(journal.request(round)) as temporary, temporary.open("wb") as handle:
+                pickle.dump(request, handle)
             journal.store.upload([journal.request(round)])
             for _ in workers.map(VisitPart(fit.address, stratum, round), range(len(spans))):
                 tick(0)

@@ -17,6 +17,7 @@ from sized_package import people, sized_job
 
 import dpdist
 from dpdist.core.errors import JobError
+from dpdist.core.keys import Key
 from dpdist.core.progress import silent
 from dpdist.core.records import Floats
 from dpdist.job import Runtime
@@ -51,6 +52,23 @@ def errors_of(folder: Path, levels: Sequence[int], records: int) -> dict[str, np
             both = rows.loc[figure[sums["records"] >= 20].index]
             found[statistic].extend(np.abs(both["estimate"] - figure[both.index]) / both["standard_error"])
     return {name: np.array(values) for name, values in found.items()}
+
+
+def test_parts_of_what_is_large_give_the_same_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is computed for some records and cells at a time, and forgotten between stages. Control: other noise."""
+    job = job_of(tmp_path, (4, 3, 3), 3, 2, 600)
+
+    def published(name: str, key: int) -> Floats:
+        dpdist.run(job, tmp_path / name, study=Key(bytes([key]) * 32).child("study"))
+        tables = [pd.read_parquet(path) for path in sorted((tmp_path / name / "public" / "tables").glob("*.parquet"))]
+        return pd.concat(tables)[["estimate", "standard_error"]].to_numpy(dtype=np.float64)
+
+    whole, other = published("whole", 1), published("other", 2)
+    settings = {"cells.LARGE": 1, "cells.AT_ONCE": 5, "measurements.LARGE": 1, "limits.RECORDS_AT_ONCE": 50}
+    for name, value in settings.items():
+        monkeypatch.setattr(f"dpdist.mechanisms.tables.{name}", value)
+    assert published("parts", 1) == pytest.approx(whole, rel=1e-9, nan_ok=True)
+    assert other != pytest.approx(whole, rel=1e-3, nan_ok=True)
 
 
 @pytest.mark.long
@@ -127,6 +145,7 @@ import numpy as np
 import scipy
 import dpdist
 from dpdist.core.errors import JobError
+from dpdist.core.keys import Key
 from dpdist.core.this_process import single_threaded
 
 with single_threaded():

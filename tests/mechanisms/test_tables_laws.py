@@ -422,7 +422,7 @@ def test_all_of_the_reference_is_expected_to_have_what_its_records_clip(kind: st
     (_, cells), law, placed = asked.file.tables[0], asked.file.informed, next(asked.file.placed_records)
     chosen = asked.limits_of(cells, placed, law, asked.parts[1])
     inside, reference = np.flatnonzero(placed >= 0), asked.file.reference
-    cell, (about, _) = placed[inside], law.at_reference[inside].transpose(1, 0, 2)
+    cell, (about, _) = placed[inside], law.of_records(inside).transpose(1, 0, 2)
     weight, outcome = reference.weight[inside], reference.outcomes[inside, 0]
     rho = weight * (outcome - chosen.mean[cell, 0]) - about[:, 0] * (about[:, 1] - chosen.mean[cell, 0])
     residual = np.column_stack([weight - about[:, 0] - chosen.centre[cell], rho])
@@ -447,7 +447,7 @@ def test_a_yes_or_no_drifts_by_its_probability(factor: float) -> None:
     file, (_, cells), law, placed = asked.file, asked.file.tables[0], asked.file.informed, next(asked.file.placed_records)
     chosen, moved = asked.limits_of(cells, placed, law, asked.parts[1]), law.rescaled(np.array([1.0, factor]))
     inside = np.flatnonzero(placed >= 0)
-    cell, (about, _) = placed[inside], law.at_reference[inside].transpose(1, 0, 2)
+    cell, (about, _) = placed[inside], law.of_records(inside).transpose(1, 0, 2)
     weight, answer = file.reference.weight[inside], file.reference.outcomes[inside, 0]
 
     def clipped(answer: Floats) -> Floats:
@@ -490,7 +490,7 @@ def test_falling_shares_fall_by_as_much_in_the_reference() -> None:
     yes = weight @ before.values[inside, 0]
     after = limits.following(law, before, cells, placed, file.count)
     assert weight @ after.values[inside, 0] == pytest.approx(0.8 * yes, rel=0.03)
-    without = before.with_values(before.at_reference[:, 0], after.at_reference[:, 0])
+    without = before.with_values(*(of.of_records(np.arange(len(of.places)))[:, 0] for of in (before, after)))
     assert weight @ without.values[inside, 0] < 0.7 * yes
 
 
@@ -688,7 +688,7 @@ def test_residuals_of_the_reference_are_those_of_other_records() -> None:
         files = population.files()
         prediction = model_of(population.public, files, 1.0).plan.file.prediction
         base = base_cells(files.current.codes)[1]
-        shown = prediction.residuals.values[:, 0] * prediction.at_reference[:, 1, 0]
+        shown = prediction.residuals.values[:, 0] * prediction.of_records(np.arange(len(prediction.places)))[:, 1, 0]
         new = files.current.weight - prediction.means[base, 0]
         unit = files.reference.weight.std() / np.sqrt(len(shown))
         means.append(shown.mean() / unit)

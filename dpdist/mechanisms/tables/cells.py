@@ -31,7 +31,7 @@ from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, unpaired
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.measured_again import MeasuredAgain, ReleasedSums
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums
-from dpdist.mechanisms.tables.measurements import NUMBER, ResidualMeasurements
+from dpdist.mechanisms.tables.measurements import LARGE, NUMBER, ResidualMeasurements
 from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
 from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
 from dpdist.mechanisms.tables.posterior import NoiseErrorDraws, Posterior, SampleErrorDraws
@@ -73,6 +73,8 @@ FURTHER = ("size", "counts", "beyond", "trees")
 """Released parameters that only some jobs have."""
 PREDICTED = ("count", "mean", "total")
 """Statistics whose errors are predicted."""
+AT_ONCE = 2**15
+"""Number of cells whose draws are computed together."""
 ALIKE = 1e-6
 """Relative difference of mean limits that rounding may make between machines."""
 AS_MEASURED = "publish with the version that the statement names under protected_by"
@@ -320,9 +322,23 @@ class ResidualCells(DonorCells):
 
     def knows(self, learned: Learned) -> Self:
         """This model with what was learned, so that its plan is not built again in this process."""
-        model = replace(self.with_donors(learned.donors), of_trees=learned.plan.file.of_trees)
+        donors, reference = learned.donors, learned.plan.file.reference
+        model = replace(self.with_donors(donors), of_trees=learned.plan.file.of_trees)
+        if not model.alike:
+            # The reference's records begin with donors, which need not be in memory twice.
+            records = slice(0, len(donors))
+            model = model.with_donors(
+                replace(donors, weight=reference.weight[records], outcomes=reference.outcomes[records])
+            )
         PLANS(digest(model._content), lambda: learned.plan)
         return model
+
+    def forget_errors(self) -> None:
+        """Keeps the parts of the budget, and not what predicts errors of published cells: that is large in a file of many
+        cells, and a run needs it no more.
+        """
+        if len(self.codes) >= LARGE:
+            PLANS.replace(digest(self._content), self.plan.settled)
 
     @property
     def _content(self) -> tuple[object, ...]:
@@ -585,9 +601,10 @@ class ResidualCells(DonorCells):
         """Base cells of the samples that `resampled` draws, as their records have them."""
         posterior = self.posterior(theta)
         draws = posterior.draws(draws)
-        sampled, few = posterior.prior.sampled(draws, rng), draws if posterior.dense else SIDES
-        blocks = (slice(start, start + few) for start in range(0, draws, few))
-        return self._moved(theta, draws, ((block, sampled[..., block]) for block in blocks))
+        few = draws if posterior.dense else SIDES
+        blocks = [slice(start, min(start + few, draws)) for start in range(0, draws, few)]
+        sampled = ((block, posterior.prior.sampled(block.stop - block.start, rng)) for block in blocks)
+        return self._moved(theta, draws, sampled)
 
     def _numbers_drawn(self, theta: Draws, draws: int, rng: np.random.Generator) -> Floats:
         """Errors of counts by numbers of records, given their sum, that released numbers lack, (cell, draw).
@@ -700,13 +717,14 @@ class ResidualCells(DonorCells):
         weights, products = no_draws(draws, len(size)), no_draws(draws, *means[:, 1:].shape)
         of_counts: Floats | None = None
         for block, z in parts:
-            z = z[: len(size)]
             if further is not None:
                 of_counts = further() if of_counts is None else of_counts
-                z[:, 0] += of_counts[:, block]
-            totals = z[:, 1:] + predicted[:, 1:, None] * z[:, :1]
-            weights[block] = means[:, 0] + z[:, 0].T / size
-            products[block] = means[:, :1] * means[:, 1:] + np.moveaxis(totals, 2, 0) / size[:, None]
+                z[: len(size), 0] += of_counts[:, block]
+            for start in range(0, len(size), AT_ONCE):
+                of = slice(start, min(start + AT_ONCE, len(size)))
+                totals = z[of, 1:] + predicted[of, 1:, None] * z[of, :1]
+                weights[block, of] = means[of, 0] + z[of, 0].T / size[of]
+                products[block, of] = means[of, :1] * means[of, 1:] + np.moveaxis(totals, 2, 0) / size[of, None]
         return Draws({"weights": weights, "products": products})
 
     def since_reference(self, theta: Draws) -> Floats:

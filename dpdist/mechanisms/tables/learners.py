@@ -11,7 +11,7 @@ Grown trees are not released, but their predictions are (`Recalled`). So no read
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Any, NamedTuple, Protocol
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Codes, Floats
 from dpdist.core.this_process import single_threaded
 from dpdist.mechanisms.tables.main_effects import ReferenceCells
 
@@ -33,6 +33,8 @@ MOST_CATEGORIES = 255
 """Largest number of levels whose order means nothing to a tree; columns of more are split in order of their levels."""
 MOST_LEFT = 0.1
 """Part of the deviance of main effects that means of a cross leave if they decide values."""
+NOTHING_LEFT = 1e-9
+"""The same if they leave nothing but rounding."""
 LEAST_VARIANCE = 1e-6
 """Smallest variance of a total relative to its mean."""
 
@@ -56,7 +58,7 @@ class Learner(Protocol):
     @property
     def folds(self) -> int: ...
 
-    def fit(self, cells: ReferenceCells, counts: Floats, totals: Floats, fold: Ints) -> Fitted: ...
+    def fit(self, cells: ReferenceCells, counts: Floats, totals: Floats, fold: Codes) -> Fitted: ...
 
 
 @dataclass(frozen=True)
@@ -69,35 +71,48 @@ class MainEffects:
 
     folds: int = 2
 
-    def fit(self, cells: ReferenceCells, counts: Floats, totals: Floats, fold: Ints) -> Fitted:
-        sides = [((fold != k) * counts, (fold != k) * totals) for k in range(self.folds)]
-        means, of_others = cells.fitted(counts, totals), np.array([cells.fitted(*side) for side in sides])
+    def fit(self, cells: ReferenceCells, counts: Floats, totals: Floats, fold: Codes) -> Fitted:
+        whole = cells.added(counts), cells.added(totals)
+        count, total = (
+            np.array([cells.added((fold == k) * values) for k in range(self.folds)]) for values in (counts, totals)
+        )
+        sides = [[np.delete(parts, k, axis=0).sum(axis=0) for parts in (count, total)] for k in range(self.folds)]
+        means, of_others = cells.fitted(*whole), np.array([cells.fitted(*side) for side in sides])
+        some = totals > 0.0
+        of_records = 2.0 * float((totals[some] * (np.log(totals[some] / counts[some]) - 1.0)).sum())
 
         def remaining(predictions: Floats) -> float:
-            return deviance(counts, totals, np.maximum(predictions[fold, cells.place], 1e-300))
+            """The deviance of records, which differ by fold and cell in what predictions say of them."""
+            mean = np.maximum(predictions[:, : len(cells.size)], 1e-300)
+            return of_records + 2.0 * float((count * mean - total * np.log(mean)).sum())
 
-        def by(cross: Ints) -> Floats:
+        def by(cross: Codes) -> Floats:
             pairs = zip(sides, of_others, strict=True)
-            return np.array([_by_cross(cross, cells, *side, otherwise) for side, otherwise in pairs])
+            return np.array([_by_cross(cross, side, otherwise) for side, otherwise in pairs])
 
-        losses = [remaining(by(cross)) for cross in cells.interactions]
         before = remaining(of_others)
+        # Rounding does not choose among crosses that leave nothing: the first has the fewest cells.
+        losses = [max(remaining(by(cross)), NOTHING_LEFT * before) for cross in cells.interactions]
         if min(losses, default=before) >= MOST_LEFT * before:
             return Fitted(means, of_others, False)
         # Cells of the cross without a record have main effects, and their errors.
         cross = cells.interactions[int(np.argmin(losses))]
-        with_records = np.bincount(cross[cells.place], minlength=int(cross.max()) + 1) > 0
+        with_records = np.bincount(cross[: len(cells.size)], minlength=int(cross.max()) + 1) > 0
         expected = counts * np.maximum(of_others[fold, cells.place], 1e-300)
         ratio = totals[counts > 0.0] / expected[counts > 0.0] - 1.0
         error = np.where(with_records[cross], 0.0, means * float(np.sqrt((ratio**2).mean())))
-        means = _by_cross(cross, cells, counts, totals, means)
-        return Fitted(means, np.array([_by_cross(cross, cells, *side, means) for side in sides]), False, error)
+        means = _by_cross(cross, whole, means)
+        return Fitted(means, np.array([_by_cross(cross, side, means) for side in sides]), False, error)
 
 
-def _by_cross(cross: Ints, cells: ReferenceCells, counts: Floats, totals: Floats, otherwise: Floats) -> Floats:
-    """Means by cells of a cross, (cell,), and others where it has no record."""
-    of_records, number = cross[cells.place], int(cross.max()) + 1
-    count, total = (np.bincount(of_records, weights=values, minlength=number) for values in (counts, totals))
+def _by_cross(cross: Codes, sums: Sequence[Floats], otherwise: Floats) -> Floats:
+    """Means by cells of a cross, (cell,), from `sums` of counts and totals by cell with records, and others where it has no
+    record.
+    """
+    number = int(cross.max()) + 1
+    count, total = (
+        np.bincount(cross[: len(values)], weights=values, minlength=number).astype(np.float64) for values in sums
+    )
     return np.where(count > 0.0, total / np.where(count > 0.0, count, 1.0), 0.0)[cross] + (count <= 0.0)[cross] * otherwise
 
 
@@ -107,7 +122,7 @@ class Trees:
 
     folds: int = 5
 
-    def fit(self, cells: ReferenceCells, counts: Floats, totals: Floats, fold: Ints) -> Fitted:
+    def fit(self, cells: ReferenceCells, counts: Floats, totals: Floats, fold: Codes) -> Fitted:
         codes, with_records = cells.codes.astype(np.float64), len(cells.size)
         grown, losses = [self._grown(cells, counts, totals, fold != k) for k in range(self.folds)], np.zeros(1 + MOST_TREES)
         for k, (base, trees) in enumerate(grown):
@@ -123,8 +138,9 @@ class Trees:
         from sklearn.ensemble import HistGradientBoostingRegressor
 
         counts, totals = rows * counts, rows * totals
-        base = cells.fitted(counts, totals)
-        expected, predicted = cells.added(counts) * base[: len(cells.size)], counts * base[cells.place]
+        count = cells.added(counts)
+        base = cells.fitted(count, cells.added(totals))
+        expected, predicted = count * base[: len(cells.size)], counts * base[cells.place]
         present = expected > 0.0
         if not present.any() or not cells.columns:
             return base, None
@@ -165,7 +181,7 @@ class Recalled:
     def folds(self) -> int:
         return len(self.of_others)
 
-    def fit(self, cells: ReferenceCells, counts: Floats, totals: Floats, fold: Ints) -> Fitted:
+    def fit(self, cells: ReferenceCells, counts: Floats, totals: Floats, fold: Codes) -> Fitted:
         if self.of_others.shape[1] != len(cells.codes):
             raise ValueError("predictions of other cells")
         return Fitted(self.of_others.mean(axis=0), self.of_others, True)

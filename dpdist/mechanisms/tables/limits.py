@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 
-from dpdist.core.records import UNIT, Codes, Floats, Ints, Singles
+from dpdist.core.records import UNIT, Codes, Floats, Ints, Singles, quantiles
 from dpdist.mechanisms.tables.clipped_residuals import MOST_HIDDEN, ClippedResiduals, clipped_change
-from dpdist.mechanisms.tables.prediction import Prediction
+from dpdist.mechanisms.tables.prediction import FollowedRecords, Prediction, RecordMoves
 from dpdist.mechanisms.tables.residual_samples import (
     AT_ONCE,
     OWN,
@@ -38,6 +38,8 @@ from dpdist.mechanisms.tables.residual_samples import (
 )
 from dpdist.mechanisms.tables.workload import AddedCells
 
+RECORDS_AT_ONCE = 2**18
+"""Reference records whose clipped parts are computed together: they take much memory."""
 MOST_WITH_ALL_CENTRES = 256
 """Tables of more cells try one centre besides 0: that of the least risk under the limits about 0."""
 CANDIDATES = 14
@@ -355,44 +357,47 @@ def _beyond(
     If cells are `alike`, no record is in a cell. Values of the law count as records of all base cells in turn, and cells
     have the pool's part.
     """
-    inside = np.flatnonzero(of_reference >= 0)
-    if alike:
-        inside, reach = np.arange(len(prediction.residuals.values)), np.cumsum(size)
-        base = np.searchsorted(reach, (inside + 0.5) / max(len(inside), 1) * reach[-1], side="right")
-        base = np.minimum(base, len(size) - 1)
-        cell, of_about = cell_of_base[base], about.means[base]
-        means, spread = prediction.means[base], prediction.spread[base]
-    else:
-        cell, (means, spread) = of_reference[inside], prediction.at_reference[inside].transpose(1, 0, 2)
-        of_about = about.at_reference[inside, 0]
-    residual = prediction.residuals.values[inside] * spread
-    weight = np.maximum(means[:, 0] + residual[:, 0], 0.0)
-    total = residual[:, 1:] + (means[:, 1:] - mean[cell]) * weight[:, None]
-    weight, total = within_bounds(weight, total, means[:, 0], mean[cell], bounds)
-    offset = (1.0 - about.adds_weight) * of_about[:, 0]
-    r, predicted = weight - offset, offset[:, None] * (of_about[:, 1:] - mean[cell])
+    records = np.arange(len(prediction.residuals.values)) if alike else np.flatnonzero(of_reference >= 0)
+    reach = np.cumsum(size)
+    number, sums, changes = np.zeros(len(mean)), np.zeros_like(scale), dict[int, tuple[Floats, Floats]]()
 
-    def lost(totals: Floats) -> Floats:
-        residual = np.column_stack([r, totals - predicted])[:, None]
-        return _lost(residual, centre[cell], scale[cell], prediction.adds_weight)[:, 0]
+    def added(cell: Ints | Codes, values: Floats) -> Floats:
+        return np.bincount(cell, weights=values, minlength=len(mean)).astype(np.float64)
 
-    number, clipped_of_change = np.bincount(cell, minlength=len(mean)), dict[int, Floats]()
-    two_valued = list(_of_two_values(prediction, inside, weight, mean[cell]))
-    for k, likely, _, _ in two_valued:
-        total[:, k] = likely
-    clipped_part = of_likely = lost(total)
-    for k, likely, other, probability in two_valued:
-        instead = total.copy()
-        instead[:, k] = other
-        change = lost(instead) - of_likely
-        clipped_part = clipped_part + probability[:, None] * change
-        upward = np.sign(other - likely)
-        lost_of, all_of = (
-            np.bincount(cell, weights=upward * part, minlength=len(mean)) for part in (change[:, 1 + k], other - likely)
-        )
-        pooled = POOL_WORTH * np.array([lost_of.sum(), all_of.sum()]) / max(len(cell), 1)
+    for inside in np.array_split(records, max(-(-len(records) // RECORDS_AT_ONCE), 1)):
+        if alike:
+            base = np.searchsorted(reach, (inside + 0.5) / max(len(records), 1) * reach[-1], side="right")
+            base = np.minimum(base, len(size) - 1)
+            cell, of_about = cell_of_base[base], about.means[base]
+            means, spread = prediction.means[base], prediction.spread[base]
+        else:
+            cell, (means, spread) = of_reference[inside], prediction.of_records(inside).transpose(1, 0, 2)
+            of_about = about.of_records(inside)[:, 0]
+        residual = prediction.residuals.values[inside] * spread
+        weight = np.maximum(means[:, 0] + residual[:, 0], 0.0)
+        total = residual[:, 1:] + (means[:, 1:] - mean[cell]) * weight[:, None]
+        weight, total = within_bounds(weight, total, means[:, 0], mean[cell], bounds)
+        offset = (1.0 - about.adds_weight) * of_about[:, 0]
+        r, predicted = weight - offset, offset[:, None] * (of_about[:, 1:] - mean[cell])
+        of_cells = centre[cell], scale[cell], prediction.adds_weight
+        two_valued = list(_of_two_values(prediction, inside, weight, mean[cell]))
+        for k, likely, _, _ in two_valued:
+            total[:, k] = likely
+        clipped_part = of_likely = _lost(np.column_stack([r, total - predicted])[:, None], *of_cells)[:, 0]
+        for k, likely, other, probability in two_valued:
+            instead = total.copy()
+            instead[:, k] = other
+            change = _lost(np.column_stack([r, instead - predicted])[:, None], *of_cells)[:, 0] - of_likely
+            clipped_part = clipped_part + probability[:, None] * change
+            upward = np.sign(other - likely)
+            lost_of, all_of = changes.get(k, (0.0, 0.0))
+            changes[k] = lost_of + added(cell, upward * change[:, 1 + k]), all_of + added(cell, upward * (other - likely))
+        sums += np.column_stack([added(cell, part) for part in clipped_part.T])
+        number += np.bincount(cell, minlength=len(mean))
+    clipped_of_change = dict[int, Floats]()
+    for k, (lost_of, all_of) in changes.items():
+        pooled = POOL_WORTH * np.array([lost_of.sum(), all_of.sum()]) / max(len(records), 1)
         clipped_of_change[k] = (lost_of + pooled[0]) / np.maximum(all_of + pooled[1], 1e-300)
-    sums = np.column_stack([np.bincount(cell, weights=part, minlength=len(mean)) for part in clipped_part.T])
     # The pool's parts are moved so that all reference records together have what they clip: by one multiple of limits,
     # where there is a part, and by a factor where sums without a centre clip nothing below 0.
     worth = np.ones(len(mean)) if alike else POOL_WORTH / (number + POOL_WORTH)
@@ -455,22 +460,24 @@ def following(law: Prediction, before: Prediction, cell: Codes, of_reference: In
     """A law that has moved since the prediction `before`: reference records have moved as their base cells have, and those
     without one in the file as the cells of a table.
     """
-    at_reference, at_home = before.at_reference.copy(), before.places >= 0
-    then, now = (before.at_reference[:, 0].copy() for _ in range(2))
-    for cells, place in ((np.arange(len(cell)), before.places), (cell, np.where(at_home, -1, of_reference))):
+    at_home, moves, two_valued = before.places >= 0, list[RecordMoves](), bool(len(before.values))
+    then, now = (np.zeros((len(at_home) * two_valued, law.means.shape[1])) for _ in range(2))
+    if two_valued:
+        then[:] = now[:] = before.of_records(np.arange(len(at_home)))[:, 0]
+    for cells, place in ((np.arange(len(cell)), before.places), (cell, np.where(at_home, np.int32(-1), of_reference))):
 
         def factors(of_law: Floats, of_before: Floats, cells: Ints | Codes = cells) -> Floats:
             now, then = (np.bincount(cells, weights=size * part) for part in (of_law, of_before))
             return np.divide(now, then, out=np.ones_like(now), where=then > 0.0)
 
-        inside = np.flatnonzero(place >= 0)
-        of_law, of_before = (predicted_means(cells, size, of)[place[inside]] for of in (law, before))
+        of_law, of_before = (predicted_means(cells, size, of) for of in (law, before))
         spread = np.column_stack([factors(*both) for both in zip(law.spread.T, before.spread.T, strict=True)])
-        at_reference[inside, 0, :1] *= factors(law.means[:, 0], before.means[:, 0])[place[inside], None]
-        at_reference[inside, 0, 1:] += of_law - of_before
-        then[inside, 1:], now[inside, 1:] = of_before, of_law
-        at_reference[inside, 1] *= spread[place[inside]]
-    moved = replace(law, at_reference=at_reference, values=before.values)
+        moves.append(RecordMoves(place, factors(law.means[:, 0], before.means[:, 0]), of_law - of_before, spread))
+        if two_valued:
+            inside = np.flatnonzero(place >= 0)
+            then[inside, 1:], now[inside, 1:] = of_before[place[inside]], of_law[place[inside]]
+    followed = FollowedRecords(before, tuple(moves))
+    moved = replace(law, at_reference=followed, scaled=1.0, moved=False, values=before.values)
     return moved.with_values(then, now)
 
 
@@ -509,7 +516,8 @@ def _descend(
     clipping: ClippedResiduals, noise: Floats | float, direct: Floats, ends: Floats, unknown: Floats
 ) -> tuple[Floats, Floats]:
     """Coordinate descent over limits for given centres: the risk, and the limits (cell, 1 + outcome)."""
-    least = np.minimum(clipping.size, np.quantile(clipping.size, 0.9, axis=2)[..., None]) ** 2
+    (most,) = quantiles(clipping.size, [0.9], axis=2)
+    least = np.minimum(clipping.size, most[..., None]) ** 2
     shares = np.divide(clipping.second, clipping.size**2, out=np.zeros_like(least), where=clipping.size > 1e-150)
     typical = np.sqrt(np.einsum("kcs,kcs->ck", shares, least))
     low = np.maximum(0.3 * typical, 1e-9 * ends)

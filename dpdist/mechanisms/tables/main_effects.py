@@ -82,28 +82,28 @@ def _newton(information: scipy.sparse.csr_array, score: Floats) -> Floats:
 
 def one_hot(codes: Ints, sizes: Sequence[int]) -> scipy.sparse.csr_array:
     """An intercept, and an indicator of every level of every column, (row, 1 + levels)."""
-    rows, starts = len(codes), 1 + np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(int)
-    columns = np.column_stack([np.zeros(rows, dtype=int), codes + starts[None]]) if len(sizes) else np.zeros((rows, 1), int)
-    width = columns.shape[1]
-    pointer = np.arange(0, rows * width + 1, width)
+    rows, width = len(codes), 1 + len(sizes)
+    columns = np.zeros((rows, width), dtype=np.int32)
+    columns[:, 1:] = codes + (1 + np.cumsum([0, *sizes]))[None, : len(sizes)]
+    pointer = np.arange(0, rows * width + 1, width, dtype=np.int32)
     return scipy.sparse.csr_array((np.ones(rows * width), columns.ravel(), pointer), shape=(rows, 1 + int(sum(sizes))))
 
 
 class ReferenceCells(NamedTuple):
     """Cells of reference and file, those with reference records first, with the place of each record and base cell."""
 
-    place: Ints
+    place: Codes
     """The cell of every reference record."""
-    of_file: Ints
+    of_file: Codes
     """The cell of every base cell of the file."""
     size: Floats
     """Numbers of reference records, of cells that have any."""
     codes: Ints
     """Codes of all cells, (cell, column)."""
     design: scipy.sparse.csr_array
-    families: list[Ints]
+    families: list[Codes]
     """Cells of columns first, then of tables and pairs of columns."""
-    interactions: list[Ints]
+    interactions: list[Codes]
     """Cells of up to three columns."""
 
     @property
@@ -118,21 +118,20 @@ class ReferenceCells(NamedTuple):
         group, first = grouped(list(both.T)) if both.shape[1] else (np.zeros(len(both), dtype=np.int64), np.zeros(1, int))
         combinations = both[first]
         place, of_file = np.split(group, [len(reference.codes)])
-        place, records = reference.of_records(place), len(reference.weight)
-        number = np.bincount(place, minlength=len(combinations))
+        number = np.bincount(reference.of_records(place), minlength=len(combinations))
         order = np.argsort(number == 0, kind="stable")
-        rank = np.empty(len(order), dtype=np.int64)
-        rank[order] = np.arange(len(order))
+        rank = np.empty(len(order), dtype=np.int32)
+        rank[order] = np.arange(len(order), dtype=np.int32)
         size = number[order][: int((number > 0).sum())].astype(np.float64)
         combinations = combinations[order]
         design, index = one_hot(combinations, sizes), families(tables, combinations)
-        return cls(rank[place], rank[of_file], size, combinations, design, index, interactions(combinations, records))
+        crosses = interactions(combinations, len(reference.weight))
+        return cls(reference.of_records(rank[place]), rank[of_file], size, combinations, design, index, crosses)
 
     def added(self, values: Floats) -> Floats:
         """Sums of records' values by cell with records, (cell,)."""
         return np.bincount(self.place, weights=values, minlength=len(self.size)).astype(np.float64)
 
-    def fitted(self, counts: Floats, totals: Floats, variance: float = 1.0) -> Floats:
-        """Log-linear fit of records' totals to their counts, at all cells; records that count 0 are left out."""
-        beta = log_linear(self.design[: len(self.size)], self.added(counts), self.added(totals), variance)
-        return np.asarray(np.exp(self.design @ beta))
+    def fitted(self, count: Floats, total: Floats, variance: float = 1.0) -> Floats:
+        """Log-linear fit of totals to counts of cells with records, (cell,), at all cells."""
+        return np.asarray(np.exp(self.design @ log_linear(self.design[: len(self.size)], count, total, variance)))

@@ -119,6 +119,11 @@ class TablePlan:
         parts = best_parts(at_equal.posterior, self.figures.target, equal.parts, at_equal.noise, equal.power)
         return replace(equal, parts=parts)
 
+    @property
+    def settled(self) -> Self:
+        """This plan with its parts of the budget, and without published figures."""
+        return replace(self, figures=PublishedFigures(self.file), stated=self.asked.parts, before=None)
+
     @cached_property
     def at_equal(self) -> Planned:
         """The law before the current file is read, under the planned drift and equal parts."""

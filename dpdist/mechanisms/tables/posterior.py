@@ -39,7 +39,7 @@ FEWEST_DRAWS, ENTRIES_OF_DRAWS = 4 * SIDES, 10_000_000
 """Smallest number of draws of errors, and the number of their entries above which no more are drawn."""
 PROBES, SEED = 48, 47
 """Number of draws that give variances of many rows, and their seed."""
-FACTORS = "design", "lone", "root"
+FACTORS = "design", "lone", "root", "scale"
 """Fields of `Loadings` that products use."""
 SINGLE = 30.0
 """Largest exponent to base 10 of variances of sums that are computed in single precision."""
@@ -312,7 +312,9 @@ class NoiseErrorDraws:
         disturbed = posterior.disturbed(
             rng.laplace(0.0, np.sqrt(0.5), size) if self.laplace else rng.standard_normal(size), rng
         )
-        return np.asarray(posterior.answers(z, disturbed) - z)
+        answers = posterior.answers(z, disturbed)
+        answers -= z
+        return answers
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Codes, Floats, Ints
 from dpdist.mechanisms.tables.learners import MAIN_EFFECTS, TREES, Learner, deviance
 from dpdist.mechanisms.tables.main_effects import RIDGE, ReferenceCells, ReferenceSample
 from dpdist.mechanisms.tables.random_effects import (
     MOST_INFLUENCE,
     Loadings,
-    RandomEffects,
     components,
     corrected,
     effects_of,
@@ -49,9 +48,38 @@ class Residuals:
     values: Floats
 
     @cached_property
-    def by_size(self) -> Ints:
+    def by_size(self) -> Codes:
         """Records in the order of their largest residuals, (record,). Every table's limits need it."""
-        return np.argsort(np.abs(self.values).max(axis=1), kind="stable")
+        return np.argsort(np.abs(self.values).max(axis=1), kind="stable").astype(np.int32)
+
+
+class RecordMoves(NamedTuple):
+    """Moves of reference records by their `place`, (record,), -1 for those that do not move: factors of weights (place,),
+    what is added to outcomes (place, outcome), and factors of spreads (place, 1 + outcome).
+    """
+
+    place: Codes
+    weight: Floats
+    outcomes: Floats
+    spread: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class FollowedRecords:
+    """Reference records of a prediction, moved since. All of them would take much memory."""
+
+    before: Prediction
+    moves: tuple[RecordMoves, ...]
+
+    def __getitem__(self, records: Ints) -> Floats:
+        values = self.before.of_records(records)
+        for of_record, weight, outcomes, spread in self.moves:
+            inside = np.flatnonzero(of_record[records] >= 0)
+            place = of_record[records[inside]]
+            values[inside, 0, :1] *= weight[place, None]
+            values[inside, 0, 1:] += outcomes[place]
+            values[inside, 1] *= spread[place]
+        return values
 
 
 @dataclass(frozen=True)
@@ -72,10 +100,12 @@ class Prediction:
     correlation: Floats
     """Correlations of standardised residuals, (1 + outcome, 1 + outcome)."""
     residuals: Residuals
-    places: Ints
+    places: Codes
     """The base cell of every reference record, -1 if the file has none such."""
-    at_reference: Floats
-    """`means` and `spread` at every reference record without its own influence, (record, 2, 1 + outcome)."""
+    at_reference: Floats | FollowedRecords
+    """`means` and `spread` at every reference record without its own influence, as the reference's records showed them,
+    (record, 2, 1 + outcome). They are large: predictions that move share them, and `of_records` has them as they are now.
+    """
     of_trees: Floats
     """Predictions of trees by the records of other folds at all cells of reference and file, (1 + outcome, fold, cell): 0
     for coordinates of main effects, and (1 + outcome, 0) without trees."""
@@ -83,6 +113,10 @@ class Prediction:
     """Lowest and highest value of outcomes that have no other in the reference, (2, outcome); NaN for others."""
     values: Floats
     """Expected values of these outcomes of reference records under the law, (record, outcome), or (0, 0)."""
+    scaled: Floats | float = 1.0
+    """Factors of `at_reference` since, (2, 1 + outcome)."""
+    moved: bool = False
+    """True if records in cells of the file have moved to `means` and `spread` of these cells."""
     adds_weight: bool = False
     """True where numbers of records are secret: a record then adds its predicted weight beside its residual."""
 
@@ -95,6 +129,18 @@ class Prediction:
     def without_factors(self) -> Prediction:
         """The prediction with variances of shared errors alone."""
         return replace(self, loadings=tuple(load.without_factors for load in self.loadings))
+
+    @property
+    def bare(self) -> Prediction:
+        """The prediction for the file's records alone, without errors and reference records."""
+        return replace(
+            self.without_factors,
+            residuals=Residuals(self.residuals.values[:0]),
+            places=self.places[:0],
+            at_reference=np.zeros((0, 2, self.means.shape[1])),
+            of_trees=self.of_trees[:, :0],
+            values=self.values[:0],
+        )
 
     @property
     def weights_known(self) -> bool:
@@ -119,9 +165,21 @@ class Prediction:
     def rescaled(self, factors: Floats) -> Prediction:
         """The prediction after a common drift: weights times the first factor, outcomes times the others."""
         scale = np.concatenate([factors[:1], factors[:1] * factors[1:]])
-        at_reference = self.at_reference * np.stack([factors, scale])
-        moved = replace(self, means=self.means * factors, spread=self.spread * scale, at_reference=at_reference)
-        return moved.with_values(self.at_reference[:, 0], at_reference[:, 0])
+        scaled = self.scaled * np.stack([factors, scale])
+        moved = replace(self, means=self.means * factors, spread=self.spread * scale, scaled=scaled)
+        if not len(self.values):
+            return moved
+        records = np.arange(len(self.places))
+        return moved.with_values(self.of_records(records)[:, 0], moved.of_records(records)[:, 0])
+
+    def of_records(self, records: Ints) -> Floats:
+        """`means` and `spread` at these reference records, (record, 2, 1 + outcome)."""
+        values: Floats = self.at_reference[records] * self.scaled
+        if self.moved:
+            place = self.places[records]
+            inside = place >= 0
+            values[inside] = np.stack([self.means, self.spread], axis=1)[place[inside]]
+        return values
 
     def with_values(self, before: Floats, after: Floats) -> Prediction:
         """The prediction after means of reference records' base cells, (record, 1 + outcome), have moved.
@@ -151,7 +209,7 @@ class Prediction:
             spread=self.spread[:cells],
             loadings=tuple(load.of_cells(np.arange(cells)) for load in self.loadings),
             alone=self.alone[:cells],
-            places=np.where(self.places < cells, self.places, -1),
+            places=np.where(self.places < cells, self.places, np.int32(-1)),
         )
 
     def shifted(self, residuals: Floats, lowest: Floats, highest: Floats) -> Prediction:
@@ -168,13 +226,10 @@ class Prediction:
         scale[:, 1:] = np.where(rising, np.clip(outcomes / np.where(rising, before[:, 1:], 1.0), 0.5, 2.0), 1.0)
         scale[:, 1:] *= scale[:, :1]
         means, spread = np.column_stack([weight, outcomes]), self.spread * scale
-        inside = self.places >= 0
-        at_reference = self.at_reference.copy()
-        at_reference[inside] = np.stack([means, spread], axis=1)[self.places[inside]]
-        moved = replace(self, means=means, spread=spread, at_reference=at_reference)
+        moved = replace(self, means=means, spread=spread, moved=True)
         if not len(self.values):
             return moved
-        then = before[self.places]
+        inside, then = self.places >= 0, before[self.places]
         return moved.with_values(then, np.where(inside[:, None], means[self.places], then))
 
 
@@ -201,7 +256,7 @@ def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, weights_k
     np.fill_diagonal(correlation, 1.0)
     typical = np.stack([means.mean(axis=0), scales.mean(axis=0)])
     none = tuple(Loadings.none(len(means)) for _ in spread)
-    nowhere = np.full(records, -1)
+    nowhere = np.full(records, -1, dtype=np.int32)
     return Prediction(
         *(means, scales, none, np.zeros_like(means), correlation, Residuals(residuals), nowhere),
         np.tile(typical, (records, 1, 1)),
@@ -261,10 +316,9 @@ def _coordinate(
 ) -> _Coordinate:
     """Prediction of weights if there is no outcome, or of an outcome given `of_weight`, the prediction of weights."""
     (low, high), predicted = bounds, None if of_weight is None else of_weight.means
-    place, order = cells.place, np.random.default_rng(0).permutation(len(cells.place))
-    half, fold, folds = order % 2, order % learner.folds, learner.folds
-    counts, totals = (np.ones(len(place)), weight) if outcome is None else (weight, weight * (outcome - low))
-    fitted = learner.fit(cells, counts, totals, fold)
+    place, folds = cells.place, learner.folds
+    half, fold = _halves_and_folds(len(place), folds)
+    fitted = learner.fit(cells, *_counts_and_totals(weight, outcome, low), fold)
 
     def limited(means: Floats) -> Floats:
         if outcome is None:
@@ -279,34 +333,18 @@ def _coordinate(
         """What predictions leave of every record, relative to its predicted weight."""
         return (weight - means if outcome is None else weight * (outcome - means)) / relative_to[place]
 
-    raw = remainder(at_records)
-    least = SMALLEST * np.maximum(np.abs(base), 1e-12)
-    unit = np.maximum(Spread.of(base[place], raw**2)(base), least)
-    # Levels whose records vary less or more than others of the same prediction: some are constant.
-    squares = (raw / unit[place]) ** 2
-    heaviness = float((squares**2).mean() / max(float(squares.mean()) ** 2, 1e-300))
-    unit = np.maximum(unit * np.sqrt(cells.fitted(np.ones(len(place)), squares, max(heaviness, 1.0))), least)
+    z = remainder(at_records)
+    unit = _units(cells, base, z)
+    z /= unit[place]
     # What a fit to other folds leaves has no sums that cancel, and so shows the fit's errors.
-    crossed = remainder(of_others) / unit[place]
-    with_records, group = len(cells.size), folds * place + fold
-    count = np.bincount(group, minlength=folds * with_records).astype(np.float64)
-    nonempty = np.flatnonzero(count)
-    mean = (np.bincount(group, weights=crossed, minlength=folds * with_records)[nonempty] / count[nonempty]).astype(
-        np.float64
-    )
-    squares = np.bincount(group, weights=crossed**2, minlength=folds * with_records)[nonempty].astype(np.float64)
-    of_folds = [
-        (np.repeat(index[:with_records], folds) * folds + np.tile(np.arange(folds), with_records))[nonempty]
-        for index in cells.families
-    ]
-    variance = components(mean, count[nonempty], squares, of_folds)
+    variance = _components_of_folds(cells, remainder(of_others) / unit[place], fold, folds)
     # Totals are fitted, so that heavy cells' records count most in the error of all cells.
+    with_records = len(cells.size)
     weights, spreads_of = cells.size * relative_to[:with_records], unit[:with_records]
     level = float(np.sqrt((weights * relative_to[:with_records] * spreads_of**2).sum()) / weights.sum())
     single = [int(index.max()) + 1 for index in cells.families[: cells.columns]]
     least_of_levels = 2.0 * level**2 / float(cells.size @ spreads_of**2 / len(place)) * np.array(single)
     variance[: len(single)] = np.maximum(variance[: len(single)], least_of_levels)
-    z = raw / unit[place]
     of_cells = cells.added(z) / cells.size, cells.size, cells.families
     followed = np.zeros_like(variance)
     if fitted.crossed:
@@ -316,14 +354,11 @@ def _coordinate(
         variance = variance - followed
     variance = least_components(*of_cells, len(single), variance)
 
-    def effects_under(variance: Floats) -> RandomEffects:
-        return effects_of(*of_cells, variance, len(base), level / unit)
-
-    effects = effects_under(variance)
+    shift, *_, influence = effects_of(*of_cells, variance, len(base))
     # The fit has found effects of levels, with nothing but the ridge to hold them: a level of few records errs most.
     of_levels = np.maximum(variance[: cells.columns], 1.0 / RIDGE)
-    errors = effects_under(np.concatenate([of_levels, variance[cells.columns :]]))
-    effects = effects._replace(loading=errors.loading, alone=errors.alone)
+    errors = effects_of(*of_cells, np.concatenate([of_levels, variance[cells.columns :]]), len(base), level / unit)
+    effects = errors._replace(shift=shift, influence=influence)
     step, least_mean = unit, np.full(len(base), low)
     if outcome is None:
         step, least_mean = unit * base, np.maximum(low, LEAST_SHARE * base)
@@ -354,6 +389,43 @@ def _coordinate(
     return _Coordinate(
         means, spread, shared, alone, without, spreads, remaining / spreads, fitted.of_others if fitted.crossed else None
     )
+
+
+def _halves_and_folds(records: int, folds: int) -> tuple[Codes, Codes]:
+    """The half and the fold of every record, (record,)."""
+    order = np.random.default_rng(0).permutation(records).astype(np.int32)
+    return order % np.int32(2), order % np.int32(folds)
+
+
+def _counts_and_totals(weight: Floats, outcome: Floats | None, low: float) -> tuple[Floats, Floats]:
+    return (np.ones(len(weight)), weight) if outcome is None else (weight, weight * (outcome - low))
+
+
+def _units(cells: ReferenceCells, base: Floats, raw: Floats) -> Floats:
+    """Standard deviations of what predictions `base` (cell,) leave of records, `raw` (record,), by cell."""
+    place, least = cells.place, SMALLEST * np.maximum(np.abs(base), 1e-12)
+    unit = np.maximum(Spread.of(base[place], raw**2)(base), least)
+    # Levels whose records vary less or more than others of the same prediction: some are constant.
+    squares = (raw / unit[place]) ** 2
+    heaviness = float((squares**2).mean() / max(float(squares.mean()) ** 2, 1e-300))
+    of_levels = cells.fitted(cells.size, cells.added(squares), max(heaviness, 1.0))
+    return np.asarray(np.maximum(unit * np.sqrt(of_levels), least))
+
+
+def _components_of_folds(cells: ReferenceCells, z: Floats, fold: Codes, folds: int) -> Floats:
+    """Variance components by family, from residuals of records by cell and fold."""
+    with_records, group = len(cells.size), np.int32(folds) * cells.place + fold
+    count = np.bincount(group, minlength=folds * with_records).astype(np.float64)
+    nonempty = np.flatnonzero(count)
+    sums, squares = (
+        np.bincount(group, weights=values, minlength=folds * with_records)[nonempty].astype(np.float64)
+        for values in (z, z**2)
+    )
+    of_folds = [
+        (np.repeat(index[:with_records], folds) * folds + np.tile(np.arange(folds), with_records))[nonempty]
+        for index in cells.families
+    ]
+    return components(sums / count[nonempty], count[nonempty], squares, of_folds)
 
 
 def _known(cells: ReferenceCells, weight: Floats, of_file: Floats) -> _Coordinate:
@@ -407,8 +479,8 @@ def predict(
         np.column_stack([coordinate.spreads for coordinate in coordinates]) * scale,
     )
     shape = next((coordinate.of_trees.shape for coordinate in coordinates if coordinate.of_trees is not None), (0,))
-    back = np.full(len(means), -1)
-    back[all_cells.of_file] = np.arange(len(cells))
+    back = np.full(len(means), -1, dtype=np.int32)
+    back[all_cells.of_file] = np.arange(len(cells), dtype=np.int32)
     return Prediction(
         *(means[all_cells.of_file], spread[all_cells.of_file]),
         tuple(

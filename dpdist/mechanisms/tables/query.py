@@ -198,7 +198,8 @@ class ResidualTables(NoisySums[Settings, ResidualCells]):
             counts = yield Defined.by_content(model.bins).sums(exact, counts_query(job, settings.noise), 0)
             model = replace(model, counts=counts)
         model = model if learned is None else model.knows(learned)
-        asked = model.plan.asked
+        asked, learned = model.plan.asked, None
+        model.forget_errors()
         parts = model.parts(asked)
         part(PREDICTED)
         sum_of_parts = sum(parts) + len(asked.file.tables) * asked.part_beyond
@@ -220,14 +221,14 @@ class ResidualTables(NoisySums[Settings, ResidualCells]):
             answer = yield measured(exact[:, :1], 0, None, asked.file.prediction)
             noisy.append(np.pad(answer, [(0, 0), (0, exact.shape[1] - 1)]))
             first = asked.first_limits(growth_of(asked, float(answer[0, 0]) / UNIT)[0], informed)
-        exact = yield Pass(ResidualSums(*rows, informed, (first,)), "sum")
+        exact = yield Pass(ResidualSums(*rows, informed.bare, (first,)), "sum")
         noisy.append((yield measured(exact, len(noisy), first, informed)))
         sums = model.first_sums(asked, np.concatenate(noisy))
         part(LIMITED)
         limits = sums.limits[1:]
         ends = np.cumsum([len(table.size) for table in limits])[:-1]
         if limits and asked.part_beyond:
-            exact = yield Pass(CountsBeyond(*rows, sums.calibrated, limits), "sum")
+            exact = yield Pass(CountsBeyond(*rows, sums.calibrated.bare, limits), "sum")
             counts, pairs = list[Floats](), zip(limits, np.split(exact, ends), strict=True)
             for number, (table, of_table) in enumerate(pairs, start=len(parts) + 1):
                 name = f"records beyond limits of {model.names[number - len(parts) + model.secret]}"
@@ -239,14 +240,14 @@ class ResidualTables(NoisySums[Settings, ResidualCells]):
             limits = sums.limits[1:]
         # Where all tables are of all records, the first sums are all.
         if limits:
-            exact = yield Pass(ResidualSums(*rows, sums.calibrated, limits), "sum")
+            exact = yield Pass(ResidualSums(*rows, sums.calibrated.bare, limits), "sum")
             for table, of_table in zip(limits, np.split(exact, ends), strict=True):
                 noisy.append((yield measured(of_table, len(noisy), table, sums.calibrated)))
             sums = replace(sums, sums=model.by_measurement(np.concatenate(noisy))[: 1 + len(limits)])
         released: ReleasedSums = sums
         if limits and asked.parts_again:
             again = MeasuredAgain.after(sums)
-            exact = yield Pass(ResidualSums(*rows, again.by_sums.prediction, again.limits), "sum")
+            exact = yield Pass(ResidualSums(*rows, again.by_sums.prediction.bare, again.limits), "sum")
             for table, of_table in zip(again.limits, np.split(exact, ends), strict=True):
                 noisy.append((yield measured(of_table, len(noisy), table, again.by_sums.prediction)))
             released = replace(again, sums=model.by_measurement(np.concatenate(noisy))[1 + len(limits) :])

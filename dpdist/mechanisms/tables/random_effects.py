@@ -11,12 +11,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Codes, Floats, Indices, Ints
 
 MOST_EFFECTS = 2_500
 """Largest number of random effects of pairs of columns that no table needs."""
@@ -49,7 +50,8 @@ LEAST_OWN = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Loadings:
-    """Errors that cells share: factors of their covariance, (cell, effect), kept as a sparse `design` times a root.
+    """Errors that cells share: factors of their covariance, (cell, effect), kept as a sparse `design` times a root, and
+    times a `scale` of cells.
 
     The root of the effects' covariance is diagonal for the first effects, `lone`, and dense for others, (effect, other). So
     a family of many effects that exclude each other, such as a column of many levels, is as cheap as its cells.
@@ -60,6 +62,8 @@ class Loadings:
     root: Floats
     variance: Floats
     """Variances of the errors, (cell,)."""
+    scale: Floats | None = None
+    """Factors of the design, (cell,), none for 1: errors of one design, which is large, have many scales."""
 
     @classmethod
     def none(cls, cells: int) -> Loadings:
@@ -97,15 +101,27 @@ class Loadings:
 
     def scaled(self, by: Floats) -> Loadings:
         """Errors times factors, (cell,)."""
-        return replace(self, design=(scipy.sparse.diags_array(by) @ self.design).tocsr(), variance=self.variance * by**2)
+        return replace(self, scale=by if self.scale is None else self.scale * by, variance=self.variance * by**2)
 
-    def of_cells(self, cells: Ints) -> Loadings:
-        return replace(self, design=self.design[cells], variance=self.variance[cells])
+    def _times_scale(self, values: Floats) -> Floats:
+        """Values of cells, (cell,) or (cell, draw), times `scale`."""
+        return values if self.scale is None else (values.T * self.scale).T
+
+    def of_cells(self, cells: Indices) -> Loadings:
+        if len(cells) == len(self.variance) and np.array_equal(cells, np.arange(len(cells))):
+            return self
+        scale = None if self.scale is None else self.scale[cells]
+        return replace(self, design=self.design[cells], variance=self.variance[cells], scale=scale)
 
     def plus(self, other: Loadings) -> Loadings:
         """Sums of these errors and of the others, which are independent."""
-        first, second = len(self.lone), len(other.lone)
-        blocks = [self.design[:, :first], other.design[:, :second], self.design[:, first:], other.design[:, second:]]
+        designs = [
+            each.design if each.scale is None else (scipy.sparse.diags_array(each.scale) @ each.design).tocsr()
+            for each in (self, other)
+        ]
+        ends = len(self.lone), len(other.lone)
+        blocks = [design[:, :end] for design, end in zip(designs, ends, strict=True)]
+        blocks += [design[:, end:] for design, end in zip(designs, ends, strict=True)]
         roots = [np.split(loadings.root, [len(loadings.lone)]) for loadings in (self, other)]
         parts = [scipy.linalg.block_diag(*pair) for pair in zip(*roots, strict=True)]
         lone = np.concatenate([self.lone, other.lone])
@@ -115,15 +131,16 @@ class Loadings:
         """Errors of cells from independent standard effects, (effect,) or (effect, draw)."""
         image = self.root @ effects[len(self.lone) :]
         image[: len(self.lone)] += (self.lone * effects[: len(self.lone)].T).T
-        return np.asarray(self.design @ image)
+        return np.asarray(self._times_scale(self.design @ image))
 
     def back(self, values: Floats) -> Floats:
         """The transposed factors times values of cells, (cell,) or (cell, draw)."""
-        image = self.design.T @ values
+        image = self.design.T @ self._times_scale(values)
         return np.concatenate([(self.lone * image[: len(self.lone)].T).T, self.root.T @ image])
 
     def rows(self, adding: scipy.sparse.csr_array) -> Floats:
         """Factors of sums over cells, (row, effect)."""
+        adding = adding if self.scale is None else adding @ scipy.sparse.diags_array(self.scale)
         image = (adding @ self.design).toarray()
         return np.concatenate([image[:, : len(self.lone)] * self.lone, image @ self.root], axis=1)
 
@@ -133,7 +150,7 @@ def most_effects(cells: int) -> int:
     return int(np.clip(ENTRIES // max(cells, 1), LEAST_OF_TABLES, MOST_OF_TABLES))
 
 
-def families(tables: Sequence[Sequence[int]], codes: Ints) -> list[Ints]:
+def families(tables: Sequence[Sequence[int]], codes: Ints) -> list[Codes]:
     """Cells of columns, tables and pairs of columns, each as an index over all rows of `codes`.
 
     In a file of many cells, those of tables and pairs with most effects are left out.
@@ -148,7 +165,7 @@ def families(tables: Sequence[Sequence[int]], codes: Ints) -> list[Ints]:
 
     single = [(k,) for k in range(columns)]
     sets = dict.fromkeys([*few_first(single), *few_first({tuple(sorted(set(by))) for by in tables}.difference(single))])
-    indices, effects, largest = list[Ints](), 0, 0
+    indices, effects, largest = list[Codes](), 0, 0
     for by in sets:
         if (0 < len(by) < columns or columns == 1) and len(indices) < number:
             index = cell_index(codes[:, list(by)])
@@ -169,7 +186,7 @@ def families(tables: Sequence[Sequence[int]], codes: Ints) -> list[Ints]:
     return indices
 
 
-def interactions(codes: Ints, records: int) -> list[Ints]:
+def interactions(codes: Ints, records: int) -> list[Codes]:
     """Cells of up to three columns, each as an index over all rows of `codes`, those of fewest cells first.
 
     A cross has `MOST_OF_TABLES` cells at most, and a cell two of the `records` or more on average.
@@ -184,17 +201,17 @@ def interactions(codes: Ints, records: int) -> list[Ints]:
     return sorted(indices, key=lambda cell: int(cell.max()))
 
 
-def cell_index(codes: Ints) -> Ints:
+def cell_index(codes: Ints) -> Codes:
     """Numbers of the distinct rows, (row,)."""
     if codes.shape[1] == 0:
-        return np.zeros(len(codes), dtype=np.int64)
+        return np.zeros(len(codes), dtype=np.int32)
     key = np.zeros(len(codes), dtype=np.int64)
     for column in codes.T:
         key = np.unique(key * (int(column.max(initial=0)) + 1) + column, return_inverse=True)[1].reshape(-1)
-    return key
+    return key.astype(np.int32)
 
 
-def components(mean: Floats, size: Floats, squares: Floats, index: Sequence[Ints], distinct: float = 1.0) -> Floats:
+def components(mean: Floats, size: Floats, squares: Floats, index: Sequence[Indices], distinct: float = 1.0) -> Floats:
     """Variance components by family, in units of a record's residual variance, from residuals by group of records.
 
     `mean` and `squares` are mean residuals and sums of squared residuals, `size` numbers of records, (group,). The last
@@ -238,7 +255,7 @@ class RandomEffects(NamedTuple):
     influence: Floats
     """Influence of one reference record on its own prediction, of cells with records."""
 
-    def erring(self, index: Sequence[Ints], variance: Floats) -> RandomEffects:
+    def erring(self, index: Sequence[Indices], variance: Floats) -> RandomEffects:
         """The same with further errors of families' cells, of these variances; the last is that of cells themselves."""
         loading = self.loading
         for family, of_family in zip(index, variance[:-1].tolist(), strict=True):
@@ -251,7 +268,7 @@ class RandomEffects(NamedTuple):
 
 
 def effects_of(
-    mean: Floats, size: Floats, index: Sequence[Ints], variance: Floats, rows: int, level: Floats | None = None
+    mean: Floats, size: Floats, index: Sequence[Indices], variance: Floats, rows: int, level: Floats | None = None
 ) -> RandomEffects:
     """Best linear unbiased prediction at `rows` cells, the first of which have records with these means and sizes.
 
@@ -261,19 +278,7 @@ def effects_of(
     base, with_records = float(variance[-1]), len(mean)
     # The family of most effects is the first: alone, its precision is diagonal.
     components.sort(key=lambda family: -int(family[0].max()))
-    positions = np.arange(rows, dtype=np.int32)
-    blocks = [
-        scipy.sparse.csr_array(
-            (np.full(rows, tau), (positions, cells.astype(np.int32))), shape=(rows, int(cells.max()) + 1)
-        )
-        for cells, tau in components
-    ]
-    design = scipy.sparse.hstack([scipy.sparse.csr_array((rows, 0)), *blocks]).tocsr()
-    occurs = np.flatnonzero(np.bincount(design[:with_records].indices, minlength=design.shape[1]))
-    first = int(np.count_nonzero(occurs < blocks[0].shape[1])) if len(occurs) > LEAST_OF_TABLES else 0
-    design_seen = design[:, occurs]
-    total = np.asarray(design.power(2).sum(axis=1)).ravel()
-    unseen = np.maximum(total - np.asarray(design_seen.power(2).sum(axis=1)).ravel(), 0.0)
+    design_seen, first, unseen = _design(components, rows, with_records)
     within = 1.0 / (1.0 / size + base)
     records = design_seen[:with_records]
     head, tail = records[:, :first], records[:, first:]
@@ -295,7 +300,29 @@ def effects_of(
     return RandomEffects(shift, loading.scaled(1.0 - from_records), alone, influence)
 
 
-def least_components(mean: Floats, size: Floats, index: Sequence[Ints], columns: int, variance: Floats) -> Floats:
+def _design(
+    components: Sequence[tuple[Indices, float]], rows: int, with_records: int
+) -> tuple[scipy.sparse.csr_array, int, Floats]:
+    """Effects that the first `with_records` cells show, (cell, effect), the number of those of the first family, and the
+    variance of effects that they do not show, (cell,).
+    """
+    positions = np.arange(rows, dtype=np.int32)
+    blocks = [
+        scipy.sparse.csr_array(
+            (np.full(rows, tau), (positions, cells.astype(np.int32))), shape=(rows, int(cells.max()) + 1)
+        )
+        for cells, tau in components
+    ]
+    levels = blocks[0].shape[1] if blocks else 0
+    design = scipy.sparse.hstack([scipy.sparse.csr_array((rows, 0)), *blocks]).tocsr()
+    del blocks  # as large as the design
+    occurs = np.flatnonzero(np.bincount(design[:with_records].indices, minlength=design.shape[1]))
+    first = int(np.count_nonzero(occurs < levels)) if len(occurs) > LEAST_OF_TABLES else 0
+    total, design = np.asarray(design.power(2).sum(axis=1)).ravel(), design[:, occurs]
+    return design, first, np.maximum(total - np.asarray(design.power(2).sum(axis=1)).ravel(), 0.0)
+
+
+def least_components(mean: Floats, size: Floats, index: Sequence[Indices], columns: int, variance: Floats) -> Floats:
     """Variance components at which no crossed family is farther from its records than their errors let expect.
 
     A family of few cells shows its variance badly; one that is too small leaves its cells any number of errors off. So the
@@ -318,10 +345,10 @@ def least_components(mean: Floats, size: Floats, index: Sequence[Ints], columns:
     return variance
 
 
-def _freedom(family: Ints, columns: Sequence[Ints]) -> int:
+def _freedom(family: Indices, columns: Sequence[Indices]) -> int:
     """The number of a family's cells, less the parameters of the columns that it crosses."""
     cells = len(np.unique(family))
-    within = [column for column in columns if len(np.unique(family * (int(column.max()) + 1) + column)) == cells]
+    within = [column for column in columns if len(np.unique(family * np.int64(column.max() + 1) + column)) == cells]
     return cells - 1 - sum(len(np.unique(column)) - 1 for column in within)
 
 
@@ -339,7 +366,7 @@ def _of_means(mean: Floats, error: Floats, aim: int) -> float:
     return variance
 
 
-def own_variances(residuals: Floats, usual: Floats, place: Ints, index: Sequence[Ints], cells: int) -> Floats:
+def own_variances(residuals: Floats, usual: Floats, place: Indices, index: Sequence[Indices], cells: int) -> Floats:
     """Variances of records about their cells' means, of all cells, from residuals of records in these cells.
 
     `usual` are mean sizes of residuals of one variance, (record,): those of a yes or no are small where one is rare.
@@ -372,14 +399,14 @@ def own_variances(residuals: Floats, usual: Floats, place: Ints, index: Sequence
     return np.maximum(within * scale**2, LEAST_OWN)
 
 
-def _about_means(cell: Ints, residuals: Floats, cells: int) -> Floats:
+def _about_means(cell: Indices, residuals: Floats, cells: int) -> Floats:
     """Residuals about cells' means, as large as those about true means; 0 for the only record of a cell."""
     number = np.bincount(cell, minlength=cells).astype(np.float64)
     mean = np.bincount(cell, weights=residuals, minlength=cells) / np.maximum(number, 1.0)
     return (residuals - mean[cell]) * np.sqrt(number / np.maximum(number - 1.0, 1.0))[cell]
 
 
-def _mean_sizes(cell: Ints, residuals: Floats, cells: int) -> tuple[Floats, Floats]:
+def _mean_sizes(cell: Indices, residuals: Floats, cells: int) -> tuple[Floats, Floats]:
     """Cells' mean sizes of residuals, 0 without a record, and numbers of records."""
     number = np.bincount(cell, minlength=cells).astype(np.float64)
     return np.bincount(cell, weights=np.abs(residuals), minlength=cells) / np.maximum(number, 1.0), number
@@ -391,10 +418,10 @@ def corrected(
     ratio: Floats,
     size: Floats,
     usual: Floats,
-    place: Ints,
-    half: Ints,
-    interaction_cells: Sequence[Ints],
-    index: Sequence[Ints],
+    place: Indices,
+    half: Indices,
+    interaction_cells: Sequence[Indices],
+    index: Sequence[Indices],
 ) -> tuple[RandomEffects, Floats]:
     """Effects after what they leave of cells whose records vary little, and records' variances about cells' means, (cell,).
 
@@ -405,22 +432,25 @@ def corrected(
     residuals at its prediction.
     """
     shift, loading, alone, influence = effects
-    sample = slice(None, None, -(-len(z) // MOST_CHOOSING))
-    least, chosen = min(LEAST_GAIN, CERTAIN / len(z[sample])), 0
+    sample = np.arange(0, len(z), -(-len(z) // MOST_CHOOSING))
+    sample = np.concatenate([sample[half[sample] == side] for side in (0, 1)])
+    first_half = int(np.count_nonzero(half[sample] == 0))
+    sides, of_sample = (slice(first_half), slice(first_half, None)), place[sample]
+    ratio_and_usual = ratio[sample], usual[sample]
+    least, chosen = min(LEAST_GAIN, CERTAIN / len(sample)), 0
     candidates, gains = list(interaction_cells), np.full(len(interaction_cells), np.inf)
     while True:
         remainder, current = z - ratio * shift[place], np.zeros(len(candidates), dtype=bool)
+        sampled = remainder[sample]
         while candidates and not current[first := int(gains.argmax())]:
             # Gains fall as others are chosen, so that most need not be found again.
-            gains[first] = _explained(
-                candidates[first][place[sample]], remainder[sample], ratio[sample], usual[sample], half[sample]
-            )
+            gains[first] = _explained(candidates[first][of_sample], sampled, *ratio_and_usual, sides)
             current[first] = True
         more = bool(candidates) and gains[first] > least and chosen + int(candidates[first].max()) < MOST_CHOSEN
-        family = candidates.pop(first) if more else np.arange(len(shift))
+        family = candidates.pop(first) if more else np.arange(len(shift), dtype=np.int32)
         cell, count = family[place], int(family.max()) + 1
         chosen += count
-        between = _between(*_of_halves(cell, remainder, ratio, usual, half, count))
+        between = _between(*_of_halves(cell, remainder, ratio, usual, (half == 0, half == 1), count))
         cell_means = _Means.of(cell, remainder, ratio, usual, count)
         trust, number = between / (between + cell_means.error + 1e-300), np.maximum(cell_means.number, 1.0)
         shift, variance = shift + (trust * cell_means.mean)[family], trust * (1.0 - trust) * between
@@ -433,7 +463,7 @@ def corrected(
             alone = np.hypot(alone, np.sqrt(variance))
             break
         gains = np.delete(gains, first)
-        block = (np.sqrt(variance)[family], (np.arange(len(family)), family))
+        block = (np.sqrt(variance)[family], (np.arange(len(family), dtype=np.int32), family))
         noise = scipy.sparse.csr_array(block, shape=(len(family), count))
         loading = loading.plus(Loadings(noise, np.ones(count), np.zeros((count, 0)), variance[family]))
     residuals = (z - ratio * shift[place]) / (1.0 - np.minimum(influence[place], MOST_INFLUENCE))
@@ -443,6 +473,10 @@ def corrected(
         shift + float(size @ (z - ratio * shift[place])) / max(float(size @ (ratio * variances[place])), 1e-300) * variances
     )
     return RandomEffects(shift, loading, alone, influence), variances
+
+
+Half: TypeAlias = slice | NDArray[np.bool_]
+"""Where the records of one half are."""
 
 
 class _Means(NamedTuple):
@@ -456,7 +490,7 @@ class _Means(NamedTuple):
     number: Floats
 
     @classmethod
-    def of(cls, cell: Ints, remainder: Floats, ratio: Floats, usual: Floats, cells: int) -> _Means:
+    def of(cls, cell: Indices, remainder: Floats, ratio: Floats, usual: Floats, cells: int) -> _Means:
         number = np.bincount(cell, minlength=cells).astype(np.float64)
         total = np.bincount(cell, weights=ratio, minlength=cells)
         present = total > 0.0
@@ -472,20 +506,21 @@ class _Means(NamedTuple):
         return np.asarray(self.variance * np.maximum(self.number, 1.0) / np.where(self.total > 0.0, self.total, 1.0) ** 2)
 
 
-def _of_halves(cell: Ints, remainder: Floats, ratio: Floats, usual: Floats, half: Ints, cells: int) -> list[_Means]:
-    sides = half == 0, half == 1
-    return [_Means.of(cell[side], remainder[side], ratio[side], usual[side], cells) for side in sides]
+def _of_halves(
+    cell: Indices, remainder: Floats, ratio: Floats, usual: Floats, halves: Sequence[Half], cells: int
+) -> list[_Means]:
+    return [_Means.of(cell[side], remainder[side], ratio[side], usual[side], cells) for side in halves]
 
 
-def _explained(cell: Ints, remainder: Floats, ratio: Floats, usual: Floats, half: Ints) -> float:
+def _explained(cell: Indices, remainder: Floats, ratio: Floats, usual: Floats, halves: Sequence[Half]) -> float:
     """Log likelihood that effects by one half of the records add for a record of the other half, on average.
 
     The law has heavy tails and the cells' scales by the first half: cells of small errors count as much as others.
     """
     cells = int(cell.max(initial=0)) + 1
-    of_halves = _of_halves(cell, remainder, ratio, usual, half, cells)
+    of_halves = _of_halves(cell, remainder, ratio, usual, halves, cells)
     between, gain = _between(*of_halves), 0.0
-    for side, opposite in zip((half == 0, half == 1), reversed(of_halves), strict=True):
+    for side, opposite in zip(halves, reversed(of_halves), strict=True):
         effect = between / (between + opposite.error + 1e-300) * opposite.mean
         before, variance = remainder[side], opposite.variance[cell[side]]
         after = before - ratio[side] * effect[cell[side]]

@@ -24,6 +24,8 @@ MOST_TERMS = 6_000
 AT_ONCE = 2**14
 """Number of cells whose samples are drawn at a time."""
 
+WITHOUT_DRIFT = "records", "shared", "alone", "relative", "combinations"
+"""Cached properties of a law that do not depend on sizes of drift."""
 OF_ALL, OF_CELLS = 0, 1
 """Families of drift's terms: of all cells together, and of tables' cells. Levels of columns follow."""
 
@@ -99,7 +101,10 @@ class ResidualPrior:
 
     def moving(self, drift: Floats) -> ResidualPrior:
         """This law with drift of these sizes in one period, and so much more since totals of several periods before."""
-        return replace(self, drift=tuple(root * drift for root in np.sqrt(self.since)))
+        moved = replace(self, drift=tuple(root * drift for root in np.sqrt(self.since)))
+        # They are large, and the same under any drift.
+        moved.__dict__.update((name, self.__dict__[name]) for name in WITHOUT_DRIFT if name in self.__dict__)
+        return moved
 
     def spreading(self, spread: Floats) -> ResidualPrior:
         """This law with other standard deviations of a record's residuals in the file's cells, (cell, 1 + outcome)."""
@@ -161,7 +166,7 @@ class ResidualPrior:
     @cached_property
     def records(self) -> scipy.sparse.csr_array:
         """Numbers of records by cell and its cross, (cell, cross)."""
-        cells = np.arange(len(self.size))
+        cells = np.arange(len(self.size), dtype=np.int32)
         cross = cells if self.earlier is None else self.earlier.cross
         return scipy.sparse.csr_array((self.size, (cells, cross)), shape=(len(cells), len(self.sizes.count)))
 

@@ -63,7 +63,7 @@ def residual_samples(
     # Records by cell, those with small residuals first: a matrix by rows counts entries instead of comparing them.
     ranked = rank[of_reference[rank] >= 0]
     order = scipy.sparse.csr_array(
-        (ranked, (of_reference[ranked], np.arange(len(ranked)))), shape=(cells, len(ranked))
+        (ranked, (of_reference[ranked], np.arange(len(ranked), dtype=np.int32))), shape=(cells, len(ranked))
     ).data
     count = np.bincount(of_reference[ranked], minlength=cells)
     start = np.concatenate([[0], np.cumsum(count)[:-1]])

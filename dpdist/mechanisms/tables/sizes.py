@@ -162,13 +162,13 @@ def changes_of(
         chance[compared] = np.sqrt(1.0 / now[compared] + variance[compared] / expected[compared] ** 2)
         changed = np.abs(ratio) > BEYOND_CHANCE * chance
         rows, place = np.flatnonzero(changed[now_in]), np.cumsum(changed) - 1
-        entries = np.expm1(-ratio[now_in[rows]]), (rows, place[now_in[rows]])
+        entries = np.expm1(-ratio[now_in[rows]]), (rows.astype(np.int32), place[now_in[rows]].astype(np.int32))
         changes.append(scipy.sparse.csr_array(entries, shape=(cells, int(changed.sum()))))
         factor *= np.where(changed, np.exp(ratio), 1.0)[then_in]
     return scipy.sparse.hstack(changes).tocsr()
 
 
-def _in_both(columns: Sequence[Ints], count: Floats, number: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _in_both(columns: Sequence[Codes], count: Floats, number: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """False for cells of levels that only one of both samples has, and the other would have beyond chance, (cell,)."""
     in_both, scale = np.ones(len(count), dtype=bool), count.sum() / number.sum()
     for index in columns:

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
-from dpdist.core.records import Codes, Floats, Ints
+from dpdist.core.records import Floats, Ints
 
 Universe: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Positions of columns, each with its levels that count, in order."""
@@ -143,7 +144,8 @@ class Workload:
             rows.append(row)
         targets, cells = np.concatenate(rows), int(np.prod(sizes, dtype=np.int64))
         matrix = (np.ones(len(targets)), (targets, np.tile(np.arange(len(first), dtype=np.int32), len(rows))))
-        groups = np.full(len(self), -1, dtype=np.int32)
+        # Groups of all tables take much memory.
+        groups = np.full(len(self), -1, dtype=np.min_scalar_type(-1 - len(first)))
         groups[inside] = group.reshape(-1)
         return AddedCells(scipy.sparse.csr_array(matrix, shape=(cells, len(first))), groups)
 
@@ -157,7 +159,7 @@ class AddedCells:
     """
 
     published: scipy.sparse.csr_array
-    group: Codes
+    group: NDArray[np.signedinteger[Any]]
 
     @classmethod
     def of(cls, matrix: scipy.sparse.csr_array) -> AddedCells:
@@ -169,7 +171,7 @@ class AddedCells:
         """Takes values of groups to their cells, (cell, group): made at every use, as that of 100 tables is large."""
         inside = self.group >= 0
         pointer = np.concatenate([[0], np.cumsum(inside)]).astype(np.int32)
-        matrix = (np.ones(pointer[-1]), self.group[inside], pointer)
+        matrix = (np.ones(pointer[-1]), self.group[inside].astype(np.int32), pointer)
         return scipy.sparse.csr_array(matrix, shape=(len(self.group), self.published.shape[1]))
 
     def __len__(self) -> int:
