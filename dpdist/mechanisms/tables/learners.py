@@ -90,7 +90,7 @@ class MainEffects:
             pairs = zip(sides, of_others, strict=True)
             return np.array([_by_cross(cross, side, otherwise) for side, otherwise in pairs])
 
-        before = remaining(of_others)
+        before = max(remaining(of_others), 0.0)
         # Rounding does not choose among crosses that leave nothing: the first has the fewest cells.
         losses = [max(remaining(by(cross)), NOTHING_LEFT * before) for cross in cells.interactions]
         if min(losses, default=before) >= MOST_LEFT * before:
