@@ -306,8 +306,30 @@ def cross(crosstab: Crosstab, by: Sequence[str], margins: bool, universe: Univer
     Under a `universe`, only rows with its levels are in cells, and other levels of its columns have no cells.
     """
     labels, matrix = _labelled(crosstab, by, margins, universe)
-    within = tuple((name, tuple(map(str, levels))) for name, levels in (universe or {}).items())
-    return Cells(tuple(by), labels, matrix, within)
+    return Cells(tuple(by), labels, matrix, stated_universe(universe))
+
+
+def stated_universe(universe: Universe | None) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """A universe as `Cells` has it."""
+    return tuple((name, tuple(map(str, levels))) for name, levels in (universe or {}).items())
+
+
+def cross_labels(
+    crosstab: Crosstab, by: Sequence[str], margins: bool, universe: Universe | None = None
+) -> tuple[tuple[str, ...], ...]:
+    """Labels of the cells of `cross`, without their records."""
+    kept = {name: codes_of(crosstab.levels[name], levels) for name, levels in (universe or {}).items()}
+    return tuple(
+        product(
+            *(
+                [
+                    *(str(crosstab.levels[name][k]) for k in kept.get(name, range(len(crosstab.levels[name])))),
+                    *[TOTAL] * margins,
+                ]
+                for name in by
+            )
+        )
+    )
 
 
 def cell_rows(crosstab: Crosstab, by: Sequence[str], margins: bool) -> dict[tuple[str, ...], Ints]:
@@ -326,17 +348,15 @@ def _labelled(
         within &= np.isin(crosstab.codes[name], codes)
     inside = np.flatnonzero(within)
     levels = [members.get(name, np.arange(len(crosstab.levels[name]))) for name in by]
-    texts = [
-        [*(str(crosstab.levels[name][k]) for k in of), *[TOTAL] * margins] for name, of in zip(by, levels, strict=True)
-    ]
+    sizes = [len(of) + margins for of in levels]
     code_of_row = [np.searchsorted(of, crosstab.codes[name][inside]) for name, of in zip(by, levels, strict=True)]
     cells = list[Ints]()
     for total in product(*([False, True] if margins else [False] for _ in by)):
         cell = np.zeros(len(inside), dtype=np.int64)
-        for code, text, summed in zip(code_of_row, texts, total, strict=True):
-            cell = cell * len(text) + (len(text) - 1 if summed else code)
+        for code, size, summed in zip(code_of_row, sizes, total, strict=True):
+            cell = cell * size + (size - 1 if summed else code)
         cells.append(cell)
-    labels, places = tuple(product(*texts)), (np.concatenate(cells), np.tile(inside, len(cells)))
+    labels, places = cross_labels(crosstab, by, margins, universe), (np.concatenate(cells), np.tile(inside, len(cells)))
     return labels, scipy.sparse.csr_array((np.ones(len(places[0])), places), shape=(len(labels), len(crosstab)))
 
 

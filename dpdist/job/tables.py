@@ -311,6 +311,12 @@ class Table(Frozen):
 
         return cross(crosstab, self.by, self.margins, self.universe)
 
+    def labels(self, crosstab: Crosstab) -> tuple[tuple[str, ...], ...]:
+        """Labels of its cells."""
+        from dpdist.core.records import cross_labels
+
+        return cross_labels(crosstab, self.by, self.margins, self.universe)
+
     @property
     def weighted(self) -> bool:
         return self.priority != 1.0 or self.error is not None

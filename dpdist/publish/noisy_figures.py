@@ -32,10 +32,10 @@ from dpdist.publish.standard_errors import (
     CellsKey,
     Spreads,
     VarianceParts,
-    cells_key,
     noise_variances,
     normal_variance,
     simulate_errors,
+    table_key,
 )
 
 # `measurements.parquet` has one row for each cell and statistic. Values and noise scales have one unit, in which an
@@ -294,17 +294,19 @@ class NoiseErrors:
         job = released.job
         return cls(released, not job.mechanism.clamps and supports(model, "resampled") and not job.noisy_crosstab)
 
-    def errors(self, table: Table, cells: Cells, outcome: str) -> dict[StatisticName, Floats]:
+    def errors(self, table: Table, outcome: str) -> dict[StatisticName, Floats]:
         """Standard errors of counts, means and totals by noise alone, (cell,) each; NaN if they are not known."""
-        unknown = dict.fromkeys(STATISTICS, np.full(len(cells), np.nan))
+        number = len(table.labels(self.released.crosstab))
+        unknown = dict.fromkeys(STATISTICS, np.full(number, np.nan))
         if self.noised is not None:
             return unknown | {name: np.sqrt(of_noise) for name, of_noise in self.noised.noise(table).items()}
         if not self.known:
             return unknown
         release = keyed(self.released)
-        alone = _published.get(release.key, {}).get((outcome, cells_key(cells)))
+        alone = _published.get(release.key, {}).get((outcome, table_key(table, number)))
         if alone is None:
             simulated = _simulated(release)
             assert simulated is not None
-            alone = noise_variances(self.released, cells, simulated[self.released.job.outcomes.index(outcome)])
+            spread = simulated[self.released.job.outcomes.index(outcome)]
+            alone = noise_variances(self.released, self.released.cells(table), spread)
         return {name: np.sqrt(variance) for name, variance in zip(STATISTICS, alone, strict=True)}

@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.progress import within
-from dpdist.core.records import Cells, Floats, Ints, quantiles
+from dpdist.core.records import Cells, Floats, Ints, quantiles, stated_universe
 from dpdist.estimation.estimators import (
     NORMAL_90,
     Figures,
@@ -27,6 +27,7 @@ from dpdist.estimation.estimators import (
     margins_of,
     raked_counts_and_means,
 )
+from dpdist.job import Table
 from dpdist.models.protocol import DRAWS, can_refit, expected_of, supports
 from dpdist.privacy.noisy_counts import counted_again
 from dpdist.publish.refit import Expected, Laws, Recount, RefitExpectations, expected_under, refitted
@@ -89,8 +90,13 @@ class Spreads:
 
 
 def cells_key(cells: Cells) -> CellsKey:
-    """The key of a table's cells in `Spreads.by_cells`."""
-    return cells.by, cells.labels, cells.universe
+    """The key of a table's cells in `Spreads.by_cells`. Their number tells whether there are margins."""
+    return cells.by, len(cells), cells.universe
+
+
+def table_key(table: Table, cells: int) -> CellsKey:
+    """`cells_key` of a table of so many cells."""
+    return table.by, cells, stated_universe(table.universe)
 
 
 class ErrorSources(NamedTuple):

@@ -432,10 +432,9 @@ class _PublishedTable(NamedTuple):
 
     @classmethod
     def of(cls, space: Workspace, table: Table, noise: NoiseErrors) -> _PublishedTable:
-        rows, cells = pq.read_table(space.newest / "tables" / f"{table.name}.parquet"), noise.released.cells(table)
-        outcomes = noise.released.job.outcomes
+        rows, outcomes = pq.read_table(space.newest / "tables" / f"{table.name}.parquet"), noise.released.job.outcomes
         asked = dict.fromkeys(statistic.variable or outcomes[0] for statistic in table.statistics if statistic.plain)
-        return cls(table, rows, {outcome: noise.errors(table, cells, outcome) for outcome in asked})
+        return cls(table, rows, {outcome: noise.errors(table, outcome) for outcome in asked})
 
 
 @dataclass(frozen=True)

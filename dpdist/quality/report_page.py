@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from dpdist.core.files import private, sha256, write_text
 from dpdist.core.keys import Keyed, digest
 from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
-from dpdist.core.records import Cells, Crosstab, Floats
+from dpdist.core.records import Crosstab, Floats
 from dpdist.job import Table
 from dpdist.opening.results import NO_EVALUATION, Evaluations
 from dpdist.publish.accuracy import design_in_words
@@ -410,7 +410,7 @@ def _judged(evaluated: Keyed[tuple[Evaluations, ReleasedObject]]) -> JudgedTable
             unjudged.append(table.name)
             continue
         rows = pd.read_parquet(evaluations.path(table.name), columns=[*table.by, "statistic", "variable"])
-        published = _published(table, release.cells(table), rows)
+        published = _published(table, table.labels(release.crosstab), rows)
         unjudged += [f"{table.name}, {text}" for text in published.missing]
         shown[table.name] = published.shown
         number += number_of_statistics(rows[published.shown])
@@ -425,8 +425,8 @@ class _Published(NamedTuple):
     missing: list[str]
 
 
-def _published(table: Table, cells: Cells, rows: pd.DataFrame) -> _Published:
-    labels = pd.MultiIndex.from_tuples(cells.labels) if table.by else None
+def _published(table: Table, cells: Sequence[tuple[str, ...]], rows: pd.DataFrame) -> _Published:
+    labels = pd.MultiIndex.from_tuples(cells) if table.by else None
     cell = np.zeros(len(rows), dtype=np.int64)
     if labels is not None:
         cell = np.asarray(labels.get_indexer(pd.MultiIndex.from_frame(rows[list(table.by)].astype(str))), dtype=np.int64)

@@ -68,3 +68,14 @@ def test_quantiles_are_those_of_numpy(axis: int, size: int) -> None:
     values.flat[7 % values.size] = np.nan
     levels = [0.0, 0.05, 0.5, 0.9, 1.0]
     assert np.array_equal(records.quantiles(values, levels, axis), np.quantile(values, levels, axis=axis), equal_nan=True)
+
+
+@pytest.mark.parametrize("margins", [False, True])
+@pytest.mark.parametrize("universe", [None, {"sex": ("f",)}, {"sex": ("m", "x"), "age": ("old",)}])
+def test_labels_alone_are_those_of_cells(margins: bool, universe: Mapping[str, tuple[str, ...]] | None) -> None:
+    codes = {name: np.zeros(3, dtype=np.int32) for name in LEVELS}
+    crosstab = Crosstab(codes, LEVELS, np.ones(3, dtype=np.int64), (), ())
+    labels = records.cross_labels(crosstab, ("county", "sex"), margins, universe)
+    inside = (universe or {}).get("sex", LEVELS["sex"])
+    assert labels == cross(crosstab, ("county", "sex"), margins, universe).labels
+    assert {label[1] for label in labels} == {*map(str, inside), *["Total"] * margins}

@@ -308,12 +308,12 @@ def test_a_verdict_after_a_publication_has_the_noise_errors_that_are_simulated_a
     key = ("salary", cells_key(cells))
     assert key in noisy_figures._published[keyed(release).key]
     assert noise.known == (release.job.mechanism.name == "tables")
-    kept = noise.errors(table, cells, "salary")
+    kept = noise.errors(table, "salary")
     noisy_figures._published.clear()
-    simulated = noise.errors(table, cells, "salary")
+    simulated = noise.errors(table, "salary")
     assert all(np.array_equal(kept[name], simulated[name], equal_nan=True) for name in STATISTICS)
     noisy_figures._published[keyed(release).key] = {key: [np.ones(len(cells))] * 3}
-    assert np.isfinite(noise.errors(table, cells, "salary")["mean"]).all() == noise.known
+    assert np.isfinite(noise.errors(table, "salary")["mean"]).all() == noise.known
 
 
 def test_only_a_run_simulates_noise_and_pages_read_it(workspace: Path, tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_only_a_run_simulates_noise_and_pages_read_it(workspace: Path, tmp_path:
         report_page._judged.cache_clear()
         assert write_report(material_of(space)).read_bytes() == page
         assert noisy_figures._simulated.cache_info().misses == before
-    errors = noise.errors(table, release.cells(table), "salary")
+    errors = noise.errors(table, "salary")
     assert noisy_figures._simulated.cache_info().misses == before + noise.known
     for name in ("count", "mean"):
         kept = rows.loc[rows["statistic"] == name, "synthetic_noise_se"].to_numpy(dtype=float)
