@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -98,6 +99,8 @@ PROOF = "proof.json"
 """File of the proof record, in the folder `released/`."""
 MOST_MODELS = 1000
 """Number of models of strata that a release keeps, so that memory does not grow with strata."""
+STRATA, BETWEEN = '"strata": {', re.compile(r"[\s,:]*")
+"""Where strata begin in the file of a set, and what is between their labels and parameters."""
 LONG = 10_000
 """Smallest number of entries of a list that is kept as an array."""
 MOST_ENTRIES = 4_000_000
@@ -399,11 +402,27 @@ def _write_set(path: Path, facts: Mapping[str, Any], strata: Mapping[str, Mappin
         file.write("{\n")
         for name, value in facts.items():
             file.writelines((f"  {json.dumps(name)}: ", *indented(value, "  "), ",\n"))
-        file.write('  "strata": {')
+        file.write(f"  {STRATA}")
         for number, (label, theta) in enumerate(strata.items()):
             file.write(f"{',' if number else ''}\n    {json.dumps(label, ensure_ascii=False)}: ")
             file.writelines(indented(theta, "    "))
         file.write("\n  }\n}\n")
+
+
+def _read_set(path: Path) -> Parameters:
+    """The inverse of `_write_set`, stratum by stratum: all strata as objects take six times the memory of their texts."""
+    text, decoder, texts = path.read_text(encoding="utf-8"), json.JSONDecoder(), dict[str, str]()
+
+    def after(place: int) -> int:
+        found = BETWEEN.match(text, place)
+        return place if found is None else found.end()
+
+    place = after(text.index(STRATA) + len(STRATA))
+    while text[place] != "}":
+        label, place = decoder.raw_decode(text, place)
+        theta, place = decoder.raw_decode(text, after(place))
+        texts[str(label)], place = json.dumps(theta, ensure_ascii=False, allow_nan=False), after(place)
+    return Parameters(texts)
 
 
 def read_released(folder: Path) -> ReleasedObject:
@@ -430,8 +449,7 @@ def read_released(folder: Path) -> ReleasedObject:
     except DamagedFile as error:
         raise _unfit(public, error) from None
     try:
-        names = [folder / f"set-{number}.json" for number in range(1, job.synthetic_sets + 1)]
-        sets = tuple(Parameters.of(json.loads(name.read_text(encoding="utf-8"))["strata"]) for name in names)
+        sets = tuple(_read_set(folder / f"set-{number}.json") for number in range(1, job.synthetic_sets + 1))
         seed = Key.read(folder / "seed")
         facts = facts_from_table(pq.read_table(folder / DISTRIBUTIONS)) if family_facts(job).on_reference else {}
         path = folder / DONORS
@@ -439,7 +457,7 @@ def read_released(folder: Path) -> ReleasedObject:
         for label, periods in history.items() if not path.exists() else ():
             if len(periods) > 1:  # a chain without a reference
                 donors[label] = Donors.none(len(job.outcomes))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise WorkspaceError(str(folder), f"an incomplete release ({type(error).__name__})", REMEDY) from None
     return ReleasedObject(job, promise, crosstab, sets, seed, points, facts, donors, history, proof)
 
