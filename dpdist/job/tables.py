@@ -317,6 +317,12 @@ class Table(Frozen):
 
         return cross_labels(crosstab, self.by, self.margins, self.universe)
 
+    def number_of_cells(self, crosstab: Crosstab) -> int:
+        """The number of its cells."""
+        from dpdist.core.records import number_of_cells
+
+        return number_of_cells(crosstab, self.by, self.margins, self.universe)
+
     @property
     def weighted(self) -> bool:
         return self.priority != 1.0 or self.error is not None

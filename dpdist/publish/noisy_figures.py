@@ -296,7 +296,7 @@ class NoiseErrors:
 
     def errors(self, table: Table, outcome: str) -> dict[StatisticName, Floats]:
         """Standard errors of counts, means and totals by noise alone, (cell,) each; NaN if they are not known."""
-        number = len(table.labels(self.released.crosstab))
+        number = table.number_of_cells(self.released.crosstab)
         unknown = dict.fromkeys(STATISTICS, np.full(number, np.nan))
         if self.noised is not None:
             return unknown | {name: np.sqrt(of_noise) for name, of_noise in self.noised.noise(table).items()}

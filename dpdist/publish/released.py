@@ -99,8 +99,8 @@ PROOF = "proof.json"
 """File of the proof record, in the folder `released/`."""
 MOST_MODELS = 1000
 """Number of models of strata that a release keeps, so that memory does not grow with strata."""
-STRATA, BETWEEN = '"strata": {', re.compile(r"[\s,:]*")
-"""Where strata begin in the file of a set, and what is between their labels and parameters."""
+STRATA, LABEL = '"strata": {', re.compile(r'\s*(,?)\s*("(?:[^"\\]|\\.)*")\s*:\s*')
+"""Where strata begin in the file of a set, and what is before the parameters of each: a comma after others, its label."""
 LONG = 10_000
 """Smallest number of entries of a list that is kept as an array."""
 MOST_ENTRIES = 4_000_000
@@ -138,12 +138,15 @@ def _compact(value: Any) -> Any:
     """The value with arrays in place of long lists of numbers, which take a quarter of the memory."""
     if isinstance(value, dict):
         return {name: _compact(part) for name, part in value.items()}
-    if not isinstance(value, list) or len(value) < LONG or isinstance(value[0], str):
+    if not isinstance(value, list) or len(value) < LONG or not _all_floats(value):
         return value
     with suppress(ValueError):  # lists of different lengths
-        array = np.array(value)
-        value = array if array.dtype == np.float64 else value
+        value = np.array(value)
     return value
+
+
+def _all_floats(values: list[Any]) -> bool:
+    return all(_all_floats(value) if isinstance(value, list) else isinstance(value, float) for value in values)
 
 
 @dataclass(frozen=True)
@@ -413,15 +416,14 @@ def _read_set(path: Path) -> Parameters:
     """The inverse of `_write_set`, stratum by stratum: all strata as objects take six times the memory of their texts."""
     text, decoder, texts = path.read_text(encoding="utf-8"), json.JSONDecoder(), dict[str, str]()
 
-    def after(place: int) -> int:
-        found = BETWEEN.match(text, place)
-        return place if found is None else found.end()
-
-    place = after(text.index(STRATA) + len(STRATA))
-    while text[place] != "}":
-        label, place = decoder.raw_decode(text, place)
-        theta, place = decoder.raw_decode(text, after(place))
-        texts[str(label)], place = json.dumps(theta, ensure_ascii=False, allow_nan=False), after(place)
+    place = text.index(STRATA) + len(STRATA)
+    while (label := LABEL.match(text, place)) is not None:
+        if (place > text.index(STRATA) + len(STRATA)) != (label[1] == ",") or (name := json.loads(label[2])) in texts:
+            raise ValueError("strata that are not apart")
+        theta, place = decoder.raw_decode(text, label.end())
+        texts[name] = json.dumps(theta, ensure_ascii=False, allow_nan=False)
+    if text[place:].split() != ["}", "}"]:
+        raise ValueError("strata without an end")
     return Parameters(texts)
 
 

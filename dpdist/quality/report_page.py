@@ -425,14 +425,14 @@ class _Published(NamedTuple):
     missing: list[str]
 
 
-def _published(table: Table, cells: Sequence[tuple[str, ...]], rows: pd.DataFrame) -> _Published:
-    labels = pd.MultiIndex.from_tuples(cells) if table.by else None
+def _published(table: Table, labels: Sequence[tuple[str, ...]], rows: pd.DataFrame) -> _Published:
+    index = pd.MultiIndex.from_tuples(labels) if table.by else None
     cell = np.zeros(len(rows), dtype=np.int64)
-    if labels is not None:
-        cell = np.asarray(labels.get_indexer(pd.MultiIndex.from_frame(rows[list(table.by)].astype(str))), dtype=np.int64)
+    if index is not None:
+        cell = np.asarray(index.get_indexer(pd.MultiIndex.from_frame(rows[list(table.by)].astype(str))), dtype=np.int64)
     rows_of = {statistic.text: rows_with(rows, statistic) for statistic in table.statistics}
     missing = [text for text, selection in rows_of.items() if not selection.any()]
-    if len(np.unique(cell[cell >= 0])) < len(cells):
+    if len(np.unique(cell[cell >= 0])) < len(labels):
         missing.append("margins")
     return _Published(np.logical_or.reduce([*rows_of.values()]) & (cell >= 0), missing)
 

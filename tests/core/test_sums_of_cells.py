@@ -78,4 +78,5 @@ def test_labels_alone_are_those_of_cells(margins: bool, universe: Mapping[str, t
     labels = records.cross_labels(crosstab, ("county", "sex"), margins, universe)
     inside = (universe or {}).get("sex", LEVELS["sex"])
     assert labels == cross(crosstab, ("county", "sex"), margins, universe).labels
+    assert records.number_of_cells(crosstab, ("county", "sex"), margins, universe) == len(labels)
     assert {label[1] for label in labels} == {*map(str, inside), *["Total"] * margins}

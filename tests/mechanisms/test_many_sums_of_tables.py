@@ -55,7 +55,9 @@ def errors_of(folder: Path, levels: Sequence[int], records: int) -> dict[str, np
 
 
 def test_parts_of_what_is_large_give_the_same_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is computed for some records and cells at a time, and forgotten between stages. Control: other noise."""
+    """What is computed for some records and cells at a time, and forgotten between stages: a plan keeps parts of the budget
+    alone. Control: other noise.
+    """
     job = job_of(tmp_path, (4, 3, 3), 3, 2, 600)
 
     def published(name: str, key: int) -> Floats:
@@ -64,10 +66,19 @@ def test_parts_of_what_is_large_give_the_same_release(tmp_path: Path, monkeypatc
         return pd.concat(tables)[["estimate", "standard_error"]].to_numpy(dtype=np.float64)
 
     whole, other = published("whole", 1), published("other", 2)
-    settings = {"cells.LARGE": 1, "cells.AT_ONCE": 5, "measurements.LARGE": 1, "limits.RECORDS_AT_ONCE": 50}
+    settings = {"cells.LARGE": 1, "cells.CELLS_AT_ONCE": 5, "measurements.LARGE": 1, "limits.RECORDS_AT_ONCE": 50}
     for name, value in settings.items():
         monkeypatch.setattr(f"dpdist.mechanisms.tables.{name}", value)
+    kept, forget = list[tuple[bool, bool]](), ResidualCells.forget_errors
+
+    def forgotten(model: ResidualCells) -> None:
+        parts = model.plan.asked.parts
+        forget(model)
+        kept.append((model.plan.asked.parts == parts, "at_equal" in model.plan.__dict__))
+
+    monkeypatch.setattr(ResidualCells, "forget_errors", forgotten)
     assert published("parts", 1) == pytest.approx(whole, rel=1e-9, nan_ok=True)
+    assert kept == [(True, False)]
     assert other != pytest.approx(whole, rel=1e-3, nan_ok=True)
 
 
@@ -145,7 +156,6 @@ import numpy as np
 import scipy
 import dpdist
 from dpdist.core.errors import JobError
-from dpdist.core.keys import Key
 from dpdist.core.this_process import single_threaded
 
 with single_threaded():

@@ -27,17 +27,25 @@ def test_a_set_is_read_as_it_was_written(tmp_path: Path, strata: dict[str, dict[
     assert json.loads(path.read_text(encoding="utf-8")) == {"set": 1, "family": "lognormal", "strata": strata}
     _write_set(again, {"set": 1, "family": "lognormal"}, read)
     assert again.read_bytes() == path.read_bytes()
-    for damaged in (path.read_text(encoding="utf-8")[:-6], path.read_text(encoding="utf-8").replace("1.5", "NaN")):
-        if damaged != path.read_text(encoding="utf-8"):
-            again.write_text(damaged, encoding="utf-8")
-            with pytest.raises((ValueError, LookupError)):
-                _read_set(again)
+    text = path.read_text(encoding="utf-8")
+    for damaged in {text[:-6], text[:-2], text + "{}", text.replace("1.5", "NaN"), text.replace("},\n", "}\n")} - {text}:
+        again.write_text(damaged, encoding="utf-8")
+        with pytest.raises((ValueError, LookupError)):
+            _read_set(again)
+
+
+def test_a_stratum_that_appears_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "set-1.json"
+    path.write_text('{"set": 1, "strata": {"a": {"prior": "proper"}, "a": {"prior": "flat"}}}', encoding="utf-8")
+    with pytest.raises(ValueError, match="strata"):
+        _read_set(path)
 
 
 def test_long_lists_of_numbers_are_arrays() -> None:
     """Control: short ones, and those with an unknown number, are not."""
-    theta = {"noisy": [[0.1, 0.2]] * LONG, "short": [0.1], "unknown": [0.1, None] * LONG, "label": ["a"] * LONG}
+    theta: dict[str, list[object]] = {"noisy": [[0.1, 0.2]] * LONG, "short": [0.1], "unknown": [0.1, None] * LONG}
+    theta |= {"label": ["a"] * LONG, "numbers": [0, 0.5] * LONG}
     kept = Parameters.of({"all": theta})["all"]
     assert isinstance(kept["noisy"], np.ndarray)
     assert kept["noisy"].tolist() == theta["noisy"]
-    assert all(kept[name] == theta[name] for name in ("short", "unknown", "label"))
+    assert all(kept[name] == theta[name] for name in theta if name != "noisy")

@@ -23,7 +23,6 @@ from dpdist.estimation.donors import AbsentRecords, Donors, PeriodTotals, law_of
 from dpdist.job import Job, Statistic
 from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.bounds import within_bounds
-from dpdist.mechanisms.tables.conjugate import SIDES
 from dpdist.mechanisms.tables.costs import projected_cost
 from dpdist.mechanisms.tables.drift_sizes import mean_square_drift
 from dpdist.mechanisms.tables.expected import ExpectedFile
@@ -34,7 +33,7 @@ from dpdist.mechanisms.tables.measured_sums import MeasuredSums
 from dpdist.mechanisms.tables.measurements import LARGE, NUMBER, ResidualMeasurements
 from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
 from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
-from dpdist.mechanisms.tables.posterior import NoiseErrorDraws, Posterior, SampleErrorDraws
+from dpdist.mechanisms.tables.posterior import NoiseErrorDraws, Posterior, SampleDraws, SampleErrorDraws
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, part_beyond, worth_of
 from dpdist.mechanisms.tables.spec import EFFECTS, LARGEST, MEAN_SQUARE, PredictionName, Tables
@@ -73,7 +72,7 @@ FURTHER = ("size", "counts", "beyond", "trees")
 """Released parameters that only some jobs have."""
 PREDICTED = ("count", "mean", "total")
 """Statistics whose errors are predicted."""
-AT_ONCE = 2**15
+CELLS_AT_ONCE = 2**15
 """Number of cells whose draws are computed together."""
 ALIKE = 1e-6
 """Relative difference of mean limits that rounding may make between machines."""
@@ -601,10 +600,7 @@ class ResidualCells(DonorCells):
         """Base cells of the samples that `resampled` draws, as their records have them."""
         posterior = self.posterior(theta)
         draws = posterior.draws(draws)
-        few = draws if posterior.dense else SIDES
-        blocks = [slice(start, min(start + few, draws)) for start in range(0, draws, few)]
-        sampled = ((block, posterior.prior.sampled(block.stop - block.start, rng)) for block in blocks)
-        return self._moved(theta, draws, sampled)
+        return self._moved(theta, draws, posterior.redrawn(SampleDraws(), draws, rng))
 
     def _numbers_drawn(self, theta: Draws, draws: int, rng: np.random.Generator) -> Floats:
         """Errors of counts by numbers of records, given their sum, that released numbers lack, (cell, draw).
@@ -720,8 +716,8 @@ class ResidualCells(DonorCells):
             if further is not None:
                 of_counts = further() if of_counts is None else of_counts
                 z[: len(size), 0] += of_counts[:, block]
-            for start in range(0, len(size), AT_ONCE):
-                of = slice(start, min(start + AT_ONCE, len(size)))
+            for start in range(0, len(size), CELLS_AT_ONCE):
+                of = slice(start, min(start + CELLS_AT_ONCE, len(size)))
                 totals = z[of, 1:] + predicted[of, 1:, None] * z[of, :1]
                 weights[block, of] = means[of, 0] + z[of, 0].T / size[of]
                 products[block, of] = means[of, :1] * means[of, 1:] + np.moveaxis(totals, 2, 0) / size[of, None]

@@ -33,7 +33,7 @@ MOST_CATEGORIES = 255
 """Largest number of levels whose order means nothing to a tree; columns of more are split in order of their levels."""
 MOST_LEFT = 0.1
 """Part of the deviance of main effects that means of a cross leave if they decide values."""
-NOTHING_LEFT = 1e-9
+ROUNDING = 1e-9
 """The same if they leave nothing but rounding."""
 LEAST_VARIANCE = 1e-6
 """Smallest variance of a total relative to its mean."""
@@ -92,7 +92,7 @@ class MainEffects:
 
         before = max(remaining(of_others), 0.0)
         # Rounding does not choose among crosses that leave nothing: the first has the fewest cells.
-        losses = [max(remaining(by(cross)), NOTHING_LEFT * before) for cross in cells.interactions]
+        losses = [max(remaining(by(cross)), ROUNDING * before) for cross in cells.interactions]
         if min(losses, default=before) >= MOST_LEFT * before:
             return Fitted(means, of_others, False)
         # Cells of the cross without a record have main effects, and their errors.

@@ -121,7 +121,7 @@ class TablePlan:
 
     @property
     def settled(self) -> Self:
-        """This plan with its parts of the budget, and without published figures."""
+        """This plan with its parts of the budget, and without published figures: it has no errors, and no other budget."""
         return replace(self, figures=PublishedFigures(self.file), stated=self.asked.parts, before=None)
 
     @cached_property

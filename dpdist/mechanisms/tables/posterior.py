@@ -296,6 +296,14 @@ class SampleErrorDraws:
 
 
 @dataclass(frozen=True)
+class SampleDraws:
+    """Draws the same samples as `SampleErrorDraws`, before they are estimated."""
+
+    def __call__(self, posterior: Posterior, number: int, rng: np.random.Generator) -> Floats:
+        return posterior.prior.sampled(number, rng)
+
+
+@dataclass(frozen=True)
 class NoiseErrorDraws:
     """Draws errors under other noise, other errors of the prediction, and other drift. Earlier periods, whose cells follow
     the file's `cells`, have other samples, too.

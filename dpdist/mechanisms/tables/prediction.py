@@ -467,11 +467,13 @@ def predict(
     z = np.column_stack([coordinate.residuals for coordinate in coordinates])
     # The spread is that of residuals about the final prediction.
     scale = np.sqrt((z**2).mean(axis=0))
-    # Where nothing is left, it stays the smallest one.
-    scale[scale < NOTHING_LEFT] = 1.0
+    # Where nothing is left, it stays the smallest one, and what correlates is rounding.
+    nothing = scale < NOTHING_LEFT
+    scale[nothing] = 1.0
     z = z / scale
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = np.nan_to_num(np.corrcoef(z, rowvar=False).reshape(z.shape[1], z.shape[1]))
+    correlation[nothing] = correlation[:, nothing] = 0.0
     np.fill_diagonal(correlation, 1.0)
     means, spread, spreads = (
         np.column_stack([coordinate.means for coordinate in coordinates]),

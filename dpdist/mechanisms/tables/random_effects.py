@@ -44,6 +44,8 @@ STEPS = 60
 """Largest number of steps that find the variance of cells' means."""
 NOT_SHRUNK = 4.0
 """Variance of cells' means, in residual variances of a record, that hardly shrinks them."""
+ROUNDING = 1e-12
+"""Variance of cells' mean sizes of residuals, in squares of their mean, below which it is rounding."""
 LEAST_OWN = 1e-4
 """Smallest variance of a record about its cell's mean, relative to that of records of the same prediction."""
 
@@ -63,7 +65,7 @@ class Loadings:
     variance: Floats
     """Variances of the errors, (cell,)."""
     scale: Floats | None = None
-    """Factors of the design, (cell,), none for 1: errors of one design, which is large, have many scales."""
+    """Factors of the design, (cell,), none for 1: several predictions share one design, which is large."""
 
     @classmethod
     def none(cls, cells: int) -> Loadings:
@@ -390,7 +392,7 @@ def own_variances(residuals: Floats, usual: Floats, place: Indices, index: Seque
         # variance that independent sizes would have.
         apart = float(number @ (1.0 / first[both] + 1.0 / second[both]))
         uncertain = float(number @ (left - right) ** 2) / max(apart, 1e-300)
-        if between > 0.0:
+        if between > ROUNDING:
             mean, of_cell = _mean_sizes(cell, ratio, count)
             trust = between * of_cell / (between * of_cell + uncertain + 1e-300)
             scale = np.maximum(scale * (1.0 + trust * (mean - 1.0))[family], least)
