@@ -422,7 +422,7 @@ def _read_set(path: Path) -> Parameters:
             raise ValueError("strata that are not apart")
         theta, place = decoder.raw_decode(text, label.end())
         texts[name] = json.dumps(theta, ensure_ascii=False, allow_nan=False)
-    if text[place:].split() != ["}", "}"]:
+    if "".join(text[place:].split()) != "}}":
         raise ValueError("strata without an end")
     return Parameters(texts)
 
