@@ -319,8 +319,10 @@ def cross_labels(
     crosstab: Crosstab, by: Sequence[str], margins: bool, universe: Universe | None = None
 ) -> tuple[tuple[str, ...], ...]:
     """Labels of the cells of `cross`, without their records."""
-    kept = zip(by, _kept_codes(crosstab, by, universe), strict=True)
-    return tuple(product(*([*(str(crosstab.levels[name][k]) for k in codes), *[TOTAL] * margins] for name, codes in kept)))
+    columns = zip(by, _kept_codes(crosstab, by, universe), strict=True)
+    return tuple(
+        product(*([*(str(crosstab.levels[name][k]) for k in codes), *[TOTAL] * margins] for name, codes in columns))
+    )
 
 
 def number_of_cells(crosstab: Crosstab, by: Sequence[str], margins: bool, universe: Universe | None = None) -> int:

@@ -418,7 +418,7 @@ def _read_set(path: Path) -> Parameters:
 
     place = text.index(STRATA) + len(STRATA)
     while (label := LABEL.match(text, place)) is not None:
-        if (place > text.index(STRATA) + len(STRATA)) != (label[1] == ",") or (name := json.loads(label[2])) in texts:
+        if bool(texts) != bool(label[1]) or (name := json.loads(label[2])) in texts:
             raise ValueError("strata that are not apart")
         theta, place = decoder.raw_decode(text, label.end())
         texts[name] = json.dumps(theta, ensure_ascii=False, allow_nan=False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -155,9 +154,7 @@ def _needs_rows(released: ReleasedObject) -> bool:
 
 def has_few_rows(released: ReleasedObject) -> bool:
     """True if draws of the crosstab's rows are fewer than those of all tables' cells."""
-    crosstab, tables = released.crosstab, released.job.tables
-    cells = sum(prod(len(crosstab.levels[name]) + table.margins for name in table.by) for table in tables)
-    return len(crosstab) < cells
+    return len(released.crosstab) < sum(table.number_of_cells(released.crosstab) for table in released.job.tables)
 
 
 def _beyond_plain(released: ReleasedObject) -> bool:

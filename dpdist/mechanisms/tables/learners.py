@@ -72,12 +72,12 @@ class MainEffects:
     folds: int = 2
 
     def fit(self, cells: ReferenceCells, counts: Floats, totals: Floats, fold: Codes) -> Fitted:
-        whole = cells.added(counts), cells.added(totals)
+        sums = cells.added(counts), cells.added(totals)
         count, total = (
             np.array([cells.added((fold == k) * values) for k in range(self.folds)]) for values in (counts, totals)
         )
         sides = [[np.delete(parts, k, axis=0).sum(axis=0) for parts in (count, total)] for k in range(self.folds)]
-        means, of_others = cells.fitted(*whole), np.array([cells.fitted(*side) for side in sides])
+        means, of_others = cells.fitted(*sums), np.array([cells.fitted(*side) for side in sides])
         some = totals > 0.0
         of_records = 2.0 * float((totals[some] * (np.log(totals[some] / counts[some]) - 1.0)).sum())
 
@@ -101,7 +101,7 @@ class MainEffects:
         expected = counts * np.maximum(of_others[fold, cells.place], 1e-300)
         ratio = totals[counts > 0.0] / expected[counts > 0.0] - 1.0
         error = np.where(with_records[cross], 0.0, means * float(np.sqrt((ratio**2).mean())))
-        means = _by_cross(cross, whole, means)
+        means = _by_cross(cross, sums, means)
         return Fitted(means, np.array([_by_cross(cross, side, means) for side in sides]), False, error)
 
 

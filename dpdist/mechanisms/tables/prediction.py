@@ -66,7 +66,7 @@ class RecordMoves(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FollowedRecords:
-    """Reference records of a prediction, moved since. All of them would take much memory."""
+    """Reference records of a prediction, moved since: computed for those that are asked for, as all take much memory."""
 
     before: Prediction
     moves: tuple[RecordMoves, ...]

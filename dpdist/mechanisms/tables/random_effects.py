@@ -48,6 +48,8 @@ ROUNDING = 1e-12
 """Variance of cells' mean sizes of residuals, in squares of their mean, below which it is rounding."""
 LEAST_OWN = 1e-4
 """Smallest variance of a record about its cell's mean, relative to that of records of the same prediction."""
+Half: TypeAlias = slice | NDArray[np.bool_]
+"""Where the records of one half are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -475,10 +477,6 @@ def corrected(
         shift + float(size @ (z - ratio * shift[place])) / max(float(size @ (ratio * variances[place])), 1e-300) * variances
     )
     return RandomEffects(shift, loading, alone, influence), variances
-
-
-Half: TypeAlias = slice | NDArray[np.bool_]
-"""Where the records of one half are."""
 
 
 class _Means(NamedTuple):
