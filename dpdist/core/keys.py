@@ -64,37 +64,28 @@ def _several(values: list[object] | tuple[object, ...] | range) -> Iterator[byte
         yield from _parts(value)
 
 
-@dataclass(frozen=True, eq=False)
-class Keyed(Generic[T]):
-    """A value with a key by which caches know equal ones, as of a file that is read anew."""
-
-    value: T
-    key: str
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Keyed) and other.key == self.key
-
-
 class Recent(Generic[T]):
-    """The last two values that were computed, and those before them while all sizes together are at most `most`.
+    """The last values that were computed: as many as `fewest`, and those before them while all sizes together are at most
+    `most`.
 
     For one thread: a process computes a release in one.
     """
 
-    def __init__(self, size: Callable[[T], int], most: int) -> None:
-        self._size, self.most = size, most
+    def __init__(self, fewest: int = 1, most: int = 0, size: Callable[[T], int] = lambda _: 1) -> None:
+        self._fewest, self.most, self._size = fewest, most, size
         self._values = dict[str, T]()
 
     def __call__(self, key: str, compute: Callable[[], T]) -> T:
         """The value of this key, which is computed if it is not kept."""
         value = self._values.pop(key) if key in self._values else compute()
         self._values[key] = value
-        while len(self._values) > 2 and sum(map(self._size, self._values.values())) > self.most:
+        while len(self._values) > self._fewest and sum(map(self._size, self._values.values())) > self.most:
             del self._values[next(iter(self._values))]
         return value
+
+    def kept(self, key: str) -> T | None:
+        """The value of this key, if it is kept."""
+        return self._values.get(key)
 
     def replace(self, key: str, value: T) -> None:
         """Keeps this value in place of the one of this key."""

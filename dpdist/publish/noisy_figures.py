@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from dpdist.core.keys import Keyed, digest
+from dpdist.core.keys import Recent, digest
 from dpdist.core.records import Cells, Floats
 from dpdist.estimation.donors import CELL
 from dpdist.estimation.estimators import STATISTICS, Interval, PsuSums, counts_and_means, t_interval
@@ -30,7 +29,7 @@ from dpdist.models.protocol import DRAWS, DesignEffectOf, Draws, ModelTable, Str
 from dpdist.publish.released import ReleasedObject, effect_of, plain_effects
 from dpdist.publish.standard_errors import (
     CellsKey,
-    Spreads,
+    ErrorSources,
     VarianceParts,
     noise_variances,
     normal_variance,
@@ -250,26 +249,21 @@ def _composition(released: ReleasedObject, cells: Cells, weight: Floats, outcome
     return np.array([statistic.variance for statistic in statistics])
 
 
-def keyed(released: ReleasedObject) -> Keyed[ReleasedObject]:
-    """The release with a key. A verdict, and the custodian's page that follows it, read it anew, without paths."""
-    return Keyed(released, digest((released.seed.hex(), json.dumps(released.job.public))))
+def release_key(released: ReleasedObject) -> str:
+    """A key of the release. A verdict, and the custodian's page that follows it, read it anew, without paths."""
+    return digest((released.seed.hex(), json.dumps(released.job.public)))
 
 
 NoiseParts = Mapping[tuple[str, CellsKey], Sequence[Floats]]
 """Variances of counts, means and totals by noise alone, (cell,) each, by outcome and table's cells."""
-_published: dict[str, NoiseParts] = {}
-"""Those of this process's last publication, by its release's key."""
+_published = Recent[NoiseParts]()
+"""Those of this process's last publication."""
+_simulated = Recent[ErrorSources]()
 
 
 def remember_noise(released: ReleasedObject, noise: NoiseParts) -> None:
     """Keeps variances by noise of all published tables, so that the verdict on a run does not simulate noise again."""
-    _published.clear()
-    _published[keyed(released).key] = noise
-
-
-@lru_cache(maxsize=1)
-def _simulated(release: Keyed[ReleasedObject]) -> list[Spreads] | None:
-    return simulate_errors(release.value, lambda _: None, noise_alone=True).spreads
+    _published.replace(release_key(released), noise)
 
 
 @dataclass(frozen=True)
@@ -302,10 +296,10 @@ class NoiseErrors:
             return unknown | {name: np.sqrt(of_noise) for name, of_noise in self.noised.noise(table).items()}
         if not self.known:
             return unknown
-        release = keyed(self.released)
-        alone = _published.get(release.key, {}).get((outcome, table_key(table, number)))
+        key = release_key(self.released)
+        alone = (_published.kept(key) or {}).get((outcome, table_key(table, number)))
         if alone is None:
-            simulated = _simulated(release)
+            simulated = _simulated(key, lambda: simulate_errors(self.released, lambda _: None, noise_alone=True)).spreads
             assert simulated is not None
             spread = simulated[self.released.job.outcomes.index(outcome)]
             alone = noise_variances(self.released, self.released.cells(table), spread)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,14 +14,14 @@ import pyarrow.parquet as pq
 
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import private, sha256, write_text
-from dpdist.core.keys import Keyed, digest
+from dpdist.core.keys import Recent, digest
 from dpdist.core.progress import Event, Listener
 from dpdist.core.public_files import MANIFEST
 from dpdist.core.records import Crosstab, Floats
 from dpdist.job import Table
 from dpdist.opening.results import NO_EVALUATION, Evaluations
 from dpdist.publish.accuracy import design_in_words
-from dpdist.publish.noisy_figures import keyed
+from dpdist.publish.noisy_figures import release_key
 from dpdist.publish.printed_tables import printed_table, rows_with
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.writers.dotplot import MOST_ROWS as MOST_PLOTTED
@@ -400,9 +399,10 @@ class JudgedTables(NamedTuple):
     verdicts: Judgements
 
 
-@lru_cache(maxsize=1)
-def _judged(evaluated: Keyed[tuple[Evaluations, ReleasedObject]]) -> JudgedTables:
-    evaluations, release = evaluated.value
+_JUDGED = Recent[JudgedTables]()
+
+
+def _judged(evaluations: Evaluations, release: ReleasedObject) -> JudgedTables:
     shown, unjudged, number = dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]](), list[str](), 0
     for table in sorted(release.job.tables, key=lambda listed: listed.name):
         columns = pq.read_schema(evaluations.path(table.name)).names if table.name in evaluations else ["statistic"]
@@ -492,7 +492,7 @@ def material_of(space: Workspace) -> ReportMaterial:
     of_tables = [evaluations.path(table.name) for table in release.job.tables if table.name in evaluations]
     if any("synthetic_noise_se" not in pq.read_schema(path).names for path in of_tables):
         raise WorkspaceError(space.place, "an older version made its evaluation, without errors by noise", MADE_AGAIN)
-    judged = _judged(Keyed((evaluations, release), digest((keyed(release).key, files))))
+    judged = _JUDGED(digest((release_key(release), files)), lambda: _judged(evaluations, release))
     if not judged.published:
         raise WorkspaceError(space.place, NO_EVALUATION, MADE_AGAIN)
     tables = EvaluatedTables(evaluations, judged.published)

@@ -131,7 +131,7 @@ def test_the_last_values_are_kept_while_they_are_small() -> None:
         return of(str(number), lambda: computed.append(number) or number)
 
     for size, kept in ((3, 3), (100, 2)):
-        recent = Recent[int](lambda _, size=size: size, 10)
+        recent = Recent[int](2, 10, lambda _, size=size: size)
         computed.clear()
         assert [value(recent, number) for number in range(5)] == list(range(5))
         for number in reversed(range(5 - kept, 5)):
@@ -142,3 +142,5 @@ def test_the_last_values_are_kept_while_they_are_small() -> None:
         recent.clear()
         value(recent, 4 - kept)
         assert computed[6:] == [4 - kept]
+    last = Recent[int]()
+    assert (value(last, 7), value(last, 8), last.kept("7"), last.kept("8")) == (7, 8, None, 8)

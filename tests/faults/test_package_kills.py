@@ -33,6 +33,12 @@ def cells_1275(folder: Path) -> Path:
     return sized_job(folder, (4,) * 4, sets_of_columns(4, 11), 6000, runtime=workers)
 
 
+def cells_of_many_sums(folder: Path) -> Path:
+    """Two tables of 3,306 cells of 12,000 records, whose sums are too many for dense matrices."""
+    workers = {"executor": "dask", "workers": 2}
+    return sized_job(folder, (56, 58), [["c0", "c1"], ["c0"]], 12_000, runtime=workers)
+
+
 def ten_tables_of_300000(folder: Path) -> Path:
     """Ten tables of 300,000 simulated people in 51 states."""
     script = Path(__file__).parents[1] / "studies" / "simulated_acs.py"
@@ -41,7 +47,7 @@ def ten_tables_of_300000(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", [cells_1275, ten_tables_of_300000])
+@pytest.mark.parametrize("package", [cells_1275, cells_of_many_sums, ten_tables_of_300000])
 def test_sixty_kills_of_a_package_end_with_the_bytes_of_a_run_in_peace(
     package: Callable[[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,8 +112,7 @@ def test_a_package_too_large_for_dense_matrices_is_killed_twice_and_ends_with_th
 
     Controls: work was left each time, the noise was not drawn again, and the package is over the limit of sums.
     """
-    workers = {"executor": "dask", "workers": 2}
-    job, peace = sized_job(tmp_path, (56, 58), [["c0", "c1"], ["c0"]], 12_000, runtime=workers), tmp_path / "peace"
+    job, peace = cells_of_many_sums(tmp_path), tmp_path / "peace"
     assert run(job, peace, *PEACE).code == 0
     assert len(pd.read_parquet(peace / "public" / "measurements.parquet")) > MOST_TERMS
     killed_twice(job, peace, tmp_path / "killed")

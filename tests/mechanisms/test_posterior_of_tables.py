@@ -28,7 +28,7 @@ from dpdist.mechanisms.tables import (
     residual_prior,
     residual_samples,
 )
-from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, solved
+from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, OF_LAW, solved
 from dpdist.mechanisms.tables.drift_sizes import learned
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.residual_prior import OF_CELLS, ResidualPrior, prior_variances
@@ -127,7 +127,7 @@ def test_a_search_that_begins_near_the_solution_takes_fewer_steps() -> None:
             return np.asarray(matrix @ x)
 
         steps.clear()
-        return solved(times, np.diag(matrix), right, OF_DRAWS, start), len(steps)
+        return solved(times, np.diag(matrix), right, OF_LAW, start), len(steps)
 
     before, after, other = (matrix @ rng.standard_normal(500) for _ in range(3))
     after = before + 0.001 * after
@@ -135,7 +135,7 @@ def test_a_search_that_begins_near_the_solution_takes_fewer_steps() -> None:
         found(after, start) for start in (np.linalg.solve(matrix, before), None, other)
     )
     for solution in (near, alone):
-        assert np.linalg.norm(matrix @ solution - after) <= 2.0 * OF_DRAWS * np.linalg.norm(after)
+        assert np.linalg.norm(matrix @ solution - after) <= 2.0 * OF_LAW * np.linalg.norm(after)
     assert few <= 2 < many / 2
     assert more >= many
 
@@ -147,13 +147,13 @@ def test_a_search_that_begins_at_a_solution_sees_what_one_of_many_sums_has_chang
     before = rng.standard_normal(100_000)
     after = before.copy()
     after[7] += 0.6
-    assert OF_DRAWS * np.linalg.norm(before) > 0.6
+    assert OF_LAW * np.linalg.norm(before) > 0.6
 
     def times(x: Floats) -> Floats:
         return np.asarray(x + factor @ (factor.T @ x))
 
     start = solved(times, diagonal, before)
-    found, right = solved(times, diagonal, after, OF_DRAWS, start), solved(times, diagonal, after)
+    found, right = solved(times, diagonal, after, OF_LAW, start), solved(times, diagonal, after)
     assert found[7] == pytest.approx(right[7], abs=0.01)
     assert abs(start[7] - right[7]) > 0.5
 

@@ -25,7 +25,6 @@ import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.donors import PeriodTotals
-from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.common_factors import growth_of
 from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.limits import TableLimits, unpaired
@@ -36,6 +35,7 @@ from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
 from dpdist.mechanisms.tables.posterior import Posterior, squares_of
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import cell_index
+from dpdist.mechanisms.tables.redrawn_cells import RedrawnCells
 from dpdist.mechanisms.tables.rows import rows_of
 from dpdist.mechanisms.tables.sensitivity import MOVED
 from dpdist.mechanisms.tables.sizes import Sizes
@@ -470,7 +470,7 @@ def test_errors_of_counts_hold_where_most_crosses_have_no_record(
     direct ones are .9 to 1.1 in the median. Control: without errors of numbers that the release lacks they are below."""
     if control:
         monkeypatch.setattr(
-            ResidualCells, "_numbers_drawn", lambda self, theta, draws, rng: np.zeros((len(self.count), draws))
+            RedrawnCells, "_numbers_drawn", lambda self, draws, rng: np.zeros((len(self.model.count), draws))
         )
     levels, by = (6, 5, 5, 4, 2), [["c0"], ["c1"], ["c2", "c3"], ["c4"]]
     budget = {"epsilon": "10000", **KINDS["off"]}

@@ -13,7 +13,7 @@ import pytest
 import dpdist
 from dpdist.core.keys import Key
 from dpdist.estimation.donors import DonorsByCell
-from dpdist.mechanisms.tables.synthetic import OfDonors, Transported
+from dpdist.mechanisms.tables.synthetic import OfDonors
 from dpdist.opening.results import open_evaluation
 
 LEVELS = {"region": 8, "age": 4, "sex": 2, "status": 5}
@@ -88,7 +88,7 @@ def test_control_a_mean_of_donors_without_an_amount_moved_all_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All donors of a base cell have 0, and its mean is above 0: with the mean, all of them got an amount."""
-    monkeypatch.setattr(OfDonors, "_moved", Transported._moved)
+    monkeypatch.setattr(OfDonors, "_with_amount", lambda self, cell, mean, outcome: np.ones_like(mean))
     monkeypatch.setattr(DonorsByCell, "amounts_near", lambda self, _, cells: [self.of_cell(int(k)) for k in cells])
     assert off(figures(tmp_path, MANY, ABOVE_0)).max() > 9.0
 

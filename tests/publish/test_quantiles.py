@@ -70,7 +70,7 @@ def test_shares_of_a_package_follow_errors_of_a_mean_wherever_it_was_released(me
     def share(released: float, further: float) -> float:
         theta = Draws({"means": np.array([[[1.0, released]]])})
         moved = Draws({"weights": np.ones((1, 1)), "products": np.full((1, 1, 1), released * further)})
-        of_donors = OfDonors(cells, points, standing, theta=theta, without=np.zeros((1, 1), dtype=np.bool_))
+        of_donors = OfDonors(cells, points, standing, theta, np.zeros((1, 1), dtype=np.bool_))
         return float(of_donors.until(moved, row, value)[0, 0])
 
     fall = share(mean, 1.1) - share(mean, 1.0)

@@ -30,9 +30,9 @@ from dpdist.core.errors import WorkspaceError
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.publish import noisy_figures
 from dpdist.publish.folder import publish as publish_folder
-from dpdist.publish.noisy_figures import NoiseErrors, keyed
+from dpdist.publish.noisy_figures import NoiseErrors, release_key
 from dpdist.publish.released import read_released
-from dpdist.publish.standard_errors import cells_key
+from dpdist.publish.standard_errors import ErrorSources, cells_key
 from dpdist.quality import report_material, report_page
 from dpdist.quality.report_page import ANSWERS, MARKING, _cells_drawn, _lighter, material_of, overall_verdict, write_report
 from dpdist.quality.report_parts import ReportFigure, Section, axis, distribution, error
@@ -306,21 +306,29 @@ def test_a_verdict_after_a_publication_has_the_noise_errors_that_are_simulated_a
     (table,), noise = release.job.tables, NoiseErrors.of(release)
     cells = release.cells(table)
     key = ("salary", cells_key(cells))
-    assert key in noisy_figures._published[keyed(release).key]
+    assert key in (noisy_figures._published.kept(release_key(release)) or {})
     assert noise.known == (release.job.mechanism.name == "tables")
     kept = noise.errors(table, "salary")
     noisy_figures._published.clear()
     simulated = noise.errors(table, "salary")
     assert all(np.array_equal(kept[name], simulated[name], equal_nan=True) for name in STATISTICS)
-    noisy_figures._published[keyed(release).key] = {key: [np.ones(len(cells))] * 3}
+    noisy_figures._published.replace(release_key(release), {key: [np.ones(len(cells))] * 3})
     assert np.isfinite(noise.errors(table, "salary")["mean"]).all() == noise.known
 
 
-def test_only_a_run_simulates_noise_and_pages_read_it(workspace: Path, tmp_path: Path) -> None:
+def test_only_a_run_simulates_noise_and_pages_read_it(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run keeps errors by noise with its evaluation, so that a page of another process need not simulate them. Control:
     another process's evaluation.
     """
-    before = noisy_figures._simulated.cache_info().misses
+    simulations, simulate = list[bool](), noisy_figures.simulate_errors
+
+    def counted(*given: Any, noise_alone: bool) -> ErrorSources:
+        simulations.append(noise_alone)
+        return simulate(*given, noise_alone=noise_alone)
+
+    monkeypatch.setattr(noisy_figures, "simulate_errors", counted)
     job = str(workspace.parent / "job.yaml")
     done = CliRunner().invoke(app, ["run", job, "--workspace", str(tmp_path / "ws"), "-q"])
     assert done.exit_code == 0, done.output
@@ -330,11 +338,11 @@ def test_only_a_run_simulates_noise_and_pages_read_it(workspace: Path, tmp_path:
         rows = material_of(space).tables["pay"]
         page = write_report(material_of(space)).read_bytes()
         noisy_figures._published.clear()
-        report_page._judged.cache_clear()
+        report_page._JUDGED.clear()
         assert write_report(material_of(space)).read_bytes() == page
-        assert noisy_figures._simulated.cache_info().misses == before
+        assert not simulations
     errors = noise.errors(table, "salary")
-    assert noisy_figures._simulated.cache_info().misses == before + noise.known
+    assert simulations == [True] * noise.known
     for name in ("count", "mean"):
         kept = rows.loc[rows["statistic"] == name, "synthetic_noise_se"].to_numpy(dtype=float)
         assert np.array_equal(kept, errors[name], equal_nan=True)

@@ -231,7 +231,7 @@ def _reachable(outcome: Floats, mean: float, low: float, top: float) -> Floats:
     """
     if mean <= low or mean >= top:
         return np.full(len(outcome), min(max(mean, low), top))
-    if len(outcome) < 2 or not np.isin(outcome, (low, top)).all():
+    if len(outcome) < 2 or not ((outcome == low) | (outcome == top)).all():
         return outcome
     share, aim = float((outcome == top).mean()), (mean - low) / (top - low)
     if aim * (1.0 - share) <= NEAR * share * (1.0 - aim) and share * (1.0 - aim) <= NEAR * aim * (1.0 - share):
@@ -288,6 +288,10 @@ def _tilt(weight: Floats, away: Floats) -> Floats | None:
         if np.abs(gradient).max() < MET:
             break
         step = _newton_step(x, tilted, gradient)
+        # Columns have mean square 1, so curvatures are at most the number of records. A shorter step does not remove the
+        # gradient: columns contradict each other, or nearly all weight is on one record.
+        if np.abs(step).max() * x.size < np.abs(gradient).max():
+            break
         length = 1.0
         while length > 1e-6:
             new_value, shares = cost(slopes - length * step)

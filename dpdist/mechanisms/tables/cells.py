@@ -6,7 +6,7 @@ the noisy sums. Estimates of base cells are released, so that tables need none o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
@@ -18,22 +18,21 @@ import pyarrow as pa
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import OTHER_LIMITS
 from dpdist.core.keys import WRITTEN, Recent, digest
-from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints, cells_of_record, codes_of, no_draws
+from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints, cells_of_record, codes_of
 from dpdist.estimation.donors import AbsentRecords, Donors, PeriodTotals, law_of, remembered
 from dpdist.job import Job, Statistic
 from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.costs import projected_cost
-from dpdist.mechanisms.tables.drift_sizes import mean_square_drift
 from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, unpaired
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.measured_again import MeasuredAgain, ReleasedSums
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums
 from dpdist.mechanisms.tables.measurements import LARGE, NUMBER, ResidualMeasurements
-from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
 from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
-from dpdist.mechanisms.tables.posterior import NoiseErrorDraws, Posterior, SampleDraws, SampleErrorDraws
+from dpdist.mechanisms.tables.posterior import Posterior
+from dpdist.mechanisms.tables.redrawn_cells import RedrawnCells
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
 from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, part_beyond, worth_of
 from dpdist.mechanisms.tables.spec import EFFECTS, LARGEST, MEAN_SQUARE, PredictionName, Tables
@@ -72,8 +71,6 @@ FURTHER = ("size", "counts", "beyond", "trees")
 """Released parameters that only some jobs have."""
 PREDICTED = ("count", "mean", "total")
 """Statistics whose errors are predicted."""
-CELLS_AT_ONCE = 2**15
-"""Number of cells whose draws are computed together."""
 ALIKE = 1e-6
 """Relative difference of mean limits that rounding may make between machines."""
 AS_MEASURED = "publish with the version that the statement names under protected_by"
@@ -351,7 +348,7 @@ class ResidualCells(DonorCells):
 
     def built(self) -> TablePlan:
         """`plan`, computed anew."""
-        codes, reference = self.codes.astype(np.int64), self._reference
+        codes, reference = self.codes.astype(np.int64), self.reference
         tables, placed = list[tuple[tuple[int, ...], Codes]](), list[Codes]()
         combinations = codes if self.alike else reference.codes.astype(np.int64)
         workload = replace(self.workload, codes=combinations, count=np.ones(len(combinations)))
@@ -395,7 +392,7 @@ class ResidualCells(DonorCells):
         return {f"objective: {MEAN_SQUARE if self.largest else LARGEST}": replace(self, largest=not self.largest)}
 
     @property
-    def _reference(self) -> ReferenceSample:
+    def reference(self) -> ReferenceSample:
         """Records of the reference, whose crosses begin with base cells; or values by noisy counts, in no cell."""
         if self.alike:
             law = self._law(int(np.clip(self.count.sum(), FEWEST_VALUES, MOST_VALUES)))
@@ -581,103 +578,20 @@ class ResidualCells(DonorCells):
         return OfDonors.of_cells(release, self, stratum, prediction.means[: len(self.codes), 1:])
 
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Base cells under other samples of the file's records, without noise.
-
-        `shape` (draw, cell) is the error of the donors' shapes, in standard deviations: one for all cells that use them.
-        """
-        posterior = self.posterior(theta)
-        draws = posterior.draws(draws)
-        further = (lambda: self._numbers_drawn(theta, draws, rng)) if self.secret else None
-        cells = self._moved(theta, draws, posterior.redrawn(SampleErrorDraws(len(self.count)), draws, rng), further)
-        if self.alike:
-            return cells
-        assert self.donors is not None
-        group = self.donors.by_cell(self.codes).group
-        shape = rng.standard_normal((draws, int(group.max()) + 1))[:, group]
-        return Draws({**cells.values, "shape": shape})
+        return RedrawnCells(self, theta).under_other_samples(draws, rng)
 
     def unprotected(self, theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
-        """Base cells of the samples that `resampled` draws, as their records have them."""
-        posterior = self.posterior(theta)
-        draws = posterior.draws(draws)
-        return self._moved(theta, draws, posterior.redrawn(SampleDraws(), draws, rng))
-
-    def _numbers_drawn(self, theta: Draws, draws: int, rng: np.random.Generator) -> Floats:
-        """Errors of counts by numbers of records, given their sum, that released numbers lack, (cell, draw).
-
-        A cell has at least one record, though fewer are expected of many. So the sample's own error, which has count²/size
-        of a cell, lacks what is left of count times mean weight.
-        """
-        sums = self.released_sums(theta)
-        weight = sums.calibration.factors[0] * sums.asked.file.prediction.means[:, 0]
-        size = theta["size"][0]
-        count = size * theta["means"][0, :, 0]
-        deviations = np.sqrt(np.maximum(count * weight - count**2 / size, 0.0))[:, None] * rng.standard_normal(
-            (len(size), draws)
-        )
-        return np.asarray(deviations - np.outer(count, deviations.sum(axis=0) / max(float(count.sum()), 1e-300)))
+        return RedrawnCells(self, theta).of_samples(draws, rng)
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        """Base cells under other noise, other errors of the prediction, and other drift, for standard errors only.
-
-        Earlier periods have other samples, too.
-        """
-        posterior = self.posterior(theta)
-        draws = posterior.draws(draws)
-        return self._moved(
-            theta, draws, posterior.redrawn(NoiseErrorDraws(len(self.count), self.joint.law == "laplace"), draws, rng)
-        )
+        return RedrawnCells(self, theta).under_other_noise(draws, rng)
 
     def drawn_with(
         self, theta: Draws, earlier: StratumModel, of_earlier: Draws, draws: int, rng: np.random.Generator
     ) -> DrawnTogether | str:
-        """Base cells of this release and of an earlier one under the same errors of their reference.
-
-        If columns, bounds, measured tables or reference records differ, the reason in words.
-        """
         if not isinstance(earlier, ResidualCells):
             return "their mechanisms differ"
-        if (reason := self._other_reference(earlier)) is not None:
-            return reason
-        estimate, earlier_estimate = self._estimated(theta), earlier._estimated(of_earlier)
-        periods = common_history(estimate, earlier_estimate)
-        if periods is None or self.donors is None:
-            return "they learned from different earlier releases"
-        prior = replace(self, donors=replace(self.donors, history=periods)).knowing(theta).plan.file.prior_of_periods
-        draws = min(each.posterior.draws(draws) for each in (estimate, earlier_estimate))
-        errors = errors_of_two(estimate, earlier_estimate, prior, draws, rng)
-        pairs = (self, theta, errors.later), (earlier, of_earlier, errors.earlier)
-        cells = [model._moved(parameters, draws, [(slice(0, draws), z)]) for model, parameters, z in pairs]
-        return DrawnTogether(cells[0], cells[1], sampled=learned_from(estimate, earlier_estimate))
-
-    def _estimated(self, theta: Draws) -> Estimated:
-        *history, totals = self.history(theta)
-        posterior, observed, _ = self.released_sums(theta).reading
-        return Estimated(posterior, tuple(history), totals, mean_square_drift(posterior, observed))
-
-    def _other_reference(self, other: ResidualCells) -> str | None:
-        """Why errors of the reference are not shared; None if both releases have the same reference records, and measure
-        the same tables of the same columns.
-        """
-        if self.alike or other.alike:
-            return "one of them has no reference file"
-        if self.secret or other.secret:
-            return "one of them has secret sample counts"
-        if {self.learner, other.learner} != {EFFECTS}:
-            return "one of them predicts by trees"
-        definition, other_definition = (
-            (each.columns, each.levels, each.outcomes, each.bounds, each.public_weights, each.weighted, each.measured)
-            for each in (self, other)
-        )
-        records, other_records = (
-            np.column_stack([part.of_records(part.codes), part.weight, part.outcomes])
-            for part in (self._reference, other._reference)
-        )
-        if definition != other_definition:
-            return "their columns, levels, bounds or measured tables differ"
-        # Exact, because these are published records and no result of arithmetic.
-        same = np.array_equal(records[np.lexsort(records.T)], other_records[np.lexsort(other_records.T)])
-        return None if same else "their reference records differ"
+        return RedrawnCells(self, theta).together(RedrawnCells(earlier, of_earlier), draws, rng)
 
     def posterior(self, theta: Draws) -> Posterior:
         """The posterior of the released noisy sums."""
@@ -696,32 +610,6 @@ class ResidualCells(DonorCells):
         parts = self.released_parts(theta)[int(self.secret) :]
         beyond = theta["beyond"][0] if "beyond" in theta.values else None
         return ResidualMeasurements(self.knowing(theta).plan.file, self.joint, parts, beyond)
-
-    def _moved(
-        self,
-        theta: Draws,
-        draws: int,
-        parts: Iterable[tuple[slice, Floats]],
-        further: Callable[[], Floats] | None = None,
-    ) -> Draws:
-        """Draws of base cells whose residual sums have errors, (cell, 1 + outcome, draw), which come some draws at a time.
-
-        Counts have `further` errors, (cell, draw), if these are given.
-        """
-        means, size = theta["means"][0], self.sized(theta).count
-        predicted = self.posterior(theta).prior.prediction.means[: len(size)]
-        weights, products = no_draws(draws, len(size)), no_draws(draws, *means[:, 1:].shape)
-        of_counts: Floats | None = None
-        for block, z in parts:
-            if further is not None:
-                of_counts = further() if of_counts is None else of_counts
-                z[: len(size), 0] += of_counts[:, block]
-            for start in range(0, len(size), CELLS_AT_ONCE):
-                of = slice(start, min(start + CELLS_AT_ONCE, len(size)))
-                totals = z[of, 1:] + predicted[of, 1:, None] * z[of, :1]
-                weights[block, of] = means[of, 0] + z[of, 0].T / size[of]
-                products[block, of] = means[of, :1] * means[of, 1:] + np.moveaxis(totals, 2, 0) / size[of, None]
-        return Draws({"weights": weights, "products": products})
 
     def since_reference(self, theta: Draws) -> Floats:
         """The released mean weight and mean of every outcome over all records, over the reference's, (1 + outcome,)."""
@@ -769,8 +657,8 @@ def _places(file: ExpectedFile) -> int:
     return 2_000 + len(file.codes) * (1 + len(file.tables)) + len(file.reference.weight)
 
 
-PLANS = Recent[TablePlan](lambda plan: _places(plan.file), MOST_PLACES)
-SUMS = Recent[ReleasedSums](lambda sums: _places(sums.asked.file), MOST_PLACES)
+PLANS = Recent[TablePlan](2, MOST_PLACES, lambda plan: _places(plan.file))
+SUMS = Recent[ReleasedSums](2, MOST_PLACES, lambda sums: _places(sums.asked.file))
 
 
 def weight_bounds(job: Job) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from dpdist.core.records import Codes, Floats
 from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables import posterior as of_sums
 from dpdist.mechanisms.tables.common_factors import common_factors
-from dpdist.mechanisms.tables.conjugate import OF_DRAWS
+from dpdist.mechanisms.tables.conjugate import OF_LAW
 from dpdist.mechanisms.tables.drift_sizes import learned
 from dpdist.mechanisms.tables.followed_limits import followed_limits
 from dpdist.mechanisms.tables.limits import TableLimits
@@ -187,7 +187,7 @@ class MeasuredSums:
         file, sums, observed = self.asked.file, self, self.observed()
         posterior, moved, solution = self.posterior(observed), None, None
         if file.changes.of_cells.nnz:
-            solution = posterior.solve(observed.values, OF_DRAWS)
+            solution = posterior.solve(observed.values, OF_LAW)
             moved = file.shifted(posterior.deviation(solution))
             posterior = self.posterior(observed, moved)
         # Without a reference and for secret numbers, slopes say what is clipped; what is counted is not clipped.
@@ -195,7 +195,7 @@ class MeasuredSums:
         for _ in range(steps):
             self.asked.return_memory()
             # A law needs no more digits than draws of errors, and many sums hardly differ between steps.
-            solution = posterior.solve(observed.values, OF_DRAWS, solution)
+            solution = posterior.solve(observed.values, OF_LAW, solution)
             law, before = file.shifted(posterior.deviation(solution)), observed.values
             sums = replace(sums, limits=followed_limits(file, sums.limits, self.calibrated, law))
             observed = sums.observed()

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from dpdist.core.records import Floats, Ints
 from dpdist.core.sharing import share_out
-from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, SIDES, in_blocks, solved
+from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, OF_LAW, SIDES, in_blocks, solved
 from dpdist.mechanisms.tables.random_effects import Loadings
 from dpdist.mechanisms.tables.residual_prior import ResidualPrior, lone_variances, prior_variances
 from dpdist.mechanisms.tables.rows import FigureRows, Matrix, Rows, RowsOfTables, equal_rows, placed_in, row_values
@@ -88,7 +88,7 @@ class Posterior:
         bend = np.sqrt(2.0 * np.maximum(alone, 1e-300))
         for _ in range(TAILS):
             noise = posterior.noise - squares_of(self.clipped)
-            solution = posterior.solve(observed, OF_DRAWS, solution)
+            solution = posterior.solve(observed, OF_LAW, solution)
             size = np.abs(noise * solution)
             posterior = self.under(self.noise + alone * np.maximum(size / bend - 1.0, 0.0))
         return posterior

@@ -8,7 +8,7 @@ remove them. All of this is post-processing of the released object, which includ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -208,18 +208,124 @@ MOST_SHARES = 1_000_000
 """Shares that are computed together."""
 
 
-@dataclass(frozen=True)
-class Transported:
-    """The points (weight, outcome) of every outcome and cell, (point, 2) each.
+def rounded_values_of(release: ReleaseView) -> list[RoundedValues | None]:
+    """Rounded values of every outcome in the released records of the reference; empty without such records."""
+    donors = list(release.donors.values())
+    if not donors:
+        return []
+    weight = np.concatenate([part.weight for part in donors])
+    return [RoundedValues.of(weight, values) for values in np.concatenate([part.outcomes for part in donors]).T]
 
-    `records` (cell,) is the number of records that a cell's points represent.
+
+@dataclass(frozen=True)
+class OfDonors:
+    """The distributions of base cells' donors, moved to the estimated means, and linear in errors of these.
+
+    A base cell of few records may have an error as large as its estimate, which the errors of others make up for in a
+    table's cell. That holds where shares are linear in them.
     """
 
     cells: DonorCells
     points: Sequence[Sequence[Floats]]
+    """The points (weight, outcome) of every outcome and cell, (point, 2) each."""
     records: Floats
+    """Number of records that a cell's points represent, (cell,)."""
+    theta: Draws
+    """The released parameters."""
+    without: np.ndarray[tuple[int, int], np.dtype[np.bool_]]
+    """True where all donors have 0 and those of a wider group have amounts, (outcome, cell). Points are these amounts, and
+    the estimated mean says how many records have one."""
     rounded_values: Sequence[RoundedValues | None] = ()
     """Rounded values of every outcome in the reference's records; None if these are not released."""
+
+    @classmethod
+    def of_cells(cls, release: ReleaseView, cells: DonorCells, stratum: int, predicted: Floats) -> Self:
+        """The distributions of a release with donors. `predicted` are means of outcomes, (cell, outcome).
+
+        Amounts of donors from other cells are moved by predicted means: a group has the spread between its cells, too.
+        """
+        donors = release.donors[release.crosstab.stratum_labels[stratum]].by_cell(cells.codes)
+        members = [donors.of_cell(cell) for cell in range(len(cells.codes))]
+        weight, home = donors.records.weight, donors.records.cell
+        points, without = list[list[Floats]](), np.zeros((len(cells.outcomes), len(members)), dtype=np.bool_)
+        for outcome, (values, bounds) in enumerate(zip(donors.records.outcomes.T, cells.bounds, strict=True)):
+            of_cells = list(members)
+            if bounds[0] >= 0.0:
+                none = np.array([k for k, index in enumerate(members) if not values[index].any()], dtype=np.int64)
+                for k, amounts in zip(none.tolist(), donors.amounts_near(outcome, none), strict=True):
+                    without[outcome, k] = len(amounts) > 0
+                    of_cells[k] = amounts if len(amounts) else of_cells[k]
+            level = predicted[:, outcome]
+            if bounds[0] < 0.0 or _on(values, bounds):
+                level = np.ones(len(members))
+            level = np.where(level > 0.0, level, np.nan)
+            at = [_at_cell(k, values[of], home[of], level, bounds[1]) for k, of in enumerate(of_cells)]
+            points.append([np.column_stack([weight[of], moved]) for of, moved in zip(of_cells, at, strict=True)])
+        records = np.array([len(index) for index in members], dtype=np.float64)
+        return cls(cells, points, records, release.theta(cells, stratum, 0), without, rounded_values_of(release))
+
+    def answers(self, value: Floats, outcome: int) -> Floats:
+        """Answers with the ranks of the given quantiles of the spread distribution, of any shape."""
+        rounded_values = self.rounded_values[outcome] if self.rounded_values else None
+        return value if rounded_values is None else rounded_values.answers(value)
+
+    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
+        """Share of the weight with an outcome of at most `value`, for pairs of a crosstab row and a value, (draw, pair)."""
+        cell, released = self.cells.design.pattern[row].astype(np.int64), self.theta["means"][0, :, 1 + outcome]
+        centre = self._until(cell, released, value, outcome)
+        if "products" not in theta.values:
+            return centre
+        size = self._released_sizes[outcome]
+        above, below = (self._until(cell, released + step * size, value, outcome) for step in (STEP, -STEP))
+        size = size[cell]
+        slope = np.divide(above - below, 2.0 * STEP * size, out=np.zeros_like(centre), where=size > 0.0)
+        weight, product = theta["weights"][:, cell], theta["products"][:, cell, outcome]
+        change = np.divide(product, weight, out=np.zeros_like(product), where=weight != 0.0) - released[cell]
+        shape = theta["shape"][:, cell] * self.errors(cell, value, outcome) if "shape" in theta.values else 0.0
+        return np.asarray(centre + slope * change + shape)
+
+    def _until(self, cell: Ints, means: Floats, value: Floats, outcome: int) -> Floats:
+        """The same under means of cells, (cell,); (1, pair)."""
+        shares = np.empty((1, len(cell)))
+        for start in range(0, len(cell), MOST_SHARES):
+            block = slice(start, start + MOST_SHARES)
+            shares[:, block] = self._moved(cell[block], means[cell[block]][None], value[block], outcome)
+        low, top = self.cells.bounds[outcome]
+        return np.where(value >= top, 1.0, np.where(value < low, 0.0, np.clip(shares, 0.0, 1.0)))
+
+    def _moved(self, cell: Ints, mean: Floats, value: Floats, outcome: int) -> Floats:
+        """Shares of the weight at or below the values, after the points' move to other means; (draw, pair)."""
+        before = self._means[outcome, cell]
+        to = np.where(self.without[outcome, cell], np.maximum(mean, before), mean)
+        ratio = np.divide(before, to, out=np.ones_like(to), where=to > 0)
+        scaled = np.where(to > 0, value * ratio, np.inf)  # a mean of nothing has no outcome above 0
+        position = np.where(self._scaled(cell, outcome), scaled, value + before - to)
+        above = self._with_amount(cell, mean, outcome) * (1.0 - self._steps[outcome].until(cell, position))
+        return np.asarray(1.0 - above)
+
+    def _with_amount(self, cell: Ints, mean: Floats, outcome: int) -> Floats:
+        """Shares of records that have an amount, in the shape of `mean`; 1 where donors say it."""
+        few, amount = self.without[outcome, cell], self._means[outcome, cell]
+        return np.where(few, np.clip(mean / np.where(few, amount, 1.0), 0.0, 1.0), 1.0)
+
+    def _scaled(self, cell: Ints, outcome: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Whether a move to another mean scales a cell's outcomes, (pair,); if not, it adds."""
+        return np.asarray((self.cells.bounds[outcome][0] >= 0) & (self._means[outcome, cell] > 0))
+
+    def errors(self, cell: Ints, value: Floats, outcome: int) -> Floats:
+        """Standard deviations of the points' shares at or below each value, given the mean, (pair,)."""
+        steps, size, scaled = self._steps[outcome], self.sizes[outcome, cell], self._scaled(cell, outcome)
+        share = steps.until(cell, value)
+        ends = [np.where(scaled, value / (1.0 + step), value - step * size) for step in (STEP, -STEP)]
+        slope = (steps.until(cell, ends[1]) - steps.until(cell, ends[0])) / (2.0 * STEP)
+        points, running, means = self._squares[outcome]
+        reached, first = points.place(cell, value), points.begin[cell]
+        below = np.where(reached > first, running[:, reached - 1], 0.0) / (points.begin[cell + 1] - first)
+        square = below[0] * (1.0 - 2.0 * share) + 2.0 * slope * below[1]
+        square += share**2 * means[0, cell] - 2.0 * share * slope * means[1, cell] + slope**2 * means[2, cell]
+        of_points = np.where(size > 0.0, np.sqrt(np.maximum(square, 0.0)), 0.0) / np.sqrt(self.records[cell])
+        mean = np.maximum(self.theta["means"][0, cell, 1 + outcome], 0.0)
+        return np.asarray(self._with_amount(cell, mean, outcome) * of_points)
 
     @cached_property
     def _steps(self) -> list[_Steps]:
@@ -247,47 +353,12 @@ class Transported:
                 sizes[outcome, k] = np.sqrt(np.average((points[:, 1] - sizes[outcome, k]) ** 2, weights=weight))
         return sizes
 
-    def answers(self, value: Floats, outcome: int) -> Floats:
-        """Answers with the ranks of the given quantiles of the spread distribution, of any shape."""
-        rounded_values = self.rounded_values[outcome] if self.rounded_values else None
-        return value if rounded_values is None else rounded_values.answers(value)
-
-    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        """Share of the weight with an outcome of at most `value`, for pairs of a crosstab row and a value, (draw, pair)."""
-        cell, shares = self.cells.design.pattern[row].astype(np.int64), np.empty((len(theta), len(row)))
-        at_once = max(1, MOST_SHARES // len(theta))
-        for start in range(0, len(row), at_once):
-            block = slice(start, start + at_once)
-            shares[:, block] = self._moved(cell[block], theta["means"][:, cell[block], 1 + outcome], value[block], outcome)
-        if "shape" in theta.values:
-            shares = shares + theta["shape"][:, cell] * self.errors(cell, value, outcome)
-        low, top = self.cells.bounds[outcome]
-        return np.where(value >= top, 1.0, np.where(value < low, 0.0, np.clip(shares, 0.0, 1.0)))
-
-    def _moved(self, cell: Ints, mean: Floats, value: Floats, outcome: int) -> Floats:
-        """Shares of the weight at or below the values, after the points' move to other means; (draw, pair)."""
-        before = self._means[outcome, cell]
-        ratio = np.divide(before, mean, out=np.ones_like(mean), where=mean > 0)
-        scaled = np.where(mean > 0, value * ratio, np.inf)  # a mean of nothing has no outcome above 0
-        position = np.where(self._scaled(cell, outcome), scaled, value + before - mean)
-        return self._steps[outcome].until(cell, position)
-
-    def _scaled(self, cell: Ints, outcome: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Whether a move to another mean scales a cell's outcomes, (pair,); if not, it adds."""
-        return np.asarray((self.cells.bounds[outcome][0] >= 0) & (self._means[outcome, cell] > 0))
-
-    def errors(self, cell: Ints, value: Floats, outcome: int) -> Floats:
-        """Standard deviations of the points' shares at or below each value, given the mean, (pair,)."""
-        steps, size, scaled = self._steps[outcome], self.sizes[outcome, cell], self._scaled(cell, outcome)
-        share = steps.until(cell, value)
-        ends = [np.where(scaled, value / (1.0 + step), value - step * size) for step in (STEP, -STEP)]
-        slope = (steps.until(cell, ends[1]) - steps.until(cell, ends[0])) / (2.0 * STEP)
-        points, running, means = self._squares[outcome]
-        reached, first = points.place(cell, value), points.begin[cell]
-        below = np.where(reached > first, running[:, reached - 1], 0.0) / (points.begin[cell + 1] - first)
-        square = below[0] * (1.0 - 2.0 * share) + 2.0 * slope * below[1]
-        square += share**2 * means[0, cell] - 2.0 * share * slope * means[1, cell] + slope**2 * means[2, cell]
-        return np.where(size > 0.0, np.sqrt(np.maximum(square, 0.0)), 0.0) / np.sqrt(self.records[cell])
+    @cached_property
+    def _released_sizes(self) -> Floats:
+        """`sizes` after the move: released means of outcomes that a move scales, which may be far below the donors'."""
+        cells = np.arange(len(self.records))
+        scaled = np.array([self._scaled(cells, outcome) for outcome in range(len(self.points))])
+        return np.where(scaled, np.maximum(self.theta["means"][0, :, 1:].T, 0.0), self.sizes)
 
     @cached_property
     def _squares(self) -> list[tuple[_Steps, Floats, Floats]]:
@@ -307,100 +378,6 @@ class Transported:
                 moments.append([square.mean(), (square * u).mean(), (square * u**2).mean()])
             squares.append((_Steps.of(cells), np.concatenate(running, axis=1), np.array(moments).T))
         return squares
-
-
-def rounded_values_of(release: ReleaseView) -> list[RoundedValues | None]:
-    """Rounded values of every outcome in the released records of the reference; empty without such records."""
-    donors = list(release.donors.values())
-    if not donors:
-        return []
-    weight = np.concatenate([part.weight for part in donors])
-    return [RoundedValues.of(weight, values) for values in np.concatenate([part.outcomes for part in donors]).T]
-
-
-@dataclass(frozen=True)
-class OfDonors(Transported):
-    """The distributions of base cells' donors, moved to the estimated means, and linear in errors of these.
-
-    A base cell of few records may have an error as large as its estimate, which the errors of others make up for in a
-    table's cell. That holds where shares are linear in them.
-    """
-
-    theta: Draws = field(kw_only=True)
-    """The released parameters."""
-    without: np.ndarray[tuple[int, int], np.dtype[np.bool_]] = field(kw_only=True)
-    """True where all donors have 0 and those of a wider group have amounts, (outcome, cell). Points are these amounts, and
-    the estimated mean says how many records have one."""
-
-    def _with_amount(self, cell: Ints, mean: Floats, outcome: int) -> Floats:
-        """Shares of records that have an amount, in the shape of `mean`; 1 where donors say it."""
-        few, amount = self.without[outcome, cell], self._means[outcome, cell]
-        return np.where(few, np.clip(mean / np.where(few, amount, 1.0), 0.0, 1.0), 1.0)
-
-    def _moved(self, cell: Ints, mean: Floats, value: Floats, outcome: int) -> Floats:
-        mean_of_points = np.where(self.without[outcome, cell], np.maximum(mean, self._means[outcome, cell]), mean)
-        above = self._with_amount(cell, mean, outcome) * (1.0 - super()._moved(cell, mean_of_points, value, outcome))
-        return np.asarray(1.0 - above)
-
-    def errors(self, cell: Ints, value: Floats, outcome: int) -> Floats:
-        mean = np.maximum(self.theta["means"][0, cell, 1 + outcome], 0.0)
-        return np.asarray(self._with_amount(cell, mean, outcome) * super().errors(cell, value, outcome))
-
-    @classmethod
-    def of_cells(cls, release: ReleaseView, cells: DonorCells, stratum: int, predicted: Floats) -> Self:
-        """The distributions of a release with donors. `predicted` are means of outcomes, (cell, outcome).
-
-        Amounts of donors from other cells are moved by predicted means: a group has the spread between its cells, too.
-        """
-        donors = release.donors[release.crosstab.stratum_labels[stratum]].by_cell(cells.codes)
-        members = [donors.of_cell(cell) for cell in range(len(cells.codes))]
-        weight, home = donors.records.weight, donors.records.cell
-        points, without = list[list[Floats]](), np.zeros((len(cells.outcomes), len(members)), dtype=np.bool_)
-        for outcome, (values, bounds) in enumerate(zip(donors.records.outcomes.T, cells.bounds, strict=True)):
-            of_cells = list(members)
-            if bounds[0] >= 0.0:
-                none = np.array([k for k, index in enumerate(members) if not values[index].any()], dtype=np.int64)
-                for k, amounts in zip(none.tolist(), donors.amounts_near(outcome, none), strict=True):
-                    without[outcome, k] = len(amounts) > 0
-                    of_cells[k] = amounts if len(amounts) else of_cells[k]
-            level = predicted[:, outcome]
-            if bounds[0] < 0.0 or _on(values, bounds):
-                level = np.ones(len(members))
-            level = np.where(level > 0.0, level, np.nan)
-            at = [_at_cell(k, values[of], home[of], level, bounds[1]) for k, of in enumerate(of_cells)]
-            points.append([np.column_stack([weight[of], moved]) for of, moved in zip(of_cells, at, strict=True)])
-        records = np.array([len(index) for index in members], dtype=np.float64)
-        theta = release.theta(cells, stratum, 0)
-        return cls(cells, points, records, rounded_values_of(release), theta=theta, without=without)
-
-    def until(self, theta: Draws, row: Ints, value: Floats, outcome: int = 0) -> Floats:
-        centre = super().until(self.theta, row, value, outcome)
-        if "products" not in theta.values:
-            return centre
-        cell = self.cells.design.pattern[row].astype(np.int64)
-        mean, size = self.theta["means"][0, cell, 1 + outcome], self._released_sizes[outcome, cell]
-        ends = [
-            super(OfDonors, self).until(self._at(STEP * sign * self._released_sizes), row, value, outcome)
-            for sign in (1.0, -1.0)
-        ]
-        slope = np.divide(ends[0] - ends[1], 2.0 * STEP * size, out=np.zeros_like(centre), where=size > 0.0)
-        weight, product = theta["weights"][:, cell], theta["products"][:, cell, outcome]
-        change = np.divide(product, weight, out=np.zeros_like(product), where=weight != 0.0) - mean
-        shape = theta["shape"][:, cell] * self.errors(cell, value, outcome) if "shape" in theta.values else 0.0
-        return np.asarray(centre + slope * change + shape)
-
-    @cached_property
-    def _released_sizes(self) -> Floats:
-        """`sizes` after the move: released means of outcomes that a move scales, which may be far below the donors'."""
-        cells = np.arange(len(self.records))
-        scaled = np.array([self._scaled(cells, outcome) for outcome in range(len(self.points))])
-        return np.where(scaled, np.maximum(self.theta["means"][0, :, 1:].T, 0.0), self.sizes)
-
-    def _at(self, added: Floats) -> Draws:
-        """The released means, and as much more as `added`, (outcome, cell)."""
-        means = self.theta["means"].copy()
-        means[0, :, 1:] += added.T
-        return Draws({"means": means})
 
 
 def _at_cell(cell: int, values: Floats, home: Ints, level: Floats, top: float) -> Floats:
