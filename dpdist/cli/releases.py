@@ -267,7 +267,9 @@ def _for_custodian(workspace: str, announced: bool = False, verdict: bool = Fals
     A failure here does not affect the release.
     """
     from dpdist.cli import custodian
+    from dpdist.core.this_process import return_memory
 
+    return_memory()  # of the run, which the page does not need
     page = f"`dpdist report {workspace} --open` writes it again"
 
     def act() -> None:

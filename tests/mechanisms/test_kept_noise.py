@@ -52,7 +52,7 @@ def sums(workspace: Path) -> Floats:
 def recoded(patch: pytest.MonkeyPatch) -> None:
     """Code that clips elsewhere, as another version or an experiment may."""
     cells.PLANS.clear()
-    patch.setattr("dpdist.mechanisms.tables.limits.CANDIDATES", 3)
+    patch.setattr("dpdist.mechanisms.tables.table_law.CANDIDATES", 3)
 
 
 @pytest.fixture(autouse=True)

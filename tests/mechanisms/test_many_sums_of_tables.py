@@ -66,7 +66,12 @@ def test_parts_of_what_is_large_give_the_same_release(tmp_path: Path, monkeypatc
         return pd.concat(tables)[["estimate", "standard_error"]].to_numpy(dtype=np.float64)
 
     whole, other = published("whole", 1), published("other", 2)
-    settings = {"cells.LARGE": 1, "redrawn_cells.CELLS_AT_ONCE": 5, "measurements.LARGE": 1, "limits.RECORDS_AT_ONCE": 50}
+    settings = {
+        "cells.LARGE": 1,
+        "redrawn_cells.CELLS_AT_ONCE": 5,
+        "measurements.LARGE": 1,
+        "table_law.RECORDS_AT_ONCE": 50,
+    }
     for name, value in settings.items():
         monkeypatch.setattr(f"dpdist.mechanisms.tables.{name}", value)
     kept, forget = list[tuple[bool, bool]](), ResidualCells.forget_errors

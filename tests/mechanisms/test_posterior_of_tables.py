@@ -20,19 +20,20 @@ from dpdist.job import Runtime
 from dpdist.mechanisms.tables import (
     conjugate,
     drift_sizes,
-    limits,
     main_effects,
     posterior,
     prediction,
     random_effects,
     residual_prior,
     residual_samples,
+    table_law,
 )
 from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, OF_LAW, solved
 from dpdist.mechanisms.tables.drift_sizes import learned
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.residual_prior import OF_CELLS, ResidualPrior, prior_variances
 from dpdist.mechanisms.tables.rows import stacked
+from dpdist.mechanisms.tables.table_law import TableLaw
 from dpdist.runtime.executors import executor
 from dpdist.runtime.sharing import FOLDER, pieces_on
 from dpdist.storage.workspace import Workspace
@@ -393,16 +394,8 @@ def test_limits_are_computed_for_some_cells_at_a_time(whole: bool, monkeypatch: 
 
     def chosen(at_once: int) -> list[Floats]:
         monkeypatch.setattr(residual_samples, "AT_ONCE", at_once)
-        args = (
-            system.file.tables[0][1],
-            system.file.placed[0],
-            system.file.count,
-            expected,
-            40.0,
-            system.file.highest,
-            system.file.lowest,
-        )
-        one = limits.choose(*args)
+        law = TableLaw(file.tables[0][1], file.placed[0], file.count, expected, file.highest, file.lowest)
+        one = law.limits(40.0)
         return [one.centre, one.weight, one.outcome, one.loss, one.beyond]
 
     every = chosen(256)
@@ -413,13 +406,13 @@ def test_limits_are_computed_for_some_cells_at_a_time(whole: bool, monkeypatch: 
 def test_moments_of_what_limits_clip_are_those_of_its_definition() -> None:
     """Variances of what is clipped and kept, from residuals themselves, for public and secret numbers of records."""
     rng = np.random.default_rng(0)
-    seen, places = limits.OWN + limits.POOLED, limits.OWN + limits.POOLED + 15
+    seen, places = table_law.OWN + table_law.POOLED, table_law.OWN + table_law.POOLED + 15
     sample, share = rng.standard_t(3, (7, places, 2)), rng.dirichlet(np.ones(places), 7)
     scale, number, records = rng.uniform(0.5, 2.0, (7, 2)), rng.uniform(1.0, 50.0, 7), np.full(7, 40.0)
     for whole in (False, True):
         centre = rng.normal(0.0, 1.0, 7) * (1.0 - whole)
         sample[..., 0] = np.abs(sample[..., 0]) if whole else sample[..., 0]
-        of_limits = limits.ClippedResiduals.of(sample, share, centre, number, records, whole)
+        of_limits = table_law.ClippedResiduals.of(sample, share, centre, number, records, whole)
         clipped, kept = of_limits.variances(scale, of_limits.ratios(scale))
         moved = sample - np.stack([centre, np.zeros(7)], axis=1)[:, None]
         sizes = np.abs(moved) / scale[:, None]
@@ -442,32 +435,24 @@ def test_moments_of_what_limits_clip_are_those_of_its_definition() -> None:
 def test_one_centre_besides_0_is_nearly_as_good_as_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Risks of cells under little noise: 5 % above in the mean, and less than those of 0 alone."""
     told = population(3, spread=1.2)
-    system, _ = system_of(told, 4.0)
-    args = (
-        system.file.tables[0][1],
-        system.file.placed[0],
-        system.file.count,
-        system.file.prediction,
-        0.1,
-        system.file.highest,
-        system.file.lowest,
-    )
+    file = system_of(told, 4.0)[0].file
+    law = TableLaw(file.tables[0][1], file.placed[0], file.count, file.prediction, file.highest, file.lowest)
     risks = []
-    best = limits._best
+    best = table_law._best
 
     def judged(
-        about: list[limits.ClippedResiduals], noise: float, direct: Floats, ends: Floats, one_more: bool, unknown: Floats
+        about: list[table_law.ClippedResiduals], noise: float, direct: Floats, ends: Floats, one_more: bool, unknown: Floats
     ) -> object:
         for few, one in ((about, False), (about, True), (about[:1], False)):
             centre, scale = best(few, noise, direct, ends, one, unknown)
             which = np.argmin([np.abs(part.centre - centre) for part in about], axis=0)
-            chosen = limits.ClippedResiduals.chosen(about, which)
+            chosen = table_law.ClippedResiduals.chosen(about, which)
             assert (chosen.centre == centre).all()
             risks.append(chosen.risk(chosen.ratios(scale), scale, noise, direct, unknown))
         return best(about, noise, direct, ends, one_more, unknown)
 
-    monkeypatch.setattr(limits, "_best", judged)
-    limits.choose(*args)
+    monkeypatch.setattr(table_law, "_best", judged)
+    law.limits(0.1)
     every, one_more, alone = risks
     assert (one_more / every).mean() <= 1.05
     assert (one_more <= alone).all()

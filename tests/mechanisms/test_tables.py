@@ -33,6 +33,7 @@ from dpdist.mechanisms.tables.prediction import Prediction, predict
 from dpdist.mechanisms.tables.random_effects import cell_index
 from dpdist.mechanisms.tables.rows import rows_of
 from dpdist.mechanisms.tables.sensitivity import MOVED
+from dpdist.mechanisms.tables.table_law import TableLaw
 from dpdist.planning.making import make_plan
 from dpdist.privacy.guarantees import NoisyQuery
 
@@ -209,7 +210,7 @@ def test_a_record_adds_at_most_1_in_whole_units_whatever_its_values(outcomes: in
     ends = np.array([[0.0, *[told.bounds[0]] * outcomes], [1e6, *[told.bounds[1]] * outcomes]])
     prediction = predict(reference, codes, LEVELS, TABLES, *ends)
     cell, placed = cell_index(codes[:, :2]), np.zeros(len(reference.weight), dtype=np.int64)
-    chosen = limits.choose(cell, placed, np.full(len(codes), 9.0), prediction, 50.0, ends[1], ends[0])
+    chosen = TableLaw(cell, placed, np.full(len(codes), 9.0), prediction, ends[1], ends[0]).limits(50.0)
     base = rng.integers(0, len(codes), 4_000)
     size = 10.0 ** rng.uniform(-3.0, 308.0, (4_000, 1 + outcomes))
     values = np.where(rng.random(size.shape) < 0.5, size, prediction.means[base] * rng.uniform(0.0, 3.0, size.shape))

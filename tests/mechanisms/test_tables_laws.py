@@ -30,11 +30,11 @@ from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.mechanisms.tables import (
     clipped_residuals,
     followed_limits,
-    limits,
     measured_sums,
     measurements,
     posterior,
     random_effects,
+    table_law,
 )
 from dpdist.mechanisms.tables import prediction as predicting
 from dpdist.mechanisms.tables.bounds import within_bounds
@@ -45,6 +45,7 @@ from dpdist.mechanisms.tables.measurements import ResidualMeasurements
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.prediction import Prediction, predict
 from dpdist.mechanisms.tables.random_effects import corrected
+from dpdist.mechanisms.tables.table_law import TableLaw
 
 NEAR: list[dict[str, Any]] = [
     {"weights": "narrow", "kinds": ["income"], "records": (2_000, 2_000), "sizes": (6, 5, 4), "number": 3},
@@ -318,12 +319,11 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(drift: Floats, prediction: Prediction, together: bool) -> list[Floats]:
         return [np.zeros_like(prediction.spread)]
 
-    def choose(*args: Any, together: bool = False, **rest: Any) -> TableLimits:
-        return limits.choose(*args, **rest)
+    def on_its_own(*args: Any, **rest: Any) -> TableLaw:
+        return replace(TableLaw(*args, **rest), together=False)
 
-    monkeypatch.setattr(limits, "common_drifts", none)
-    monkeypatch.setattr(measurements, "choose", choose)
-    monkeypatch.setattr(followed_limits, "choose", choose)
+    monkeypatch.setattr(table_law, "common_drifts", none)
+    monkeypatch.setattr(measurements, "TableLaw", on_its_own)
     monkeypatch.setattr(clipped_residuals, "COMMON_DRIFT", 0.0)
 
 
@@ -468,10 +468,9 @@ def test_a_yes_or_no_drifts_by_its_probability(factor: float) -> None:
     yes = np.where(answer == 1.0, min(factor, 1.0), np.maximum(odds, 0.0))[:, None]
     of_all = (yes * clipped(np.ones(len(cell))) + (1.0 - yes) * clipped(np.zeros(len(cell)))).sum(axis=0)
     number = np.bincount(cell, minlength=len(chosen.size))
-    ends = 1.0, file.highest, file.lowest
 
     def followed(moved: Prediction) -> TableLimits:
-        return limits.choose(cells, placed, file.count, moved, *ends, fixed=chosen, about=law)
+        return TableLaw(cells, placed, file.count, moved, file.highest, file.lowest, origin=law).under(chosen)
 
     def expected(moved: Prediction) -> Floats:
         return np.asarray(number @ followed(moved).beyond)
@@ -496,7 +495,7 @@ def test_falling_shares_fall_by_as_much_in_the_reference() -> None:
     inside = (before.places >= 0) | (placed >= 0)
     weight = file.reference.weight[inside]
     yes = weight @ before.values[inside, 0]
-    after = limits.following(law, before, cells, placed, file.count)
+    after = followed_limits.following(law, before, cells, placed, file.count)
     assert weight @ after.values[inside, 0] == pytest.approx(0.8 * yes, rel=0.03)
     without = before.with_values(*(of.of_records(np.arange(len(of.places)))[:, 0] for of in (before, after)))
     assert weight @ without.values[inside, 0] < 0.7 * yes
@@ -509,10 +508,13 @@ def test_no_sum_of_weights_is_expected_to_have_less_than_nothing_clipped(epsilon
     population = Population.of(1, **case, sizes=(12, 4), number=1)
     asked = model_of(population.public, population.files(), epsilon).plan.asked
     file, law, placed = asked.file, asked.file.informed, next(asked.file.placed_records)
-    public = file.tables[0][1], placed, file.count
-    ends = asked.noise(asked.parts[1]), file.highest, file.lowest
-    assert (limits.choose(*public, replace(law, adds_weight=True), *ends).beyond[:, 0] >= 0.0).all()
-    assert (limits.choose(*public, law, *ends).beyond[:, 0] < 0.0).any()
+    public, noise = (
+        TableLaw(file.tables[0][1], placed, file.count, law, file.highest, file.lowest),
+        asked.noise(asked.parts[1]),
+    )
+    secret = replace(public, prediction=replace(law, adds_weight=True))
+    assert (secret.limits(noise).beyond[:, 0] >= 0.0).all()
+    assert (public.limits(noise).beyond[:, 0] < 0.0).any()
 
 
 def test_shares_are_covered_where_little_is_left_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

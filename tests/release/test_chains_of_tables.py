@@ -17,7 +17,7 @@ import dpdist
 from dpdist.core.errors import DataError, JobError, WorkspaceError
 from dpdist.estimation.crosstab_table import read_job
 from dpdist.job import epsilon_of
-from dpdist.mechanisms.tables import cells, limits, measurements
+from dpdist.mechanisms.tables import cells, measurements
 from dpdist.opening import verifying
 from dpdist.opening.rederiving import rederivation
 from dpdist.opening.verifying import problems
@@ -193,7 +193,6 @@ def test_sums_are_published_under_the_limits_of_their_measurement_alone(
     before = public_files(workspace)
     dpdist.publish(workspace)
     assert public_files(workspace) == before
-    monkeypatch.setattr(limits, "PLANNED_DRIFT", 0.2)
     monkeypatch.setattr(measurements, "PLANNED_DRIFT", 0.2)
     cells.PLANS.clear()
     cells.SUMS.clear()

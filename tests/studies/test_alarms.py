@@ -47,6 +47,7 @@ runtime: {{executor: serial}}
 WEIGHTS: dict[str, Callable[[np.random.Generator, np.ndarray], np.ndarray]] = {
     "weights vary": lambda rng, region: np.exp(rng.normal(3.3 + 0.03 * region, 0.6)),
     "one weight a region": lambda rng, region: 20.0 + 3.0 * region,
+    "one weight": lambda rng, region: np.full(len(region), 25.0),
 }
 
 
@@ -104,10 +105,7 @@ def alarms_of(weights: str, drift: str, epsilon: str, draw: int, folder: Path) -
 def test_alarms_have_their_stated_rates_and_see_stated_drifts(
     weights: str, epsilon: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without drift an alarm stands more often than stated with a probability of at most .001. Controls: the drifts.
-
-    Files of one weight are not here: a plan of them warns without need (docs/explanation/accuracy.md).
-    """
+    """Without drift an alarm stands more often than stated with a probability of at most .001. Controls: the drifts."""
     monkeypatch.setenv("DPDIST_CACHE", str(tmp_path / "cache"))
     rates = {}
     for drift in DRIFTS:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats
+from dpdist.core.records import Codes, Floats, Ints, Singles
 from dpdist.core.sharing import share_out
+from dpdist.mechanisms.tables.clipped_residuals import MOST_HIDDEN, clipped_change
 from dpdist.mechanisms.tables.expected import ExpectedFile
-from dpdist.mechanisms.tables.limits import TableLimits, choose, following, left_of_changes
-from dpdist.mechanisms.tables.prediction import Prediction
-from dpdist.mechanisms.tables.residual_samples import PLANNED_DRIFT
+from dpdist.mechanisms.tables.limits import TableLimits, predicted_means
+from dpdist.mechanisms.tables.prediction import FollowedRecords, Prediction, RecordMoves
+from dpdist.mechanisms.tables.residual_samples import AT_ONCE, POOLED, quantile_ranks
+from dpdist.mechanisms.tables.table_law import TableLaw
 
 FAR = 0.5
 """Relative change of a base cell's means beyond which sums show less of it than of their other cells."""
@@ -56,7 +58,7 @@ class _Following:
         limits, placed, of_all = piece
         law, about = following(self.law, self.before, limits.cell, placed, self.count), self.calibrated
         about, ends = (self.informed if of_all else about), (self.highest, self.lowest)
-        followed = choose(limits.cell, placed, self.count, law, 1.0, *ends, PLANNED_DRIFT, limits, about=about)
+        followed = TableLaw(limits.cell, placed, self.count, law, *ends, origin=about).under(limits)
         unequal = left_of_changes(followed, self.law, about, self.count, self.lowest) if self.far else None
         return replace(followed, unequal=unequal)
 
@@ -67,3 +69,61 @@ class _Following:
         moved[:, 1:] *= self.calibrated.means[:, :1]
         reach = self.calibrated.drifting
         return bool((moved > FAR * reach)[reach > 0.0].any())
+
+
+def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, size: Floats, lowest: Floats) -> Singles:
+    """What limits leave of a change of a base cell over what they leave of one of its whole cell, (base cell, 1 + outcome).
+
+    Records have the law of all residuals, and values change in proportion: as in `choose`, nothing is clipped of changes of
+    outcomes that may be negative. Outcomes of two values have 1.
+    """
+    rank = law.residuals.by_size
+    place, share = quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
+    sample, parts = law.residuals.values[rank[place[0]]], list[tuple[Floats, Floats]]()
+    for begin in range(0, len(size), 8 * AT_ONCE):
+        block = slice(begin, begin + 8 * AT_ONCE)
+        cell, means, offset = limits.cell[block], law.means[block], about.subtracted[block, None]
+        residual, centre = sample * law.spread[block, None], limits.mean[cell, None]
+        weight = np.maximum(means[:, None, 0] + residual[..., 0], 0.0)
+        total = residual[..., 1:] + (means[:, None, 1:] - centre) * weight[..., None]
+        r, rho = weight - offset, total - (offset * (about.means[block, 1:] - centre[:, 0]))[:, None]
+        deviation = np.concatenate([(r - limits.centre[cell, None])[..., None], rho], axis=-1)
+        ratio = np.abs(deviation) / limits.scale[cell, None]
+        values = np.concatenate([weight[..., None], np.maximum(total + centre * weight[..., None], 0.0)], axis=-1)
+        values = values * share[:, None]
+        unclipped = 1.0 - clipped_change(ratio, ratio.sum(axis=-1, keepdims=True))
+        parts.append((np.einsum("bsk,bsk->bk", values, unclipped), values.sum(axis=1)))
+    unclipped_values, all_values = map(np.concatenate, zip(*parts, strict=True))
+    of_cell = [limits.added(size[:, None] * part)[limits.cell] for part in (unclipped_values, all_values)]
+    of_base, of_whole = (
+        np.divide(part, most, out=np.ones_like(part), where=most > 0.0)
+        for part, most in ((unclipped_values, all_values), of_cell)
+    )
+    rising = np.concatenate([[True], (lowest[1:] >= 0.0) & (law.by_values[1:] > 0.0)])
+    # A ratio for every base cell in every table takes much memory, and needs no more digits.
+    return np.asfortranarray(np.where(rising, of_base / np.maximum(of_whole, 1.0 - MOST_HIDDEN), 1.0), dtype=np.float32)
+
+
+def following(law: Prediction, before: Prediction, cell: Codes, of_reference: Ints | Codes, size: Floats) -> Prediction:
+    """A law that has moved since the prediction `before`: reference records have moved as their base cells have, and those
+    without one in the file as the cells of a table.
+    """
+    at_home, moves, two_valued = before.places >= 0, list[RecordMoves](), bool(len(before.values))
+    then, now = (np.zeros((len(at_home) * two_valued, law.means.shape[1])) for _ in range(2))
+    if two_valued:
+        then[:] = now[:] = before.of_records(np.arange(len(at_home)))[:, 0]
+    for cells, place in ((np.arange(len(cell)), before.places), (cell, np.where(at_home, np.int32(-1), of_reference))):
+
+        def factors(of_law: Floats, of_before: Floats, cells: Ints | Codes = cells) -> Floats:
+            now, then = (np.bincount(cells, weights=size * part) for part in (of_law, of_before))
+            return np.divide(now, then, out=np.ones_like(now), where=then > 0.0)
+
+        of_law, of_before = (predicted_means(cells, size, of) for of in (law, before))
+        spread = np.column_stack([factors(*both) for both in zip(law.spread.T, before.spread.T, strict=True)])
+        moves.append(RecordMoves(place, factors(law.means[:, 0], before.means[:, 0]), of_law - of_before, spread))
+        if two_valued:
+            inside = np.flatnonzero(place >= 0)
+            then[inside, 1:], now[inside, 1:] = of_before[place[inside]], of_law[place[inside]]
+    followed = FollowedRecords(before, tuple(moves))
+    moved = replace(law, at_reference=followed, scaled=1.0, moved=False, values=before.values)
+    return moved.with_values(then, now)

@@ -20,10 +20,11 @@ from dpdist.core.sharing import share_out
 from dpdist.core.this_process import return_memory
 from dpdist.mechanisms.tables.effects import PredictionBySums
 from dpdist.mechanisms.tables.expected import ExpectedFile
-from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, choose
+from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.residual_samples import PLANNED_DRIFT
 from dpdist.mechanisms.tables.shares import equal_parts, in_turn, part_beyond
+from dpdist.mechanisms.tables.table_law import TableLaw
 from dpdist.privacy.guarantees import NoisyQuery
 
 NUMBER = Fraction(1, 50)
@@ -151,8 +152,10 @@ class ResidualMeasurements:
             placed = np.full(len(prediction.residuals.values), -1)
         ends, unknown = (file.highest, file.lowest), file.unknown(cell, prediction) if file.alike else None
         room = file.changes.room(drift, len(file.lowest), together)
-        of_law = cell, placed, growth * count, prediction, self.noise(part), *ends, room, fixed, unknown, narrow
-        chosen = choose(*of_law, together=together and not (file.secret or file.alike))
+        together = together and not (file.secret or file.alike)
+        law = TableLaw(cell, placed, growth * count, prediction, *ends, room, together, unknown)
+        noise = self.noise(part)
+        chosen = law.under(fixed) if fixed is not None else law.narrow_limits(noise) if narrow else law.limits(noise)
         if not file.secret:
             return chosen
         # Residual sums are about the reference's prediction, and so is what is clipped of them.
