@@ -1,7 +1,7 @@
 """Projected time and memory of a run of `tables`, by figures that were fitted to runs of one thread.
 
-Under conjugate gradients, projected time is .86 to 1.04 of that of three runs, of 62,222 to 738,960 sums. Projected memory
-is .93 and 1.02 of that of two runs in one process; of the largest it is 1.7 times that of a driver with two workers.
+Under conjugate gradients, projected time is .99 to 1.11 of that of four runs, of 62,222 to 738,960 sums. Projected memory
+is .88 to .94 of that of three of them in one process; of the largest it is 1.4 times that of a driver with two workers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def projected_cost(
     if large:
         # Steps of conjugate gradients are more, and products slower, the larger the system is.
         product = np.sqrt(entries * sums)
-        of_draws = 1.09e-6 * product * draws * (product / 2.8e6) ** 0.18
+        of_draws = 9.5e-7 * product * draws * (product / 2.8e6) ** 0.18
         of_tables = 1.9e-4 * cells_shown + 6.4e-9 * of_rows * draws
         seconds = 3.2 + 6.0e-5 * (coordinates * sums + records) + 7.6e-5 * product + of_draws + of_tables
     matrices = 1.0 if large else 1.0 + secret + 2.0 * coordinates
@@ -60,8 +60,8 @@ def projected_cost(
     if large:
         # Draws have single precision, and rows of sums are computed at every product.
         draw_entries, entries = draw_entries / 2.0, 0.0
-    memory = 3.0e8 + 8.0 * (dense + draw_entries + 4.0 * entries + 0.4 * tables * cells + 300.0 * cells) + 150.0 * records
-    memory += 5.0e2 * cells_shown * large
+    memory = 3.0e8 + 8.0 * (dense + draw_entries + 4.0 * entries + 0.4 * tables * cells + 270.0 * cells) + 100.0 * records
+    memory += 4.0e2 * cells_shown * large
     return Cost(seconds, of_draws + records * 1.0e-5, int(memory), solver(number_of_sums, base_cells))
 
 
