@@ -5,7 +5,6 @@ Results are confidential.
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from dpdist.audit.auditing import keep_audit, refuse_unfinished
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.files import private
+from dpdist.core.files import private, scratch
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Crosstab, Floats, Ints
@@ -265,8 +264,8 @@ def _attack(space: Workspace, holdout: Input, listener: Listener) -> Confidentia
     names = [name for name in job.categories if name in sets]
     source = open_source(job.by_record, holdout)
     census = take_census(job.by_record, source)
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        nonmembers = _points(job, census.crosstab, [place(job.by_record, source, census, Path(folder))], names)
+    with scratch() as folder:
+        nonmembers = _points(job, census.crosstab, [place(job.by_record, source, census, folder)], names)
     members = _points(job, fit.crosstab, list(each_block(space.records)), names)
     records = _synthetic(job, sets, names)
     reference = np.concatenate([members.values, nonmembers.values])

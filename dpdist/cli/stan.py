@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from dpdist.cli.console import err, out, run_command
 from dpdist.core.errors import ToolchainError, install
+from dpdist.core.files import scratch
 from dpdist.core.progress import Event
 
 if TYPE_CHECKING:
@@ -76,13 +75,13 @@ def _drawn(toolchain: stan.ToolchainName) -> str:
     from dpdist.sampling import toolchain as stan
     from dpdist.sampling.stan import StanSettings, fit
 
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        program = Path(folder) / "small.stan"
+    with scratch() as folder:
+        program = folder / "small.stan"
         program.write_text(_SMALL)
         began = time.monotonic()
         executable = stan.executable(program, toolchain, _tell)
         compiled = time.monotonic()
-        fit(executable, {}, StanSettings(), 1, Path(folder))
+        fit(executable, {}, StanSettings(), 1, folder)
         return f"compiled in {compiled - began:.1f} s, 4,000 draws in {1000 * (time.monotonic() - compiled):.0f} ms"
 
 

@@ -7,7 +7,6 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.core.errors import DpdistError, JobError, WorkspaceError
-from dpdist.core.files import OTHER_LIMITS, version_of, write_text
+from dpdist.core.files import OTHER_LIMITS, scratch, version_of, write_text
 from dpdist.core.files import STATEMENT as FORMAT
 from dpdist.core.minisign import PublicKey, SecretKey, unsigned
 from dpdist.core.progress import Listener, silent
@@ -89,8 +88,8 @@ def remade(public: Path, listener: Listener = silent) -> Reproduction:
         except JobError as error:
             lacking = [f"files that follow from released/: {problem.fault}" for problem in error.problems]
         else:
-            with TemporaryDirectory(prefix="dpdist-verify-") as folder, single_threaded():
-                publish(released, again := Path(folder) / "public", listener)
+            with scratch() as folder, single_threaded():
+                publish(released, again := folder / "public", listener)
                 differences += _files(public, again)
     except (DpdistError, ArithmeticError, LookupError, TypeError, ValueError, AssertionError, pa.ArrowException) as error:
         if not (isinstance(error, WorkspaceError) and error.fault == OTHER_LIMITS):

@@ -6,11 +6,9 @@ are due to the family alone. A release of a similar file will have errors of the
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 from dpdist.confidential.records import Records
 from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError, Problem
+from dpdist.core.files import scratch
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL, Cells, Crosstab, Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample, run_rounds
@@ -111,8 +110,8 @@ def goodness_of_fit(job: Job, reference: ReferenceFile, tick: Tick = lambda rows
     census = reference.census
     design = design_of(job, census)._replace(lonely=job.survey.lonely_record)
     again = [replicate_sums(job, reference.source, census.crosstab, j) for j in range(len(job.outcomes))]
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        records = place(job.by_record, reference.source, census, Path(folder), tick)
+    with scratch() as folder:
+        records = place(job.by_record, reference.source, census, folder, tick)
         return compare(job, census.crosstab, records, reference.row >= 0, design, again)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -13,7 +12,7 @@ import numpy as np
 
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, JobError, Problem
-from dpdist.core.files import write_text
+from dpdist.core.files import scratch, write_text
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Crosstab, Floats
@@ -208,12 +207,12 @@ def calibrate(
     period, path = _reference(job, reference, period)
     _check_out(job, Path(out))
     source = open_source(job, path, job.reference.text_format if job.reference is not None else None)
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder, single_threaded():
+    with scratch() as folder, single_threaded():
         with stage(listener, "check records", source.rows) as tick:
             census = take_census(job.by_record, source, tick)
         with stage(listener, "store records", source.rows) as tick:
-            records = place(job.by_record, source, census, Path(folder), tick)
-        sampler = sampler_of(job, Path(folder))
+            records = place(job.by_record, source, census, folder, tick)
+        sampler = sampler_of(job, folder)
         crosstab = census.crosstab
         model = builder_of(job).build(job, crosstab, crosstab.rows_of(0))
         check(job, model)

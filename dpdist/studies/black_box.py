@@ -10,7 +10,6 @@ the files.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ import scipy
 from dpdist.audit.auditing import ALARM, MOST_CLAIMED, numbers, pad
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import DataError, JobError, Problem, WorkspaceError
+from dpdist.core.files import scratch
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Floats
@@ -307,8 +307,8 @@ class ReleaseAgain:
     """The file that every run releases, by the run's number."""
 
     def __call__(self, number: int) -> tuple[int, list[float]]:
-        with tempfile.TemporaryDirectory(prefix="dpdist-audit-") as folder:
-            release = run(self.job, Path(folder) / "run", input=self.files[self.sides[number]], counted=False)
+        with scratch() as folder:
+            release = run(self.job, folder / "run", input=self.files[self.sides[number]], counted=False)
             return number, list(_shown(Path(release)))
 
 

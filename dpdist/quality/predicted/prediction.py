@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import takewhile
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ import scipy
 
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DpdistError, JobError, Problem
+from dpdist.core.files import scratch
 from dpdist.core.keys import Key, digest
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import POOLED, Crosstab, Floats
@@ -325,8 +325,8 @@ class PublicRecords(NamedTuple):
             if before is not None:
                 return model.predicted_errors(model.relearned(before)), before
             model = model.with_history(self.history)
-        with TemporaryDirectory() as folder:
-            sampler, current = sampler_of(job, Path(folder)), int(crosstab.count.sum())
+        with scratch() as folder:
+            sampler, current = sampler_of(job, folder), int(crosstab.count.sum())
             learned = taught(job, model, sampler, POOLED, self.present, current, PUBLIC, self.absent)
         return model.predicted_errors(learned), learned
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ import scipy
 
 from dpdist.confidential.records import Records
 from dpdist.core.errors import FitError, installed
-from dpdist.core.files import replaced
+from dpdist.core.files import replaced, scratch
 from dpdist.core.keys import Key
 from dpdist.core.records import Cells, Crosstab, Floats, Ints, cell_name
 from dpdist.engine.protocol import Learned, Unwatched, noise_of, run_rounds
@@ -149,8 +148,8 @@ class Population:
 
 def placed_records(job: Job, reference: ReferenceFile) -> Records:
     """All records of the reference, in the order of its own crosstab, with unclipped weights."""
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        return in_memory(records_of(job, reference, Path(folder)))
+    with scratch() as folder:
+        return in_memory(records_of(job, reference, folder))
 
 
 def in_memory(placed: Records) -> Records:
@@ -287,8 +286,8 @@ def replicate_of_files(plan: Plan, truth: Source) -> PublicReplicate:
     Errors are in direct standard errors under the job's design, as in a verdict. Raises `DataError`.
     """
     job, source, reference, absent = plan.job, plan.source, None, None
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        current = in_memory(place(job, source, plan.census, Path(folder)))
+    with scratch() as folder:
+        current = in_memory(place(job, source, plan.census, folder))
     if isinstance(plan.reference, ReferenceFile):
         placed = placed_records(job, plan.reference)
         reference = in_rows(plan.reference, placed)
@@ -384,8 +383,8 @@ def release_of(job: Job, crosstab: Crosstab, files: PublicReplicate, key: Key) -
     """
     public_crosstab, fits = _seen(job, crosstab, key), dict[str, tuple[Sequence[Mapping[str, Any]], Learned]]()
     clipped, fallback = files._replace(current=clip_records(job, files.current)), job.mechanism.fallback
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        sampler = sampler_of(job, Path(folder))
+    with scratch() as folder:
+        sampler = sampler_of(job, folder)
 
         def fit(label: str, rows: slice, proper: bool) -> tuple[Sequence[Mapping[str, Any]], Learned]:
             model = completed(builder_of(job).build(job, public_crosstab, rows, proper=proper), sampler)
@@ -458,6 +457,6 @@ def _seen(job: Job, crosstab: Crosstab, key: Key) -> Crosstab:
 def tables_of(released: ReleasedObject) -> dict[str, pd.DataFrame]:
     """The tables of a release, by name, as they are published."""
     all_plain = all(statistic.plain for spec in released.job.tables for statistic in spec.statistics)
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        grounds, material = grounds_of(released, Path(folder), records=not all_plain)
+    with scratch() as folder:
+        grounds, material = grounds_of(released, folder, records=not all_plain)
         return {spec.name: table(released, spec, grounds, material).to_pandas() for spec in released.job.tables}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from dpdist.confidential.records import Records
+from dpdist.core.files import scratch
 from dpdist.core.records import Cells, Crosstab, Floats, Ints
 from dpdist.estimation.direct import Totals, totals
 from dpdist.job import Job, StatisticName
@@ -177,8 +176,8 @@ def placed_survey(job: Job, source: Source, truth: Callable[[Crosstab, Cells], d
     """Records in their crosstab; `truth` gives the population's figures."""
     census = take_census(job, source)
     crosstab = census.crosstab
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        placed = place(job, source, census, Path(folder))
+    with scratch() as folder:
+        placed = place(job, source, census, folder)
         fields = (np.array(getattr(placed, name)) for name in ("record", "row", "outcomes", "weight", "psu"))
         records = Records(*fields)
     table = job.tables[0]

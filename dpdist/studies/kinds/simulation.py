@@ -7,10 +7,8 @@ random numbers, whatever the worker or the time.
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, Union
 
 import numpy as np
@@ -19,6 +17,7 @@ from pydantic import Field, create_model, model_validator
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import suggestion
+from dpdist.core.files import scratch
 from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, Codes, Crosstab, Floats
 from dpdist.engine.protocol import Columns, Learned, Mechanism, Rounds, noise_of, run_rounds
@@ -421,8 +420,8 @@ def run_arm(
         return None
     job = job_of(study, case, arm, epsilon if study.needs_epsilon(arm) else ANY)
     crosstab, data = file.crosstab, file.records
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        sampler = sampler_of(job, Path(folder))
+    with scratch() as folder:
+        sampler = sampler_of(job, folder)
         model = completed(builder_of(job).build(job, crosstab, slice(0, len(crosstab))), sampler)
         noted = StudyRecorder()
         try:

@@ -6,7 +6,6 @@ data.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 from pydantic import Field, model_validator
 
 from dpdist.core.errors import Problem, StudyError
+from dpdist.core.files import scratch
 from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, TOTAL, Cells, Crosstab, Floats
 from dpdist.engine.protocol import Columns, noise_of, run_rounds
@@ -302,8 +302,8 @@ def surveyed(study: TablesStudy, case: TableCase, key: Key) -> SimulatedSurvey:
     if case.file is None:
         return simulated(job)
     units = units_of(study, case.file, study.key_of(case.name))
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        path = Path(folder) / SAMPLE
+    with scratch() as folder:
+        path = folder / SAMPLE
         write_sample(path, units, case.sample, key.generator("survey"))
         read = job.model_copy(update={"input": job.input.model_copy(update={"path": path})})
         return placed_survey(read, open_source(read), lambda crosstab, cells: truth_of(units, crosstab, cells))
@@ -379,8 +379,8 @@ def _strict(case: TableCase, survey: SimulatedSurvey, epsilon: Fraction, key: Ke
 def _fit(job: Job, survey: SimulatedSurvey, key: Key) -> TiltedDraws | None:
     """None if no weights meet the bound."""
     noted, model = StudyRecorder(), Lognormal.build(job, survey.crosstab, slice(0, len(survey.crosstab)))
-    with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        sampler = sampler_of(job, Path(folder))
+    with scratch() as folder:
+        sampler = sampler_of(job, folder)
         rounds = MECHANISMS["weighted"].protect(job, model, noted)
         try:
             released = run_rounds(rounds, model, sampler, key, POOLED, [survey.records], [noted], noise_of(key))
