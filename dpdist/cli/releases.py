@@ -269,10 +269,10 @@ def _for_custodian(workspace: str, announced: bool = False, verdict: bool = Fals
     from dpdist.cli import custodian
     from dpdist.core.this_process import return_memory
 
-    return_memory()  # of the run, which the page does not need
     page = f"`dpdist report {workspace} --open` writes it again"
 
     def act() -> None:
+        return_memory()  # of the run, which the page does not need
         with custodian.evaluated(workspace) as evaluation:
             if announced or evaluation.exists:
                 best_effort(evaluation.write_page, NO_PAGE, page)

@@ -29,7 +29,7 @@ from dpdist.models.protocol import DRAWS, DesignEffectOf, Draws, ModelTable, Str
 from dpdist.publish.released import ReleasedObject, effect_of, plain_effects
 from dpdist.publish.standard_errors import (
     CellsKey,
-    ErrorSources,
+    Spreads,
     VarianceParts,
     noise_variances,
     normal_variance,
@@ -258,7 +258,8 @@ NoiseParts = Mapping[tuple[str, CellsKey], Sequence[Floats]]
 """Variances of counts, means and totals by noise alone, (cell,) each, by outcome and table's cells."""
 _published = Recent[NoiseParts]()
 """Those of this process's last publication."""
-_simulated = Recent[ErrorSources]()
+_simulated = Recent[list[Spreads] | None]()
+"""Spreads by noise alone that were simulated for the last release."""
 
 
 def remember_noise(released: ReleasedObject, noise: NoiseParts) -> None:
@@ -288,6 +289,9 @@ class NoiseErrors:
         job = released.job
         return cls(released, not job.mechanism.clamps and supports(model, "resampled") and not job.noisy_crosstab)
 
+    def _spreads(self) -> list[Spreads] | None:
+        return simulate_errors(self.released, lambda _: None, noise_alone=True).spreads
+
     def errors(self, table: Table, outcome: str) -> dict[StatisticName, Floats]:
         """Standard errors of counts, means and totals by noise alone, (cell,) each; NaN if they are not known."""
         number = table.number_of_cells(self.released.crosstab)
@@ -299,7 +303,7 @@ class NoiseErrors:
         key = release_key(self.released)
         alone = (_published.kept(key) or {}).get((outcome, table_key(table, number)))
         if alone is None:
-            simulated = _simulated(key, lambda: simulate_errors(self.released, lambda _: None, noise_alone=True)).spreads
+            simulated = _simulated(key, self._spreads)
             assert simulated is not None
             spread = simulated[self.released.job.outcomes.index(outcome)]
             alone = noise_variances(self.released, self.released.cells(table), spread)

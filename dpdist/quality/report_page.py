@@ -399,7 +399,8 @@ class JudgedTables(NamedTuple):
     verdicts: Judgements
 
 
-_JUDGED = Recent[JudgedTables]()
+_last_judged = Recent[JudgedTables]()
+"""Of the last release and its evaluation."""
 
 
 def _judged(evaluations: Evaluations, release: ReleasedObject) -> JudgedTables:
@@ -492,7 +493,7 @@ def material_of(space: Workspace) -> ReportMaterial:
     of_tables = [evaluations.path(table.name) for table in release.job.tables if table.name in evaluations]
     if any("synthetic_noise_se" not in pq.read_schema(path).names for path in of_tables):
         raise WorkspaceError(space.place, "an older version made its evaluation, without errors by noise", MADE_AGAIN)
-    judged = _JUDGED(digest((release_key(release), files)), lambda: _judged(evaluations, release))
+    judged = _last_judged(digest((release_key(release), files)), lambda: _judged(evaluations, release))
     if not judged.published:
         raise WorkspaceError(space.place, NO_EVALUATION, MADE_AGAIN)
     tables = EvaluatedTables(evaluations, judged.published)

@@ -13,6 +13,7 @@ from strict_survey import Named, job, survey
 import dpdist
 from dpdist.core.records import TOTAL
 from dpdist.job.loading import find_job, parse_job
+from dpdist.mechanisms.tables import calibration
 
 CELL = ["field", "sex"]
 ORDERS = np.array([0.1, 0.25, 0.5, 0.75, 0.9])
@@ -221,3 +222,34 @@ def test_several_outcomes_agree_in_one_file_of_records(tmp_path: Path) -> None:
         found = recomputed(made, outcome).sort_index()
         np.testing.assert_allclose(found["mean"], published(public, "mean", outcome), rtol=1e-9)
     np.testing.assert_allclose(found["count"], published(public, "count"), rtol=1e-9)
+
+
+def test_searches_that_cannot_succeed_end_early_and_change_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,000 cells of 2 to 6 records with zeros, top-codes and means that they hardly reach: the same bytes as without an
+    early end, in less than three fourths of the steps. Control: a search that also ends where it could succeed.
+    """
+    rng, steps, cells = np.random.default_rng(0), list[int](), list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
+    amounts = np.exp(rng.normal(10.0, 1.0, 10_000)) * (rng.random(10_000) > 0.3)
+    domain = calibration.Domain.of(np.minimum(amounts, 60_000.0), (0.0, 60_000.0), False)
+    for number in rng.integers(2, 7, 2_000):
+        outcome, weight = np.minimum(rng.choice(amounts, number), 60_000.0), np.exp(rng.normal(5.0, 1.0, number))
+        mean = np.clip(np.average(outcome, weights=weight) * rng.lognormal(0.0, 0.3), 1.0, 59_000.0)
+        cells.append((weight, outcome[:, None], np.array([mean])))
+    newton = calibration._newton_step
+
+    def counted(x: np.ndarray, tilted: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        steps.append(1)
+        return newton(x, tilted, gradient)
+
+    monkeypatch.setattr(calibration, "_newton_step", counted)
+
+    def records(short: float) -> tuple[bytes, int]:
+        steps.clear()
+        monkeypatch.setattr(calibration, "SHORT", short)
+        moved = [calibration.agree(weight, y, 50.0, means, (domain,), True) for weight, y, means in cells]
+        return b"".join(part.tobytes() for cell in moved for part in cell), len(steps)
+
+    (early, few), (late, many), (other, _) = (records(short) for short in (calibration.SHORT, 0.0, 1e3))
+    assert early == late
+    assert few < 0.75 * many
+    assert other != late

@@ -338,7 +338,7 @@ def test_only_a_run_simulates_noise_and_pages_read_it(
         rows = material_of(space).tables["pay"]
         page = write_report(material_of(space)).read_bytes()
         noisy_figures._published.clear()
-        report_page._JUDGED.clear()
+        report_page._last_judged.clear()
         assert write_report(material_of(space)).read_bytes() == page
         assert not simulations
     errors = noise.errors(table, "salary")

@@ -128,7 +128,10 @@ NEAR = 4.0
 MET = 1e-13
 """Tolerance of a mean, in standard deviations of the outcome."""
 
-
+SOLVED = 1e-11
+"""Largest rest of a mean, in standard deviations, of weights that are accepted."""
+SHORT = 1e-3
+"""Part of the gradient that a step has to remove at least."""
 FAR = 1e-10
 """Distance from 0, in standard deviations, of which rounding errors are sure to be a small part."""
 
@@ -288,9 +291,10 @@ def _tilt(weight: Floats, away: Floats) -> Floats | None:
         if np.abs(gradient).max() < MET:
             break
         step = _newton_step(x, tilted, gradient)
-        # Columns have mean square 1, so curvatures are at most the number of records. A shorter step does not remove the
-        # gradient: columns contradict each other, or nearly all weight is on one record.
-        if np.abs(step).max() * x.size < np.abs(gradient).max():
+        # Columns have mean square 1, so curvature times a step is at most the step times records and columns. A far shorter
+        # one removes nothing of the gradient: columns contradict each other, or one record has all weight.
+        far = np.abs(gradient).max()
+        if far > 10.0 * SOLVED and np.abs(step).max() * x.size < SHORT * far:
             break
         length = 1.0
         while length > 1e-6:
@@ -302,7 +306,7 @@ def _tilt(weight: Floats, away: Floats) -> Floats | None:
         value, tilted = new_value, shares
     power = np.dot(x, slopes)
     spread = float(power.max() - power.min())
-    if not (np.isfinite(spread) and spread < np.log(LARGEST_WEIGHT_RATIO) and np.abs(tilted @ x).max() < 1e-11):
+    if not (np.isfinite(spread) and spread < np.log(LARGEST_WEIGHT_RATIO) and np.abs(tilted @ x).max() < SOLVED):
         return None
     factor: Floats = np.exp(power)
     return factor

@@ -74,8 +74,8 @@ class _Following:
 def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, size: Floats, lowest: Floats) -> Singles:
     """What limits leave of a change of a base cell over what they leave of one of its whole cell, (base cell, 1 + outcome).
 
-    Records have the law of all residuals, and values change in proportion: as in `choose`, nothing is clipped of changes of
-    outcomes that may be negative. Outcomes of two values have 1.
+    Records have the law of all residuals, and values change in proportion: as in `TableLaw`, nothing is clipped of changes
+    of outcomes that may be negative. Outcomes of two values have 1.
     """
     rank = law.residuals.by_size
     place, share = quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)

@@ -194,7 +194,7 @@ class MeasuredSums:
         steps = 0 if file.secret or file.alike or self.asked.beyond is not None else STEPS
         for _ in range(steps):
             self.asked.return_memory()
-            # A law needs no more digits than draws of errors, and many sums hardly differ between steps.
+            # A law needs few digits, and many sums hardly differ between steps.
             solution = posterior.solve(observed.values, OF_LAW, solution)
             law, before = file.shifted(posterior.deviation(solution)), observed.values
             sums = replace(sums, limits=followed_limits(file, sums.limits, self.calibrated, law))

@@ -198,7 +198,7 @@ class TableLaw:
         hidden = np.zeros_like(beyond)
         if self.unknown is not None:
             hidden[:, 0] = slope[:, 0]
-        if adds_weight:
+        if adds_weight and self.origin is None:
             count = np.bincount(self.cell, weights=self.size)
             weight = np.bincount(self.cell, weights=self.size * self.prediction.means[:, 0]) / count
             beyond[:, 0] = np.minimum(beyond[:, 0], MOST_HIDDEN * weight)
