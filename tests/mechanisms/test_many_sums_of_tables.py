@@ -22,8 +22,8 @@ from dpdist.core.progress import silent
 from dpdist.core.records import Floats
 from dpdist.job import Runtime
 from dpdist.ledger.book import Ledger
-from dpdist.mechanisms.tables import posterior, shares
-from dpdist.mechanisms.tables.cells import PLANS, ResidualCells
+from dpdist.mechanisms.tables import posterior
+from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.planning import making
 from dpdist.planning.making import make_plan
 from dpdist.planning.plan import sizes
@@ -145,29 +145,6 @@ def test_a_job_that_memory_cannot_hold_is_refused_before_its_charge(
     assert len(ledger.entries()) == 1
     monkeypatch.setattr(making, "container_memory", lambda: needed)
     assert make_plan(serial, None, silent).model.sums == 26
-
-
-def test_digits_of_standard_errors_move_no_part_of_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draws of errors may have few digits; what is measured and released does not follow from them. Controls: standard
-    errors do, and the budget's parts follow from solutions of their own.
-    """
-    monkeypatch.setattr(posterior, "MOST_DENSE", 0)
-    job = job_of(tmp_path, (4, 3, 3), 3, 2, 600)
-
-    def released(name: str) -> tuple[bytes, Floats]:
-        PLANS.clear()
-        dpdist.run(job, tmp_path / name, study=Key(bytes(32)).child("study"))
-        public = tmp_path / name / "public"
-        tables = pd.concat([pd.read_parquet(path) for path in sorted((public / "tables").glob("*.parquet"))])
-        return (public / "measurements.parquet").read_bytes(), tables["standard_error"].to_numpy(dtype=float)
-
-    measured, errors = released("usual")
-    monkeypatch.setattr(posterior, "OF_DRAWS", 0.3)
-    few_digits, other_errors = released("few digits")
-    assert few_digits == measured
-    assert not np.array_equal(other_errors, errors, equal_nan=True)
-    monkeypatch.setattr(shares, "OF_LAW", 0.3)
-    assert released("other parts")[0] != measured
 
 
 def test_a_plan_says_how_sums_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,11 @@ EXACT = 1e-9
 sum errs by more than the residual, about 1e-6 of the sum's own standard deviation for a million sums.
 """
 OF_LAW = 2e-3
-"""The same for what sums show of the law and of noise far out, which estimates follow, and for parts of the budget."""
+"""The same for what sums show of the law and of noise far out, which estimates follow."""
 OF_DRAWS = 5e-3
-"""The same for draws of errors, by which standard errors and errors of a plan are computed. In a release with 70,350 sums,
-99 of 100 standard errors differ by less than 2 % from those of exact solutions; the spread of 72 draws is 8 %.
+"""The same for random errors and signs, by which standard errors, errors of a plan and parts of the budget are computed.
+In a release with 70,350 sums, 99 of 100 standard errors differ by less than 2 % from those of exact solutions; the spread
+of 72 draws is 8 %.
 """
 FEWEST_SIDES, SIDES, BYTES = 8, 18, 64_000_000
 """Right sides of one block: the largest number that takes no more bytes, between these."""

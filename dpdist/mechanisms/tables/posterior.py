@@ -206,20 +206,20 @@ class Posterior:
         observed = row_values(self.rows, z) + noise
         if self.dense:
             return self.prior.spread_out(self.rows, self.solve(observed))
-        solution, products = self.of_draws(observed, OF_DRAWS)
+        solution, products = self.of_draws(observed)
         return np.stack(products.spread_out(solution)).swapaxes(0, 1)
 
-    def of_draws(self, observed: Floats, tolerance: float) -> tuple[Floats, ObservedCovariance]:
+    def of_draws(self, observed: Floats) -> tuple[Floats, ObservedCovariance]:
         """`solve` of many sums for draws (row, draw), and the products that gave it. They have single precision, unless
         variances are too large or small for it, or it finds no solution.
         """
         ends = np.log10([self.diagonal.min(), self.diagonal.max()])
         products = ObservedCovariance.of(self, np.float32 if (np.abs(ends) < SINGLE).all() else np.float64)
         try:
-            return solved(products, self.diagonal, observed.astype(products.precision), tolerance), products
+            return solved(products, self.diagonal, observed.astype(products.precision), OF_DRAWS), products
         except (ArithmeticError, np.linalg.LinAlgError):  # a system that single precision cannot solve
             products = ObservedCovariance.of(self)
-            return solved(products, self.diagonal, observed, tolerance), products
+            return solved(products, self.diagonal, observed, OF_DRAWS), products
 
 
 @dataclass(frozen=True, eq=False)

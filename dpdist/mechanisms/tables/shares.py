@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dpdist.core.records import UNIT, Floats
 from dpdist.core.sharing import share_out
 from dpdist.job import Statistic
-from dpdist.mechanisms.tables.conjugate import OF_LAW, in_blocks
+from dpdist.mechanisms.tables.conjugate import in_blocks
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.rows import FigureRows
 from dpdist.mechanisms.tables.workload import AddedCells
@@ -171,7 +171,7 @@ class _Squares:
 
     def __call__(self, signs: NDArray[np.int8]) -> Floats:
         covariance = self.equal.across(self.rows, self.root, signs)
-        solution = self.now.solve(covariance) if self.now.dense else self.now.of_draws(covariance, OF_LAW)[0]
+        solution = self.now.solve(covariance) if self.now.dense else self.now.of_draws(covariance)[0]
         return np.asarray((solution.astype(np.float64) ** 2).sum(axis=1))
 
 
