@@ -469,9 +469,7 @@ def test_errors_of_counts_hold_where_most_crosses_have_no_record(
     """600 records in 1,200 crosses, each of which has a record or more in the release: published errors of counts over
     direct ones are .9 to 1.1 in the median. Control: without errors of numbers that the release lacks they are below."""
     if control:
-        monkeypatch.setattr(
-            RedrawnCells, "_numbers_drawn", lambda self, draws, rng: np.zeros((len(self.model.count), draws))
-        )
+        monkeypatch.setattr(RedrawnCells, "_numbers_drawn", lambda self, weight, draws, rng: np.zeros((len(weight), draws)))
     levels, by = (6, 5, 5, 4, 2), [["c0"], ["c1"], ["c2", "c3"], ["c4"]]
     budget = {"epsilon": "10000", **KINDS["off"]}
     path = sized_job(tmp_path, levels, by, 600, 1, mechanism={"name": "tables"}, budget=budget, publish="always")

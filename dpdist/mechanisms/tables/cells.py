@@ -24,12 +24,14 @@ from dpdist.job import Job, Statistic
 from dpdist.mechanisms.tables.bins import BinnedColumns
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.costs import projected_cost
+from dpdist.mechanisms.tables.drift_sizes import mean_square_drift
 from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, unpaired
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.measured_again import MeasuredAgain, ReleasedSums
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums
 from dpdist.mechanisms.tables.measurements import LARGE, NUMBER, ResidualMeasurements
+from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
 from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.redrawn_cells import RedrawnCells
@@ -348,7 +350,7 @@ class ResidualCells(DonorCells):
 
     def built(self) -> TablePlan:
         """`plan`, computed anew."""
-        codes, reference = self.codes.astype(np.int64), self.reference
+        codes, reference = self.codes.astype(np.int64), self._reference
         tables, placed = list[tuple[tuple[int, ...], Codes]](), list[Codes]()
         combinations = codes if self.alike else reference.codes.astype(np.int64)
         workload = replace(self.workload, codes=combinations, count=np.ones(len(combinations)))
@@ -392,7 +394,7 @@ class ResidualCells(DonorCells):
         return {f"objective: {MEAN_SQUARE if self.largest else LARGEST}": replace(self, largest=not self.largest)}
 
     @property
-    def reference(self) -> ReferenceSample:
+    def _reference(self) -> ReferenceSample:
         """Records of the reference, whose crosses begin with base cells; or values by noisy counts, in no cell."""
         if self.alike:
             law = self._law(int(np.clip(self.count.sum(), FEWEST_VALUES, MOST_VALUES)))
@@ -577,21 +579,73 @@ class ResidualCells(DonorCells):
         prediction = self.posterior(release.theta(self, stratum, 0)).prior.prediction
         return OfDonors.of_cells(release, self, stratum, prediction.means[: len(self.codes), 1:])
 
+    def redrawn(self, theta: Draws) -> RedrawnCells:
+        """The released base cells, to be drawn again."""
+        return RedrawnCells(self.posterior(theta), theta["means"][0], self.sized(theta).count, self.joint.law == "laplace")
+
     def resampled(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        return RedrawnCells(self, theta).under_other_samples(draws, rng)
+        sums, donors = self.released_sums(theta), None if self.alike else self.donors
+        weight = sums.calibration.factors[0] * sums.asked.file.prediction.means[:, 0] if self.secret else None
+        group = None if donors is None else donors.by_cell(self.codes).group
+        return self.redrawn(theta).under_other_samples(draws, rng, group, weight)
 
     def unprotected(self, theta: Draws, draws: int, rng: np.random.Generator) -> Draws:
-        return RedrawnCells(self, theta).of_samples(draws, rng)
+        return self.redrawn(theta).of_samples(draws, rng)
 
     def noised_again(self, theta: Draws, records: int, draws: int, rng: np.random.Generator) -> Draws:
-        return RedrawnCells(self, theta).under_other_noise(draws, rng)
+        return self.redrawn(theta).under_other_noise(draws, rng)
 
     def drawn_with(
         self, theta: Draws, earlier: StratumModel, of_earlier: Draws, draws: int, rng: np.random.Generator
     ) -> DrawnTogether | str:
+        """Base cells of this release and of an earlier one under the same errors of their reference.
+
+        If columns, bounds, measured tables or reference records differ, the reason in words.
+        """
         if not isinstance(earlier, ResidualCells):
             return "their mechanisms differ"
-        return RedrawnCells(self, theta).together(RedrawnCells(earlier, of_earlier), draws, rng)
+        if (reason := self._other_reference(earlier)) is not None:
+            return reason
+        estimate, earlier_estimate = self._estimated(theta), earlier._estimated(of_earlier)
+        periods = common_history(estimate, earlier_estimate)
+        if periods is None or self.donors is None:
+            return "they learned from different earlier releases"
+        learning = replace(self, donors=replace(self.donors, history=periods)).knowing(theta)
+        draws = min(each.posterior.draws(draws) for each in (estimate, earlier_estimate))
+        errors = errors_of_two(estimate, earlier_estimate, learning.plan.file.prior_of_periods, draws, rng)
+        pairs = (self.redrawn(theta), errors.later), (earlier.redrawn(of_earlier), errors.earlier)
+        cells = [redrawn.moved(draws, [(slice(0, draws), z)]) for redrawn, z in pairs]
+        return DrawnTogether(cells[0], cells[1], sampled=learned_from(estimate, earlier_estimate))
+
+    def _estimated(self, theta: Draws) -> Estimated:
+        *history, totals = self.history(theta)
+        posterior, observed, _ = self.released_sums(theta).reading
+        return Estimated(posterior, tuple(history), totals, mean_square_drift(posterior, observed))
+
+    def _other_reference(self, other: ResidualCells) -> str | None:
+        """Why errors of the reference are not shared; None if both releases have the same reference records, and measure
+        the same tables of the same columns.
+        """
+        both = self, other
+        if any(model.alike for model in both):
+            return "one of them has no reference file"
+        if any(model.secret for model in both):
+            return "one of them has secret sample counts"
+        if any(model.learner != EFFECTS for model in both):
+            return "one of them predicts by trees"
+        definition, other_definition = (
+            (each.columns, each.levels, each.outcomes, each.bounds, each.public_weights, each.weighted, each.measured)
+            for each in both
+        )
+        records, other_records = (
+            np.column_stack([part.of_records(part.codes), part.weight, part.outcomes])
+            for part in (model._reference for model in both)
+        )
+        if definition != other_definition:
+            return "their columns, levels, bounds or measured tables differ"
+        # Exact, because these are published records and no result of arithmetic.
+        same = np.array_equal(records[np.lexsort(records.T)], other_records[np.lexsort(other_records.T)])
+        return None if same else "their reference records differ"
 
     def posterior(self, theta: Draws) -> Posterior:
         """The posterior of the released noisy sums."""
