@@ -83,7 +83,7 @@ class Recent(Generic[T]):
             del self._values[next(iter(self._values))]
         return value
 
-    def kept(self, key: str) -> T | None:
+    def get(self, key: str) -> T | None:
         """The value of this key, if it is kept."""
         return self._values.get(key)
 

@@ -301,7 +301,7 @@ class NoiseErrors:
         if not self.known:
             return unknown
         key = release_key(self.released)
-        alone = (_published.kept(key) or {}).get((outcome, table_key(table, number)))
+        alone = (_published.get(key) or {}).get((outcome, table_key(table, number)))
         if alone is None:
             simulated = _simulated(key, self._spreads)
             assert simulated is not None

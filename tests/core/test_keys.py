@@ -143,4 +143,4 @@ def test_the_last_values_are_kept_while_they_are_small() -> None:
         value(recent, 4 - kept)
         assert computed[6:] == [4 - kept]
     last = Recent[int]()
-    assert (value(last, 7), value(last, 8), last.kept("7"), last.kept("8")) == (7, 8, None, 8)
+    assert (value(last, 7), value(last, 8), last.get("7"), last.get("8")) == (7, 8, None, 8)

@@ -306,7 +306,7 @@ def test_a_verdict_after_a_publication_has_the_noise_errors_that_are_simulated_a
     (table,), noise = release.job.tables, NoiseErrors.of(release)
     cells = release.cells(table)
     key = ("salary", cells_key(cells))
-    assert key in (noisy_figures._published.kept(release_key(release)) or {})
+    assert key in (noisy_figures._published.get(release_key(release)) or {})
     assert noise.known == (release.job.mechanism.name == "tables")
     kept = noise.errors(table, "salary")
     noisy_figures._published.clear()

@@ -118,4 +118,5 @@ def test_alarms_have_their_stated_rates_and_see_stated_drifts(
     assert (table.loc["none", ["drift", "verdict fails"]].to_numpy(dtype=float) <= allowed).all()
     assert table.loc["none", "beyond_direct"] == 0.0
     assert table.loc["none", "plan"] == 0.0
-    assert (table.loc[["outcome × 1.5", "weights × 1.3"], "drift"] > 0.6).all()
+    assert table.loc["outcome × 1.5", "drift"] > 0.9
+    assert table.loc["weights × 1.3", "drift"] > 0.6

@@ -131,7 +131,7 @@ MET = 1e-13
 SOLVED = 1e-11
 """Largest rest of a mean, in standard deviations, of weights that are accepted."""
 SHORT = 1e-3
-"""Part of the gradient that a step has to remove at least."""
+"""Smallest part of the gradient that a step must be able to remove."""
 FAR = 1e-10
 """Distance from 0, in standard deviations, of which rounding errors are sure to be a small part."""
 

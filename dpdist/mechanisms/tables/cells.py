@@ -614,7 +614,7 @@ class ResidualCells(DonorCells):
         draws = min(each.posterior.draws(draws) for each in (estimate, earlier_estimate))
         errors = errors_of_two(estimate, earlier_estimate, learning.plan.file.prior_of_periods, draws, rng)
         pairs = (self.redrawn(theta), errors.later), (earlier.redrawn(of_earlier), errors.earlier)
-        cells = [redrawn.moved(draws, [(slice(0, draws), z)]) for redrawn, z in pairs]
+        cells = [redrawn.with_errors(draws, [(slice(0, draws), z)]) for redrawn, z in pairs]
         return DrawnTogether(cells[0], cells[1], sampled=learned_from(estimate, earlier_estimate))
 
     def _estimated(self, theta: Draws) -> Estimated:

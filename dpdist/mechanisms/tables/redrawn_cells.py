@@ -38,7 +38,7 @@ class RedrawnCells:
         """
         draws = self.posterior.draws(number)
         further = None if weight is None else lambda: self._numbers_drawn(weight, draws, rng)
-        cells = self.moved(draws, self.posterior.redrawn(SampleErrorDraws(len(self.size)), draws, rng), further)
+        cells = self.with_errors(draws, self.posterior.redrawn(SampleErrorDraws(len(self.size)), draws, rng), further)
         if group is None:
             return cells
         shape = rng.standard_normal((draws, int(group.max()) + 1))[:, group]
@@ -47,14 +47,14 @@ class RedrawnCells:
     def of_samples(self, number: int, rng: np.random.Generator) -> Draws:
         """The same samples as their records have them."""
         draws = self.posterior.draws(number)
-        return self.moved(draws, self.posterior.redrawn(SampleDraws(), draws, rng))
+        return self.with_errors(draws, self.posterior.redrawn(SampleDraws(), draws, rng))
 
     def under_other_noise(self, number: int, rng: np.random.Generator) -> Draws:
         """Estimates under other noise, other errors of the prediction, and other drift. Earlier periods have other samples,
         too.
         """
         draws, law = self.posterior.draws(number), NoiseErrorDraws(len(self.size), self.laplace)
-        return self.moved(draws, self.posterior.redrawn(law, draws, rng))
+        return self.with_errors(draws, self.posterior.redrawn(law, draws, rng))
 
     def _numbers_drawn(self, weight: Floats, draws: int, rng: np.random.Generator) -> Floats:
         """Errors of counts by numbers of records, given their sum, that released numbers lack, (cell, draw).
@@ -68,7 +68,7 @@ class RedrawnCells:
         )
         return np.asarray(deviations - np.outer(count, deviations.sum(axis=0) / max(float(count.sum()), 1e-300)))
 
-    def moved(
+    def with_errors(
         self, draws: int, parts: Iterable[tuple[slice, Floats]], further: Callable[[], Floats] | None = None
     ) -> Draws:
         """Draws of base cells whose residual sums have errors, (cell, 1 + outcome, draw), which come some draws at a time.

@@ -172,10 +172,10 @@ class TableLaw:
         def known(block: _Block) -> tuple[Floats, Floats]:
             return centre[block.of], scale[block.of]
 
-        found = self._with_clipped(limits.mean, self._ranges(limits.mean), known)
+        of_law = self._with_clipped(limits.mean, self._ranges(limits.mean), known)
         if self.origin is None:
-            return found
-        return replace(limits, beyond=found.beyond, loss=found.loss, slope=found.slope)
+            return of_law
+        return replace(limits, beyond=of_law.beyond, loss=of_law.loss, slope=of_law.slope)
 
     def _with_clipped(self, mean: Floats, ends: Floats, choice: _Choice) -> TableLimits:
         """Chosen limits with what they clip of residuals."""
