@@ -48,7 +48,6 @@ from dpdist.publish.released import (
     ByBatch,
     Parameters,
     ReleasedObject,
-    batches_of,
     derive,
     of_run,
     public_frame,
@@ -294,7 +293,7 @@ def _publishing(workers: Executor, space: Workspace, released: ReleasedObject) -
 
     Within the block, the workers share other pieces of work, too.
     """
-    batches = batches_of(released.crosstab)
+    batches = released.crosstab.batches()
     return_memory()
     with pieces_on(workers, space) as pieces, using_workers(pieces):
         if pieces is None or len(batches) == 1:

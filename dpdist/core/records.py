@@ -24,6 +24,10 @@ UNIT = 2**20
 """A record's contribution to a noisy sum is rounded to a multiple of 1/UNIT, so that sums are exact."""
 MOST_COMBINATIONS = 2**62
 """Number of combinations of codes that one whole number tells apart."""
+MOST_STRATA, MOST_RECORDS = 64, 2**18
+"""Largest number of strata in a batch (half a second of work, and few enough for 10,000 strata to occupy 64 workers), and
+of records in a batch of several strata.
+"""
 POOLED = "all"
 TOTAL = "Total"
 
@@ -158,6 +162,27 @@ class Crosstab:
     def rows_of(self, stratum: int) -> slice:
         """The crosstab rows of a stratum. They are contiguous, because rows are sorted by stratum first."""
         return slice(self._stratum_edges[stratum], self._stratum_edges[stratum + 1])
+
+    def rows_of_batch(self, batch: range) -> slice:
+        """The crosstab rows of a batch of strata."""
+        return slice(self.rows_of(batch.start).start, self.rows_of(batch.stop - 1).stop)
+
+    def batches(self) -> list[range]:
+        """Consecutive strata in batches, which depend on sizes alone, never on workers.
+
+        A stratum with more than `MOST_RECORDS` is a batch alone.
+        """
+        batches, start, records = list[range](), 0, 0
+        for stratum, count in enumerate(self.stratum_count.tolist()):
+            if stratum > start and (stratum - start == MOST_STRATA or records + count > MOST_RECORDS):
+                batches.append(range(start, stratum))
+                start, records = stratum, 0
+            records += count
+        return [*batches, range(start, len(self.stratum_count))]
+
+    def is_large(self, batch: range) -> bool:
+        """True for a stratum whose records are too many for one result."""
+        return int(self.stratum_count[batch.start]) > MOST_RECORDS
 
     @cached_property
     def _stratum_edges(self) -> list[int]:

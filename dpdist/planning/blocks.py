@@ -25,9 +25,9 @@ from dpdist.mechanisms.parts import builder_of
 from dpdist.models.protocol import supports
 from dpdist.storage.arrays import RaggedAxis
 
-STRATUM_SECONDS = 0.012
+STRATUM_SECONDS = 0.0035
 """Seconds for the files and rounds of one stratum with 1,000 draws (docs/explanation/scaling.md)."""
-OF_DRAWS = 0.7
+OF_DRAWS = 0.2
 """Share of `STRATUM_SECONDS` that grows with the number of draws."""
 VALUE_SECONDS = 0.55 / 2**24
 """Seconds for each record and draw, over all rounds, where log likelihoods are stored too."""
@@ -206,12 +206,16 @@ class Layout:
         if most < 2 or self.giants:
             return 1
         times = np.array(seconds(count.tolist(), self.draws))
-        chunk = RaggedAxis.of(count, block_rows(self.draws)).chunk if self.log_lik else 0
-        bytes_each = 8 * self.draws * max(chunk, 3 * (2 * self.parameters + 4))
-        size = 1 << int(np.log2(min(most, max(1, BATCH_BYTES // bytes_each))))
+        size = 1 << int(np.log2(min(most, max(1, BATCH_BYTES // self._batch_bytes))))
         while size > 1 and np.add.reduceat(times, np.arange(0, len(times), size)).max() > max(SHORT, times.max()):
             size //= 2
         return size
+
+    @cached_property
+    def _batch_bytes(self) -> int:
+        """Memory, in bytes, of a batch for each of its strata: posterior draws, or an encoded shard."""
+        chunk = RaggedAxis.of(self.crosstab.stratum_count, block_rows(self.draws)).chunk if self.log_lik else 0
+        return 8 * self.draws * max(chunk, 3 * (2 * self.parameters + 4))
 
     def batch_of(self, stratum: int) -> range:
         """The strata of a stratum's batch."""
@@ -268,7 +272,7 @@ class Layout:
         tensor = int(TENSORS * 8 * self.draws * block) if self.log_lik else 0
         draws = 8 * self.draws * (16 * self.parameters + 100)
         gathered = self.gathered * int(self.crosstab.stratum_count[stratum])
-        batch = 4 * BATCH_BYTES if self.batch_strata > 1 else 0
+        batch = 4 * self.batch_strata * self._batch_bytes if self.batch_strata > 1 else 0
         return self.process + self.record_bytes * count + tensor + draws + gathered + self.sums + batch
 
     @cached_property

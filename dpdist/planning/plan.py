@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpdist.core.cautions import Caution
-from dpdist.core.records import TOTAL, Crosstab, Floats, SmallCounts, counted_and_named
+from dpdist.core.records import TOTAL, Crosstab, Floats, SmallCounts, counted_and_named, stated_universe
 from dpdist.estimation.direct import Direct
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import DesignEffect, Job, StatisticName, budget_text
@@ -21,7 +20,18 @@ from dpdist.job.data import LARGEST_EFFECT
 from dpdist.job.tables import Nesting
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import proof_of
-from dpdist.models.protocol import DRAWS, LARGEST, SMALLEST, Cost, StratumModel, can_refit, supports
+from dpdist.models.protocol import (
+    DRAWS,
+    LARGEST,
+    SMALLEST,
+    Cost,
+    StratumModel,
+    can_refit,
+    has_laws,
+    needs_laws,
+    needs_rows,
+    supports,
+)
 from dpdist.planning.blocks import PROCESS_BYTES, Layout, log_lik_bytes, seconds
 from dpdist.planning.goodness_of_fit import GoodnessOfFit
 from dpdist.privacy import adjacency, claims
@@ -124,45 +134,50 @@ START_SECONDS = 2.0
 """Seconds for imports, compilation, checks and the pages of a release, whatever its size."""
 DASK_SECONDS = 2.0
 """Seconds for the start of a scheduler and a worker."""
-REFIT_SECONDS = 0.006
+BATCH_SECONDS = 0.008
+"""Seconds for the files of a batch of strata."""
+FURTHER_SECONDS = 0.003
+"""Seconds of a stratum for each statistic beyond counts, means and totals, from distribution functions under all laws."""
+REFIT_SECONDS = 0.0042
 """Seconds for the standard errors of a stratum: a repeated search on a synthetic sample."""
-SYNTHESIS_SECONDS = 0.0004
+SYNTHESIS_SECONDS = 0.0002
 """Seconds for the synthetic records of a stratum in one set."""
 READ_SECONDS, WRITE_SECONDS = 1e-6, 2.5e-7
 """Seconds for a record: read, checked, stored and evaluated; and written to one synthetic set."""
 
 NUMBER = 8 * DRAWS
 """Memory, in bytes, of a number under all draws of a law."""
-STRATUM_BYTES = 16_000
-"""Memory, in bytes, of a stratum's model, parameters and summaries."""
+STRATUM_BYTES = 2_500
+"""Memory, in bytes, of a stratum's parameters and summaries."""
 READ_BYTES, MOST_READ = 80, 1_500_000
 """Memory, in bytes, of a record that is evaluated, up to so many: further ones are read in parts."""
 SAMPLED_BYTES = 40
 """Memory, in bytes, of a record of a stratum's synthetic sample."""
-OF_ROW, OF_CELL = 9, 10
-"""Numbers for each outcome: of a crosstab row, in three laws and while a table is made; and of a table's cell."""
+OF_ROW, OF_CELL, OF_TABLE = 9, 6, 5
+"""Numbers for each outcome: of a crosstab row in three laws, of a cell's sums in three laws, and while a table is made."""
 
 
-def publishing_bytes(job: Job, crosstab: Crosstab, model: StratumModel) -> int:
-    """Projected peak memory, in bytes, of the process that publishes. `model` is that of a stratum with the most rows.
+def drawn_bytes(job: Job, crosstab: Crosstab, model: StratumModel) -> int:
+    """Projected memory, in bytes, of what standard errors are made from. `model` is that of a stratum with the most rows.
 
-    It grows with strata, because their laws are held until all tables are made. Where sizes are secret, the samples
-    count with their largest size.
+    Draws are held of all rows, or of all tables' cells, as standard errors need them; laws and samples are those of one
+    batch unless tables need them all. Where sizes are secret, the samples count with their largest size.
     """
-    process = PROCESS_BYTES + (0 if job.sizes_secret else READ_BYTES * min(int(crosstab.count.sum()), MOST_READ))
-    if job.mechanism.clamps or not (can_refit(model) or supports(model, "resampled")):
-        return process
-    strata, rows, outcomes = len(crosstab.stratum_labels), len(crosstab), len(job.outcomes)
-    laws = 3 if can_refit(model) else 2
-    numbers = laws * strata * sum(parameter.size for parameter in model.parameters)
-    cells = max((_cells(job, by, margins) for by, margins in ((t.by, t.margins) for t in job.tables)), default=0)
-    numbers += outcomes * (OF_ROW * rows + OF_CELL * cells)
-    sampled = SAMPLED_BYTES * int(_synthetic_sample(job, crosstab).sum()) if can_refit(model) else 0
-    return process + NUMBER * numbers + STRATUM_BYTES * strata + sampled
-
-
-def _cells(job: Job, by: tuple[str, ...], margins: bool) -> int:
-    return prod(len(job.columns[name].levels or ()) + margins for name in by)
+    if not has_laws(job, model):
+        return 0
+    strata, outcomes, batches = len(crosstab.stratum_labels), len(job.outcomes), crosstab.batches()
+    sizes = {
+        (table.by, table.margins, stated_universe(table.universe)): table.number_of_cells(crosstab) for table in job.tables
+    }
+    by_row = needs_rows(job, crosstab)
+    numbers = OF_TABLE * max(sizes.values(), default=0) + (
+        OF_ROW * len(crosstab) if by_row else OF_CELL * sum(sizes.values())
+    )
+    laws = (3 if can_refit(model) else 2) * sum(parameter.size for parameter in model.parameters)
+    numbers = outcomes * numbers + laws * (strata if needs_laws(job) else max(map(len, batches)))
+    sample = _synthetic_sample(job, crosstab) if can_refit(model) else np.zeros(len(crosstab))
+    sampled = SAMPLED_BYTES * max(int(sample[crosstab.rows_of_batch(batch)].sum()) for batch in batches)
+    return NUMBER * numbers + STRATUM_BYTES * strata + sampled
 
 
 def _synthetic_sample(job: Job, crosstab: Crosstab) -> Floats:
@@ -179,10 +194,12 @@ def projected_cost(job: Job, layout: Layout, model: StratumModel) -> Cost | None
         return None
     crosstab, sets = layout.crosstab, job.synthetic_sets
     strata, records = len(crosstab.stratum_labels), int(crosstab.count.sum())
-    protected = sum(seconds(crosstab.stratum_count.tolist(), layout.draws))
-    rest = strata * (REFIT_SECONDS + SYNTHESIS_SECONDS * sets) + records * (READ_SECONDS + WRITE_SECONDS * sets)
+    protected = sum(seconds(crosstab.stratum_count.tolist(), layout.draws)) + BATCH_SECONDS * strata / layout.batch_strata
+    further = sum(not statistic.plain for table in job.tables for statistic in table.statistics)
+    shared = protected + strata * (REFIT_SECONDS + SYNTHESIS_SECONDS * sets)
     start = START_SECONDS + DASK_SECONDS * (job.runtime.executor == "dask")
-    return Cost(start + protected + rest, protected, layout.largest_task_bytes)
+    rest = records * (READ_SECONDS + WRITE_SECONDS * sets) + strata * further * FURTHER_SECONDS
+    return Cost(start + shared + rest, shared if strata > 1 else protected, layout.largest_task_bytes)
 
 
 SIZES_SECRET = "not shown: the job keeps sizes confidential"
@@ -251,7 +268,21 @@ class Plan:
     @property
     def largest_task_bytes(self) -> int:
         """Projected peak memory, in bytes, of the largest task."""
-        return max(self.layout.largest_task_bytes, 0 if self.cost is None else self.cost.bytes)
+        of_model = 0 if self.cost is None else self.cost.bytes
+        return max(self.layout.largest_task_bytes, of_model, self._table_bytes)
+
+    @property
+    def _table_bytes(self) -> int:
+        """Projected peak memory, in bytes, of a worker that makes one of several tables: draws of all of them."""
+        if len(self.job.tables) == 1 or needs_laws(self.job):
+            return 0
+        return PROCESS_BYTES + self._drawn_bytes
+
+    @cached_property
+    def _drawn_bytes(self) -> int:
+        crosstab = self.crosstab
+        most_rows = int(np.argmax(np.bincount(crosstab.stratum, minlength=len(crosstab.stratum_labels))))
+        return drawn_bytes(self.job, crosstab, builder_of(self.job).build(self.job, crosstab, crosstab.rows_of(most_rows)))
 
     @cached_property
     def publishing_bytes(self) -> int:
@@ -261,11 +292,8 @@ class Plan:
         """
         if supports(self.model, "with_donors") and self.cost is not None:
             return self.cost.bytes
-        crosstab = self.crosstab
-        most_rows = int(np.argmax(np.bincount(crosstab.stratum, minlength=len(crosstab.stratum_labels))))
-        return publishing_bytes(
-            self.job, crosstab, builder_of(self.job).build(self.job, crosstab, crosstab.rows_of(most_rows))
-        )
+        read = 0 if self.job.sizes_secret else READ_BYTES * min(records(self), MOST_READ)
+        return PROCESS_BYTES + read + self._drawn_bytes
 
     @property
     def driver_bytes(self) -> int:

@@ -8,9 +8,8 @@ from itertools import combinations
 from dpdist.core.cautions import Caution
 from dpdist.job import DesignEffect, Job, family_facts
 from dpdist.mechanisms.parts import words_of
-from dpdist.models.protocol import can_refit, supports
+from dpdist.models.protocol import can_refit, has_laws, supports
 from dpdist.publish.released import ReleasedObject
-from dpdist.publish.standard_errors import has_laws
 
 SEARCH_AGAIN = (
     "Estimator `parameters`: the variance has four parts: the variation in the sample's composition by x (predictors, "
@@ -83,7 +82,11 @@ def standard_errors(released: ReleasedObject) -> list[str]:
     """The statement's entries on standard errors, by key."""
     if released.job.mechanism.sets == "none":
         return [*_of_parameters(released), *([] if released.job.local else [WITHIN_BOUNDS, *_design(released)])]
-    job, simulated, sets_are_free = released.job, has_laws(released), released.job.mechanism.sets == "drawn"
+    job, simulated, sets_are_free = (
+        released.job,
+        has_laws(released.job, released.model(0)),
+        released.job.mechanism.sets == "drawn",
+    )
     texts = [
         *_of_parameters(released),
         words_of(job).errors_of_records or (SYNTHESIS_ADDED if simulated else BETWEEN_AND_WITHIN),

@@ -23,7 +23,7 @@ from dpdist.core.cautions import Caution
 from dpdist.core.records import Cells, Floats, counted_and_named
 from dpdist.estimation.estimators import STATISTICS, PsuSums, counts_and_means
 from dpdist.job import Table
-from dpdist.models.protocol import DRAWS, expected_of, supports
+from dpdist.models.protocol import DRAWS, expected_of, has_few_rows, supports
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject, plain_effects
 from dpdist.publish.standard_errors import (
@@ -34,7 +34,6 @@ from dpdist.publish.standard_errors import (
     cell_estimates,
     cells_key,
     composition,
-    has_few_rows,
     normal_variance,
     ratios,
     table_variances,
@@ -167,7 +166,11 @@ def within_cells(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> di
     nothing = np.empty((FEW, len(crosstab)))
     noised_rows = {name: drawn.get(name, (nothing, nothing)) for name in outcomes}
     within = {name: Within([], {}, (a[:FEW].astype(float), b[:FEW].astype(float))) for name, (a, b) in noised_rows.items()}
-    tables = {} if has_few_rows(released) else {cells_key(released.cells(table)): table for table in released.job.tables}
+    tables = (
+        {}
+        if has_few_rows(released.job, released.crosstab)
+        else {cells_key(released.cells(table)): table for table in released.job.tables}
+    )
     for stratum, label in enumerate(crosstab.stratum_labels):
         model, rows = released.model(stratum), crosstab.rows_of(stratum)
         theta, n = released.theta(model, stratum, 0), crosstab.count[rows].astype(float)

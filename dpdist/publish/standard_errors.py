@@ -27,10 +27,10 @@ from dpdist.estimation.estimators import (
     raked_counts_and_means,
 )
 from dpdist.job import Table
-from dpdist.models.protocol import DRAWS, can_refit, expected_of, supports
+from dpdist.models.protocol import DRAWS, expected_of, has_laws, needs_laws, needs_rows, supports
 from dpdist.privacy.noisy_counts import counted_again
 from dpdist.publish.refit import Expected, Laws, Recount, RefitExpectations, expected_under, refitted
-from dpdist.publish.released import ByBatch, ReleasedObject, batches_of, plain_effects, rows_of_batch, run_here
+from dpdist.publish.released import ByBatch, ReleasedObject, plain_effects, run_here
 
 NOISED = 2
 """Position in `Spreads.laws` of the released parameters under simulated noise."""
@@ -118,9 +118,9 @@ def simulate_errors(
     Where tables have counts, means and totals alone, batches return sums over cells, and no rows stay in memory. Public
     totals, noisy counts and further statistics need all rows at once.
     """
-    if not has_laws(released):
+    if not has_laws(released.job, released.model(0)):
         return ErrorSources(None, None)
-    batches, by_row = batches_of(released.crosstab), _needs_rows(released)
+    batches, by_row = released.crosstab.batches(), needs_rows(released.job, released.crosstab)
     if by_row:
         by_stratum, parts = list[Laws | None](), list[list[list[LawSpread]]]()
         work = partial(laws_and_spreads, noise_alone=noise_alone)
@@ -128,7 +128,7 @@ def simulate_errors(
             by_stratum += laws_of_batch
             parts.append(part)
             tick(len(batch))
-        return ErrorSources(_join(released, by_stratum, batches, parts), by_stratum if _beyond_plain(released) else None)
+        return ErrorSources(_join(released, by_stratum, batches, parts), by_stratum if needs_laws(released.job) else None)
     sums = dict[tuple[CellsKey, int], _BatchSums]()
     for batch, of_tables in zip(
         batches, by_batch(partial(sums_over_cells, noise_alone=noise_alone), released, batches), strict=True
@@ -140,36 +140,12 @@ def simulate_errors(
     return ErrorSources([Spreads((), None, {key: sums[key, j].laws() for key in keys}) for j in outcomes], None)
 
 
-def has_laws(released: ReleasedObject) -> bool:
-    """False if the model can neither be simulated nor refitted, or if the mechanism clamps: clamped fits have no
-    sufficient statistics.
-    """
-    model = released.model(0)
-    return not released.job.mechanism.clamps and (can_refit(model) or supports(model, "resampled"))
-
-
-def _needs_rows(released: ReleasedObject) -> bool:
-    return (len(batches_of(released.crosstab)) == 1 and has_few_rows(released)) or _beyond_plain(released)
-
-
-def has_few_rows(released: ReleasedObject) -> bool:
-    """True if draws of the crosstab's rows are fewer than those of all tables' cells."""
-    return len(released.crosstab) < sum(table.number_of_cells(released.crosstab) for table in released.job.tables)
-
-
-def _beyond_plain(released: ReleasedObject) -> bool:
-    """True if standard errors need the laws of strata, and not only sums over cells."""
-    job = released.job
-    further = any(not statistic.plain for table in job.tables for statistic in table.statistics)
-    return bool(further or job.rake or job.noisy_crosstab)
-
-
 def laws(released: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | None] | None:
     """Laws (`refit.Laws`) of every stratum; None if there are none (`has_laws`)."""
-    if not has_laws(released):
+    if not has_laws(released.job, released.model(0)):
         return None
     by_stratum = list[Laws | None]()
-    for batch in batches_of(released.crosstab):
+    for batch in released.crosstab.batches():
         by_stratum += laws_of(released, batch)
         tick(len(batch))
     return by_stratum
@@ -207,7 +183,7 @@ def sums_over_cells(
 ) -> dict[tuple[CellsKey, int], TouchedSums]:
     """Work of a batch: sums over its rows, by table and outcome."""
     spread = _spreads_of(released, batch, laws_of(released, batch, noise_alone))
-    rows, sums = rows_of_batch(released.crosstab, batch), dict[tuple[CellsKey, int], TouchedSums]()
+    rows, sums = released.crosstab.rows_of_batch(batch), dict[tuple[CellsKey, int], TouchedSums]()
     n = released.crosstab.count[rows].astype(float)
     for table in released.job.tables:
         cells = released.cells(table)
@@ -257,14 +233,14 @@ def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | 
     """The result of `spreads`, from known laws."""
     if by_stratum is None:
         return None
-    batches = batches_of(released.crosstab)
+    batches = released.crosstab.batches()
     parts = [_spreads_of(released, batch, by_stratum[batch.start : batch.stop]) for batch in batches]
     return _join(released, by_stratum, batches, parts)
 
 
 def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | None]) -> list[list[LawSpread]]:
     """Draws of every outcome's expectations in a batch's rows, by outcome and law. Laws with the same draws are one."""
-    batch_rows, by_outcome = rows_of_batch(released.crosstab, batch), list[list[LawSpread]]()
+    batch_rows, by_outcome = released.crosstab.rows_of_batch(batch), list[list[LawSpread]]()
     if len(batch) == 1:
         with np.errstate(all="ignore"):
             of_outcomes = expected_under(released, batch.start, laws[0])
@@ -318,7 +294,7 @@ def _over_rows(released: ReleasedObject, batches: Sequence[range], parts: Sequen
         return parts[0]
     joined = LawSpread(*np.empty((2, max(len(part.weight) for part in parts), len(released.crosstab))))
     for batch, part in zip(batches, parts, strict=True):
-        rows = rows_of_batch(released.crosstab, batch)
+        rows = released.crosstab.rows_of_batch(batch)
         joined.weight[:, rows], joined.product[:, rows] = part
     return joined
 

@@ -20,7 +20,7 @@ from dpdist.estimation.estimators import STATISTICS, Interval, Margin, PsuSums, 
 from dpdist.job import Job, family_facts
 from dpdist.models.protocol import Draws, StratumModel, expected_of, supports
 from dpdist.publish.refit import Expected
-from dpdist.publish.released import ByBatch, ReleasedObject, batches_of, is_large, rows_of_batch, run_here
+from dpdist.publish.released import ByBatch, ReleasedObject, run_here
 
 FIXED = 1e-9
 """The totals fix a cell's count if its rows, as a 0/1 vector, differ from a linear combination of the totals' rows by less
@@ -121,7 +121,7 @@ def raked_to_totals(released: ReleasedObject, pairs: list[Expected]) -> list[Exp
 
 def by_row(released: ReleasedObject, strata: range, expect: Expecting) -> list[Expected]:
     """Expectations of the first draw by crosstab row of consecutive strata, (row,) each, one pair for each set."""
-    batch_rows = rows_of_batch(released.crosstab, strata)
+    batch_rows = released.crosstab.rows_of_batch(strata)
     size = batch_rows.stop - batch_rows.start
     pairs = [(np.empty(size), np.empty(size)) for _ in released.sets]
     for stratum in strata:
@@ -171,17 +171,17 @@ def synthesize(
     fit into one result.
     """
     folder.mkdir(parents=True)
-    crosstab, batches, sets = released.crosstab, batches_of(released.crosstab), range(len(released.sets))
+    crosstab, batches, sets = released.crosstab, released.crosstab.batches(), range(len(released.sets))
     rake = margins_of(released.job, crosstab)
     factor = [np.ones(len(crosstab))] * len(sets)
     if rake:
         factor = [factors(of_set.a, rake) for of_set in synthetic_sums(released, by_batch)]
-    small = [batch for batch in batches if not is_large(crosstab, batch)]
+    small = [batch for batch in batches if not crosstab.is_large(batch)]
     results, parts = by_batch(batch_records, released, small), list[BatchSums]()
     with ExitStack() as stack:
         writers = [stack.enter_context(_Writer(released, folder / f"set-{k + 1}.parquet", factor[k])) for k in sets]
         for batch in batches:
-            if is_large(crosstab, batch):
+            if crosstab.is_large(batch):
                 summed = _summed(
                     released, batch, [sink.passing(_blocks(released, batch, k)) for k, sink in enumerate(writers)]
                 )
@@ -196,7 +196,7 @@ def synthesize(
 
 def synthetic_sums(released: ReleasedObject, by_batch: ByBatch = run_here) -> list[PsuSums]:
     """Sums of the first outcome in every set's records, per crosstab row and before raking; writes no records."""
-    batches = batches_of(released.crosstab)
+    batches = released.crosstab.batches()
     return _over_rows(released, batches, by_batch(batch_sums, released, batches)).sums[0]
 
 
@@ -212,7 +212,7 @@ def batch_sums(released: ReleasedObject, batch: range) -> BatchSums:
 
 
 def _summed(released: ReleasedObject, batch: range, by_set: Sequence[Iterable[SyntheticBlock]]) -> BatchSums:
-    rows, outcomes = rows_of_batch(released.crosstab, batch), range(len(released.job.outcomes))
+    rows, outcomes = released.crosstab.rows_of_batch(batch), range(len(released.job.outcomes))
     size = rows.stop - rows.start
     sums = [[PsuSums(*np.zeros((5, size))) for _ in by_set] for _ in outcomes]
     for k, blocks in enumerate(by_set):
@@ -232,7 +232,7 @@ def _over_rows(released: ReleasedObject, batches: Sequence[range], parts: Iterab
     expected: list[list[Expected]] = [[(np.empty(size), np.empty(size)) for _ in sets] for _ in outcomes]
     defined = True
     for batch, part in zip(batches, parts, strict=True):
-        rows = rows_of_batch(released.crosstab, batch)
+        rows = released.crosstab.rows_of_batch(batch)
         _place(rows, sums, part.sums)
         if part.expected is None:
             defined = False

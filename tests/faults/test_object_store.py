@@ -19,8 +19,8 @@ from test_storage_faults import SMALL_BLOCKS
 
 import dpdist as api
 from dpdist.core.progress import Event
+from dpdist.core.records import MOST_STRATA
 from dpdist.job.loading import load_job
-from dpdist.publish.released import MOST_STRATA
 from dpdist.storage.objects import LEASE, Objects, leased
 
 _numbers = count()

@@ -10,8 +10,8 @@ from sized_package import sized_job
 
 import dpdist
 from dpdist.core.progress import Event
+from dpdist.core.records import MOST_STRATA
 from dpdist.job.loading import load_job
-from dpdist.publish.released import MOST_STRATA
 from dpdist.runtime.sharing import FOLDER
 
 STRATA = 2 * MOST_STRATA + 2

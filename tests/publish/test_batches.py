@@ -13,9 +13,9 @@ import pytest
 from simulated_doctorates import simulated as doctorates
 
 import dpdist
-from dpdist.publish import released
+from dpdist.core import records
 from dpdist.publish.folder import grounds_of, publish
-from dpdist.publish.released import ByBatch, Parameters, ReleasedObject, batches_of, read_released, run_here, write_released
+from dpdist.publish.released import ByBatch, Parameters, ReleasedObject, read_released, run_here, write_released
 from dpdist.publish.standard_errors import Spreads, simulate_errors, spreads, variances
 
 JOB = (
@@ -45,12 +45,12 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> ReleasedObject:
 
 def test_batches_are_cut_by_numbers_of_strata_and_records(release: ReleasedObject, monkeypatch: pytest.MonkeyPatch) -> None:
     count = release.crosstab.stratum_count
-    assert batches_of(release.crosstab) == [range(len(count))]
-    monkeypatch.setattr(released, "MOST_STRATA", 3)
-    assert [len(batch) for batch in batches_of(release.crosstab)] == [3, 3, 2]
-    monkeypatch.setattr(released, "MOST_RECORDS", int(count.max()) - 1)
+    assert release.crosstab.batches() == [range(len(count))]
+    monkeypatch.setattr(records, "MOST_STRATA", 3)
+    assert [len(batch) for batch in release.crosstab.batches()] == [3, 3, 2]
+    monkeypatch.setattr(records, "MOST_RECORDS", int(count.max()) - 1)
     largest = int(count.argmax())
-    found = batches_of(release.crosstab)
+    found = release.crosstab.batches()
     assert range(largest, largest + 1) in found
     assert [k for batch in found for k in batch] == list(range(len(count)))
 
@@ -75,7 +75,7 @@ def test_sums_over_batches_have_the_standard_errors_of_all_rows(
     wanted = errors(by_rows)
     for one, other in zip(over_batches(), wanted, strict=True):
         np.testing.assert_array_equal(one, other)
-    monkeypatch.setattr(released, "MOST_STRATA", 3)
+    monkeypatch.setattr(records, "MOST_STRATA", 3)
     for one, other in zip(over_batches(), wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10)
 
@@ -90,9 +90,9 @@ def test_any_cut_publishes_the_same_records_and_figures(
 ) -> None:
     """With strata that are too large for a batch, too, whose records are written as they are drawn."""
     publish(release, tmp_path / "one")
-    monkeypatch.setattr(released, "MOST_STRATA", 3)
-    monkeypatch.setattr(released, "MOST_RECORDS", 90)
-    assert {len(batch) for batch in batches_of(release.crosstab)} > {1}
+    monkeypatch.setattr(records, "MOST_STRATA", 3)
+    monkeypatch.setattr(records, "MOST_RECORDS", 90)
+    assert {len(batch) for batch in release.crosstab.batches()} > {1}
     publish(release, tmp_path / "several")
     for number in (1, 2):
         one, several = (pq.read_table(tmp_path / name / f"synthetic/set-{number}.parquet") for name in ("one", "several"))
