@@ -262,7 +262,10 @@ def totals(blocks: Iterable[Records], crosstab: Crosstab, clustered: bool) -> To
     for block in blocks:
         weight, outcome = summable(block.weight), summable(block.outcome)
         product = weight * outcome
-        sums = sums.plus(record_sums(block.row, weight, outcome, rows))
+        first, end = int(block.row.min(initial=rows)), int(block.row.max(initial=-1)) + 1  # so many strata cost no square
+        if first < end:
+            for whole, part in zip(sums, record_sums(block.row - first, weight, outcome, end - first), strict=True):
+                whole[first:end] += part
         np.minimum.at(low_w, block.row, weight)
         np.maximum.at(high_w, block.row, weight)
         np.minimum.at(low_p, block.row, product)
