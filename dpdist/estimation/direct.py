@@ -264,8 +264,8 @@ def totals(blocks: Iterable[Records], crosstab: Crosstab, clustered: bool) -> To
         product = weight * outcome
         first, end = int(block.row.min(initial=rows)), int(block.row.max(initial=-1)) + 1  # so many strata cost no square
         if first < end:
-            for whole, part in zip(sums, record_sums(block.row - first, weight, outcome, end - first), strict=True):
-                whole[first:end] += part
+            for whole, added in zip(sums, record_sums(block.row - first, weight, outcome, end - first), strict=True):
+                whole[first:end] += added
         np.minimum.at(low_w, block.row, weight)
         np.maximum.at(high_w, block.row, weight)
         np.minimum.at(low_p, block.row, product)
