@@ -78,7 +78,7 @@ class Domain(NamedTuple):
         free, low, top = ~self.still(values), max(self.low, self.least), min(self.top, self.largest)
         if not free.any() or not low < mean < top:
             return None
-        multiplied = self.low >= 0.0
+        multiplied = self.low >= 0.0 and bool((values > 0).any())
 
         def moved_by(share: float) -> Floats:
             if multiplied:
@@ -321,19 +321,7 @@ def _newton_step(x: Floats, tilted: Floats, gradient: Floats) -> Floats:
 
 
 def moved_to(outcome: Floats, weight: Floats, mean: float, low: float, top: float) -> Floats:
-    """Outcomes scaled, or shifted, within their bounds until their weighted mean is `mean`."""
-    scaled = low >= 0.0 and bool((outcome > 0).any())
-    if mean <= low or mean >= top:
-        return np.full(len(outcome), min(max(mean, low), top))
-
-    def moved_by(share: float) -> Floats:
-        """Outcomes between the lower bound, for `share` 0, and the upper bound, for `share` 1."""
-        if scaled:
-            return np.asarray(np.clip(outcome * np.tan(share * np.pi / 2.0), low, top))
-        return np.asarray(np.clip(outcome + (2.0 * share - 1.0) * (top - low), low, top))
-
-    result = _least(moved_by, weight, mean)
-    if abs(np.average(result, weights=weight) - mean) <= 1e-9 * (top - low):
-        return result
-    share = (mean - low) / (top - low)
-    return np.full(len(outcome), low + share * (top - low))
+    """Outcomes scaled, or shifted, within their bounds until their weighted mean is `mean`; else all are equal to it."""
+    mean = min(max(mean, low), top)
+    moved = Domain(low, top).scaled(outcome, weight, mean)
+    return np.full(len(outcome), mean) if moved is None else moved
