@@ -11,7 +11,8 @@ import pytest
 from dpdist.core.records import Crosstab, Floats
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.privacy.noisy_counts import counts, layers_of, noisy_crosstab, tree
+from dpdist.privacy.guarantees import neighbour_of, total_loss
+from dpdist.privacy.noisy_counts import counts, layers_of, noisy_crosstab, queries_of_counts, tree
 
 JOB = """
 dataset: counted
@@ -28,6 +29,13 @@ predictors: {{protect: {{{columns}epsilon: "1/2"}}}}
 survey: {{design_strata: [region]}}
 tables: [{{name: one, by: [sex, field], statistics: [count]}}]
 """
+GAUSSIAN = {
+    "{name: laplace_composed, sensitivity: public}": "{name: sanitized_statistics, noise: gaussian}",
+    "bounds: [0, 1000]": "bounds: [1, 1000]",
+    "survey: {": "survey: {weight: weight, ",
+    "outcome: salary": "outcome: salary\nmodel: {family: lognormal}\nreference: {path: e.parquet, provenance: simulated}",
+}
+"""What a job with Gaussian counts says instead."""
 ANYWHERE = "substitution, exchange: anywhere"
 KINDS = {
     "add_remove": ("add_remove", ""),
@@ -127,6 +135,20 @@ def test_shares_of_the_budget_add_up_to_it() -> None:
         moved = 1 if kind == "add_remove" else 2
         spent = sum((moved / level.scale for level in layers_of(job) if level.scale is not None), Fraction(0))
         assert spent == job.epsilon.crosstab == Fraction(1, 2)
+
+
+def test_shares_of_rho_add_up_to_it() -> None:
+    """A neighbour changes one or two counts by 1. Rounding σ up leaves less than a thousandth."""
+    for kind, (adjacency, columns) in KINDS.items():
+        text = JOB.format(adjacency=f'{adjacency}, delta: "1e-6"', columns=columns)
+        for laplace, gaussian in GAUSSIAN.items():
+            text = text.replace(laplace, gaussian)
+        job = parse_job(text)
+        moved = 1 if kind == "add_remove" else 2
+        scales = [level.scale for level in layers_of(job) if level.scale is not None]
+        spent = sum(Fraction(moved) / (2 * scale**2) for scale in scales)
+        assert job.rho.crosstab * (1 - Fraction(1, 1000)) < spent <= job.rho.crosstab
+        assert total_loss(queries_of_counts(job), neighbour_of(job)) == spent
 
 
 def test_small_counts_err_less_than_independent_noise_would_make_them() -> None:

@@ -14,7 +14,7 @@ from small_jobs import cases, unchecked
 from dpdist.engine.protocol import Measurement, Released
 from dpdist.mechanisms.promises import Defined, LossExceeded, NoisySums, within_loss
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.privacy.guarantees import Moved, NoisyQuery, Strict, neighbour_of, total_loss
+from dpdist.privacy.guarantees import Concentrated, Moved, NoisyQuery, Strict, guarantee_of, neighbour_of, total_loss
 
 pytestmark = pytest.mark.quick
 MOVED = Moved(Fraction(1), Fraction(2), Fraction(3))
@@ -24,7 +24,8 @@ ONE = NoisyQuery("one", MOVED, Fraction(2))
 def test_the_loss_is_the_distance_in_scales() -> None:
     assert [ONE.loss(neighbour) for neighbour in ("off", "same_x", "anywhere")] == [Fraction(k, 2) for k in (1, 2, 3)]
     assert replace(ONE, times=3).loss("same_x") == 3
-    assert replace(ONE, law="gaussian").loss("same_x") == Fraction(1, 2), "D²/2σ²"
+    gaussian = replace(ONE, law="gaussian")
+    assert [gaussian.loss(neighbour) for neighbour in ("off", "same_x", "anywhere")] == [Fraction(k, 8) for k in (1, 4, 9)]
     assert NoisyQuery.losing("it", MOVED, Fraction(1, 7), "anywhere").loss("anywhere") == Fraction(1, 7)
     assert total_loss([ONE, ONE.further(Fraction(9)), replace(ONE, times=2)], "off") == Fraction(3, 2)
 
@@ -88,6 +89,16 @@ STRICT = [
     for name, job in cases().items()
     if not name.startswith("shipped") and isinstance(MECHANISMS[job["mechanism"]["name"]], NoisySums)
 ]
+
+
+def test_laws_do_not_mix() -> None:
+    """ε and ρ have no sum. Control: Gaussian queries alone have a guarantee."""
+    job = unchecked(cases()["tables-gaussian"])
+    gaussian = NoisyQuery("other", MOVED, Fraction(10**6), "gaussian")
+    assert isinstance(guarantee_of(job, [gaussian]), Concentrated)
+    for queries in ([gaussian, ONE], [ONE, gaussian]):
+        with pytest.raises(ValueError, match="Gaussian queries lose"):
+            guarantee_of(job, queries)
 
 
 @pytest.mark.parametrize("name", STRICT)

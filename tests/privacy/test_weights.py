@@ -14,6 +14,7 @@ from dpdist.privacy.weights import (
     MAX_STEPS,
     Cap,
     Cluster,
+    Constant,
     Inverse,
     Linear,
     NotReached,
@@ -27,6 +28,7 @@ from dpdist.privacy.weights import (
     fixed,
     for_later_files,
     search,
+    weigh,
     with_outcomes,
 )
 
@@ -379,3 +381,17 @@ def test_fixed_constants_take_two_fits_whatever_the_bound():
     assert second == TruncatedWeights(ScaleShift(Linear(0.8, 0.0, 1.0, 9.0), 0.5, 0.0), 1.5)
     with pytest.raises(StopIteration):
         steps.send(Summary(9.0, 9.0, 1.0))
+
+
+@pytest.mark.parametrize("alpha", [[0.5, -1e-9], [0.5, 1.0 + 1e-9], [0.5, np.nan], [0.5]], ids=str)
+def test_weights_of_a_rule_that_have_no_bound_are_refused(alpha):
+    """A negative one, one above 1, none, and too few. Control: others are kept."""
+
+    class Stated(Constant):
+        def __call__(self, *_):
+            return np.array(alpha)
+
+    outcomes = np.ones((2, 1))
+    with pytest.raises(ValueError, match="privacy weights"):
+        weigh(Stated(0.5), outcomes, {})
+    assert (weigh(Constant(0.5), outcomes, {}) == 0.5).all(), "control"
