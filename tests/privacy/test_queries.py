@@ -14,7 +14,16 @@ from small_jobs import cases, unchecked
 from dpdist.engine.protocol import Measurement, Released
 from dpdist.mechanisms.promises import Defined, LossExceeded, NoisySums, within_loss
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.privacy.guarantees import Concentrated, Moved, NoisyQuery, Strict, guarantee_of, neighbour_of, total_loss
+from dpdist.privacy.guarantees import (
+    Concentrated,
+    Moved,
+    NoisyQuery,
+    Strict,
+    guarantee_of,
+    large_delta,
+    neighbour_of,
+    total_loss,
+)
 
 pytestmark = pytest.mark.quick
 MOVED = Moved(Fraction(1), Fraction(2), Fraction(3))
@@ -99,6 +108,14 @@ def test_laws_do_not_mix() -> None:
     for queries in ([gaussian, ONE], [ONE, gaussian]):
         with pytest.raises(ValueError, match="Gaussian queries lose"):
             guarantee_of(job, queries)
+
+
+def test_a_delta_of_one_record_or_more_has_a_caution() -> None:
+    """Publishing one of n records has δ = 1/n. None where the number of records is secret."""
+    job = unchecked(cases()["tables-gaussian"])
+    codes = {n: [caution.code for caution in large_delta(job, n)] for n in (None, 999_999, 1_000_000, 1_500_000)}
+    assert job.budget.delta == Fraction("1e-6")
+    assert codes == {None: [], 999_999: [], 1_000_000: ["large_delta"], 1_500_000: ["large_delta"]}
 
 
 @pytest.mark.parametrize("name", STRICT)
