@@ -159,6 +159,8 @@ class Population:
             return 8_000.0 * (level + scipy.special.stdtrit(3.0, np.clip(noise[..., 1], 1e-9, 1.0 - 1e-9)))
         if kind == "rounded":
             return np.round(usual, -3)
+        if kind in ("age", "year"):
+            return 70.0 + 15.0 * (level + alike) + (1900.0 if kind == "year" else 0.0)
         if kind == "constant in a level":
             return np.where(codes[..., 0] == 0, 7_000.0, usual)
         return (noise[..., 1] < scipy.special.expit(level - (5.0 if kind == "rare yes" else 1.0))).astype(float)
@@ -193,6 +195,8 @@ BOUNDS = {
     "yes or no": (0.0, 1.0),
     "rare yes": (0.0, 1.0),
     "income": (0.0, 1e6),
+    "age": (0.0, 110.0),
+    "year": (1900.0, 2010.0),
 }
 
 

@@ -57,3 +57,15 @@ def test_a_change_by_chance_is_no_caution(tmp_path: Path, monkeypatch: pytest.Mo
     assert cautions(tmp_path / "secret", 1.14, "add_remove", 20_000) >= 7
     monkeypatch.setattr(words, "OFTEN", 0.0)
     assert cautions(tmp_path / "stated", 1.0) >= 3
+
+
+def test_a_ratio_to_a_prediction_of_0_is_no_change_of_sign() -> None:
+    ratios = {
+        np.nan: "0, like",
+        np.inf: "not 0, unlike",
+        -np.inf: "not 0, unlike",
+        0.0: "0, unlike",
+        -2.0: "opposite in sign to",
+    }
+    assert {ratio: words._in_ratio(ratio) for ratio in ratios} == ratios
+    assert [words._in_ratio(ratio) for ratio in (0.005, 1.2)] == ["less than 1 % of", "20 % above"]

@@ -398,6 +398,25 @@ def test_far_laplace_noise_is_not_taken_for_drift(monkeypatch: pytest.MonkeyPatc
     assert sum(moved(seed) > 5.0 for seed in range(12)) >= 8
 
 
+def test_figures_do_not_depend_on_the_origin_of_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A year and the years since 1900 have the same errors, actual and stated, to a tenth. Control: if drift is relative to
+    the distance from 0, those of the year are half as large again, at least."""
+
+    def of_means(kind: str, first: int) -> Floats:
+        found = runs([{**NEAR[0], "kinds": [kind]}], (1.0,), seeds=2, first=first)
+        cells = [one for population in found.compared[1.0] for one in population]
+        errors = [np.abs(one.published.values - one.direct)[one.large, 1] for one in cells]
+        return np.median(
+            [np.concatenate(errors), np.concatenate([one.published.errors[one.large, 1] for one in cells])], axis=1
+        )
+
+    np.testing.assert_allclose(of_means("year", 0), of_means("age", 0), rtol=0.1)
+    monkeypatch.setattr(predicting, "FROM_ORIGIN", np.inf)  # of other files: predictions of the last ones are kept
+    control = of_means("year", 2) / of_means("age", 2)
+    print(f"control: {control}")
+    assert (control > 1.5).all(), "control"
+
+
 def test_figures_lie_between_their_sources_and_within_bounds(near: Runs, far: Runs) -> None:
     """1 of 1,000 is farther from both direct and reference figures than 3 standard errors. Control: means times 1.5."""
     distances = []

@@ -59,8 +59,8 @@ def _factors(asked: ResidualMeasurements, limits: TableLimits, sums: Floats, gro
     residual[0] += predicted - weight
     total_weight = max(weight + residual[0], 0.1 * weight)
     relative = np.concatenate([residual[:1] / weight, residual[1:] / total_weight])
-    # An outcome whose mean is 0 has no relative drift: its error is then beyond all trust.
-    scale = np.concatenate([[1.0], np.maximum(np.abs(limits.mean[0]), 1e-100)])
+    # An outcome whose mean is its origin has no relative drift: its error is then beyond all trust.
+    scale = np.concatenate([[1.0], np.maximum(np.abs(limits.mean[0] - prediction.origin), 1e-100)])
     relative, variance = relative / scale, errors / (weight * scale) ** 2
     variance[0] += error / growth**2
     spread = np.full(len(scale), file.wide**2)

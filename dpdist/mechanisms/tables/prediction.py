@@ -39,6 +39,8 @@ NOTHING_LEFT = 0.1
 """Residuals in spreads, on average, of a value that columns decide."""
 SMALLEST = 1e-6
 """Smallest relative spread of residuals."""
+FROM_ORIGIN = 3.0
+"""Largest distance of the mean of all records from the origin of relative drift, in standard deviations of records."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +115,10 @@ class Prediction:
     """Lowest and highest value of outcomes that have no other in the reference, (2, outcome); NaN for others."""
     values: Floats
     """Expected values of these outcomes of reference records under the law, (record, outcome), or (0, 0)."""
+    origin: Floats
+    """What outcomes drift relatively to, (outcome,)."""
     scaled: Floats | float = 1.0
-    """Factors of `at_reference` since, (2, 1 + outcome)."""
+    """Factors of `at_reference` since, (2, 1 + outcome); those of means are about `origin`."""
     moved: bool = False
     """True if records in cells of the file have moved to `means` and `spread` of these cells."""
     adds_weight: bool = False
@@ -156,17 +160,17 @@ class Prediction:
     def drifting(self) -> Floats:
         """What a relative drift of 1 adds to a record's residuals, (cell, 1 + outcome); 0 for public weights.
 
-        Outcomes' drift is relative to their means and their spread.
+        Outcomes' drift is relative to their means, from `origin`, and their spread.
         """
-        weight, outcomes = self.means[:, :1], self.means[:, 1:]
+        weight, outcomes = self.means[:, :1], self.means[:, 1:] - self.origin
         of_outcomes = weight * np.hypot(outcomes, self.spread[:, 1:] / np.maximum(weight, 1e-300))
         return np.column_stack([weight * (not self.weights_known), of_outcomes])
 
     def rescaled(self, factors: Floats) -> Prediction:
-        """The prediction after a common drift: weights times the first factor, outcomes times the others."""
+        """The prediction after a common drift: weights times the first factor, outcomes from `origin` times the others."""
         scale = np.concatenate([factors[:1], factors[:1] * factors[1:]])
         scaled = self.scaled * np.stack([factors, scale])
-        moved = replace(self, means=self.means * factors, spread=self.spread * scale, scaled=scaled)
+        moved = replace(self, means=self._from_origin(self.means, factors), spread=self.spread * scale, scaled=scaled)
         if not len(self.values):
             return moved
         records = np.arange(len(self.places))
@@ -174,12 +178,17 @@ class Prediction:
 
     def of_records(self, records: Ints) -> Floats:
         """`means` and `spread` at these reference records, (record, 2, 1 + outcome)."""
-        values: Floats = self.at_reference[records] * self.scaled
+        values, (of_means, of_spread) = self.at_reference[records], np.broadcast_to(self.scaled, (2, self.means.shape[1]))
+        values = np.stack([self._from_origin(values[:, 0], of_means), values[:, 1] * of_spread], axis=1)
         if self.moved:
             place = self.places[records]
             inside = place >= 0
             values[inside] = np.stack([self.means, self.spread], axis=1)[place[inside]]
         return values
+
+    def _from_origin(self, means: Floats, factors: Floats) -> Floats:
+        origin = np.concatenate([[0.0], self.origin])
+        return np.asarray(origin + (means - origin) * factors)
 
     def with_values(self, before: Floats, after: Floats) -> Prediction:
         """The prediction after means of reference records' base cells, (record, 1 + outcome), have moved.
@@ -263,6 +272,7 @@ def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, weights_k
         np.zeros((len(spread), 0)),
         np.full((2, len(spread) - 1), np.nan),
         np.zeros((0, 0)),
+        _origin(sample),
     )
 
 
@@ -494,8 +504,21 @@ def predict(
         back[all_cells.place],
         np.stack([np.column_stack([coordinate.without for coordinate in coordinates]), spreads], axis=1),
         np.array([np.zeros(shape) if coordinate.of_trees is None else coordinate.of_trees for coordinate in coordinates]),
-        *_of_two_values(reference.outcomes, lowest[1:], highest[1:]),
+        *(two_values := _of_two_values(reference.outcomes, lowest[1:], highest[1:])),
+        np.where(np.isnan(two_values[0][0]), _origin(reference), 0.0),
     )
+
+
+def _origin(sample: ReferenceSample) -> Floats:
+    """What outcomes drift relatively to, (outcome,): 0, or a value nearer to records that lie far from 0, as years do.
+
+    So what is published does not depend on the origin of such an outcome's scale.
+    """
+    weight = np.maximum(sample.weight, 1e-300)
+    mean = np.average(sample.outcomes, weights=weight, axis=0)
+    spread = np.sqrt(np.average((sample.outcomes - mean) ** 2, weights=weight, axis=0))
+    far = (spread > 0.0) & (np.abs(mean) > FROM_ORIGIN * spread)
+    return np.where(far, mean - np.sign(mean) * FROM_ORIGIN * spread, 0.0)
 
 
 def _of_two_values(outcomes: Floats, lowest: Floats, highest: Floats) -> tuple[Floats, Floats]:

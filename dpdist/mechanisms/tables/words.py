@@ -140,8 +140,10 @@ class AtBound(NamedTuple):
 
 def _in_ratio(ratio: float) -> str:
     """A figure's ratio to its prediction, in words before "the reference's prediction"."""
-    if not 0.0 < ratio < float("inf"):
-        return "opposite in sign to"
+    if np.isnan(ratio) or np.isinf(ratio):
+        return "0, like" if np.isnan(ratio) else "not 0, unlike"
+    if ratio <= 0.0:
+        return "opposite in sign to" if ratio else "0, unlike"
     if ratio < 0.01:
         return "less than 1 % of"
     if ratio >= SEVERAL_TIMES:
