@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -165,6 +165,8 @@ def drawn_bytes(job: Job, crosstab: Crosstab, model: StratumModel) -> int:
     """
     if not has_laws(job, model):
         return 0
+    if job.sizes_secret:  # batches are then those of strata alone
+        crosstab = replace(crosstab, count=np.zeros_like(crosstab.count))
     strata, outcomes, batches = len(crosstab.stratum_labels), len(job.outcomes), crosstab.batches()
     sizes = {
         (table.by, table.margins, stated_universe(table.universe)): table.number_of_cells(crosstab) for table in job.tables
@@ -274,7 +276,7 @@ class Plan:
     @property
     def _table_bytes(self) -> int:
         """Projected peak memory, in bytes, of a worker that makes one of several tables: draws of all of them."""
-        if len(self.job.tables) == 1 or needs_laws(self.job):
+        if len(self.job.tables) == 1 or needs_laws(self.job) or supports(self.model, "with_donors"):
             return 0
         return PROCESS_BYTES + self._drawn_bytes
 

@@ -417,6 +417,44 @@ def test_figures_do_not_depend_on_the_origin_of_an_outcome(monkeypatch: pytest.M
     assert (control > 1.5).all(), "control"
 
 
+@pytest.mark.parametrize("changed", [1, 50])
+def test_outcomes_that_hardly_vary_may_drift_by_more_than_they_vary(changed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of `changed` records of the reference has 7,010 and others 7,000; the file has 5 % more. Intervals hold direct
+    means. Control: where drift is relative to what records vary, they do not."""
+    population = Population.of(0, drift="none", **{**NEAR[0], "kinds": ["income"]})
+    held = {}
+    for part in (predicting.OF_RANGE, 0.0):
+        monkeypatch.setattr(predicting, "OF_RANGE", part)
+        covered = []
+        for seed in range(2):
+            files = population.files(seed + 10 * (part == 0.0))  # of other files: predictions of the last ones are kept
+            before, now = (
+                sample._replace(outcomes=grown * (7_000.0 + 10.0 * (np.arange(len(sample.weight)) % changed == 0))[:, None])
+                for sample, grown in zip(files, (1.0, 1.05), strict=True)
+            )
+            made = release(population.public, Files(before, now), 1.0, seed)
+            for by in tables_of(population.public):
+                one = made.comparison(by)
+                error = np.abs(one.published.values - one.direct)[one.large, 1]
+                covered.append(error <= 1.645 * one.published.errors[one.large, 1])
+        held[part] = np.concatenate(covered).mean()
+    print(held)
+    assert held[0.25] > 0.9
+    assert held[0.0] < 0.6, "control"
+
+
+def test_an_outcome_and_its_negative_have_mirrored_figures() -> None:
+    """Under a common drift that the first sums show. Control: they move."""
+    population = Population.of(0, **{**NEAR[0], "kinds": ["age"], "drift": "common"})
+    files = population.files()
+    mirrored = Files(*(sample._replace(outcomes=-sample.outcomes) for sample in files))
+    public = population.public._replace(bounds=((-110.0, 110.0),))
+    made = [release(public, each, 1e4, 0) for each in (files, mirrored)]
+    ages, negative = (each.measured.calibration.factors[1] for each in made)
+    assert ages == pytest.approx(negative, abs=1e-3)
+    assert abs(ages - 1.0) > 0.05, "control"
+
+
 def test_figures_lie_between_their_sources_and_within_bounds(near: Runs, far: Runs) -> None:
     """1 of 1,000 is farther from both direct and reference figures than 3 standard errors. Control: means times 1.5."""
     distances = []

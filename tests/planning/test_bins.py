@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from dpdist.planning.blocks import AHEAD, MOST_STRATA, cut, limits
+from dpdist.planning.blocks import AHEAD, MOST_STRATA, STRATUM_SECONDS, cut, limits
 
 times = some.lists(some.floats(0.001, 30.0), max_size=200)
 
@@ -32,10 +32,11 @@ def test_tasks_are_longer_on_more_workers(workers: int, longest: float, shortest
 
 
 def test_a_million_strata_on_500_workers_are_few_tasks_that_shrink() -> None:
-    each = 0.012
+    each = 0.012  # of strata that take longer than the shortest (`STRATUM_SECONDS`), whose tasks are cut by their number
     tasks = cut([each] * 1_000_000, 500)
     sizes = [len(task) for task in tasks]
     assert len(tasks) < 12_500, "of up to 32 strata they were 31,250, and the scheduler the limit"
     assert sizes[:-1] == sorted(sizes[:-1], reverse=True)
     assert sizes[0] * each > 4.9
     assert sizes[-2] * each < 0.6
+    assert max(map(len, cut([STRATUM_SECONDS] * 1_000_000, 500))) == MOST_STRATA

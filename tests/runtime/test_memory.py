@@ -26,6 +26,7 @@ from dpdist.core.records import Codes, Crosstab
 from dpdist.job import Runtime
 from dpdist.planning.blocks import PROCESS_BYTES
 from dpdist.planning.making import make_plan
+from dpdist.planning.plan import drawn_bytes
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.synthesis import synthesize
 from dpdist.runtime.dask_executor import Dask
@@ -279,7 +280,6 @@ def test_what_a_run_takes_is_what_its_plan_says(
     shown = [f"{value / 2**20:,.0f}" for value in (plan.largest_task_bytes, took.worker, plan.driver_bytes, took.driver)]
     print(f"{strata} strata of {records}, {tables} tables, {executor}: worker {shown[0]} ({shown[1]}),", end=" ")
     print(f"driver {shown[2]} ({shown[3]}) MiB")
-
     print(f"    seconds {plan.cost.seconds:.1f} ({took.seconds:.1f})")
     assert 0.8 * took.driver <= plan.driver_bytes <= 1.5 * took.driver
     if executor == "dask":
@@ -329,6 +329,18 @@ def test_a_strict_run_with_all_comparators_grows_by_less_than_half_of_the_record
     print(f"peaks {[f'{each / 2**20:.0f} MiB' for each in peaks]}, files of records grow by {read / 2**20:.0f} MiB")
     assert grown < read / 2
     assert read > 160 * 2**20, "control"
+
+
+def test_a_model_that_knows_its_cost_is_planned_by_it(tmp_path: Path) -> None:
+    """Its cost has the draws of its tables. Control: draws of rows would take more."""
+    for seed, name in enumerate(("now", "before")):
+        write_survey(tmp_path / f"{name}.parquet", seed, 3000)
+    job = STRICT.replace("tables: [", "tables: [{{name: all, statistics: [count]}}, ").format(folder=tmp_path)
+    plan = dpdist.validate(dpdist.parse_job(job))
+    assert plan.cost is not None
+    assert plan.largest_task_bytes == max(plan.cost.bytes, plan.layout.largest_task_bytes)
+    assert plan.publishing_bytes == plan.cost.bytes
+    assert drawn_bytes(plan.job, plan.crosstab, plan.model) > 0, "control"
 
 
 SIZES = """

@@ -674,6 +674,15 @@ class ResidualCells(DonorCells):
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.concatenate([[counts[0].sum() / counts[1].sum()], mean[0] / mean[1]])
 
+    def drift_of_means(self, theta: Draws) -> Floats:
+        """A relative drift of 1 of all records over the mean, (1 + outcome,): 1 where drift is relative to 0."""
+        size, prediction = self.sized(theta).count, self.knowing(theta).plan.file.prediction
+        weights, outcomes = size * prediction.means[: len(size), 0], prediction.means[: len(size), 1:]
+        mean = weights @ outcomes / weights.sum()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares = np.where(prediction.origin == 0.0, 1.0, np.abs(1.0 - prediction.origin / mean))
+        return np.concatenate([[1.0], shares])
+
     def groups(self, by: Sequence[int]) -> list[dict[str, str]]:
         """The levels of every measured cell, by the table's columns, and by universe the side that it is on."""
         group = self.workload.groups(by)

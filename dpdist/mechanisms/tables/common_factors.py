@@ -60,7 +60,8 @@ def _factors(asked: ResidualMeasurements, limits: TableLimits, sums: Floats, gro
     total_weight = max(weight + residual[0], 0.1 * weight)
     relative = np.concatenate([residual[:1] / weight, residual[1:] / total_weight])
     # An outcome whose mean is its origin has no relative drift: its error is then beyond all trust.
-    scale = np.concatenate([[1.0], np.maximum(np.abs(limits.mean[0] - prediction.origin), 1e-100)])
+    distance = limits.mean[0] - prediction.origin
+    scale = np.concatenate([[1.0], np.copysign(np.maximum(np.abs(distance), 1e-100), distance)])
     relative, variance = relative / scale, errors / (weight * scale) ** 2
     variance[0] += error / growth**2
     spread = np.full(len(scale), file.wide**2)
@@ -79,5 +80,5 @@ def _factors(asked: ResidualMeasurements, limits: TableLimits, sums: Floats, gro
     factors = np.clip(1.0 + trust * relative, [least, *[0.5] * (len(scale) - 1)], [most, *[2.0] * (len(scale) - 1)])
     # Limits have room for drift relative to outcomes' means and spread, and factors are relative to means alone.
     outcomes = file.numbers.count @ prediction.spread[:, 1:] / predicted
-    part = np.concatenate([[1.0], scale[1:] / np.hypot(scale[1:], outcomes)])
+    part = np.concatenate([[1.0], np.abs(scale[1:]) / np.hypot(scale[1:], outcomes)])
     return CommonFactors(factors, float((np.sqrt(trust * variance) * part).max()), limits, growth)

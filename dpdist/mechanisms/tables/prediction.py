@@ -39,8 +39,10 @@ NOTHING_LEFT = 0.1
 """Residuals in spreads, on average, of a value that columns decide."""
 SMALLEST = 1e-6
 """Smallest relative spread of residuals."""
-FROM_ORIGIN = 3.0
-"""Largest distance of the mean of all records from the origin of relative drift, in standard deviations of records."""
+FROM_ORIGIN, OF_RANGE = 3.0, 0.25
+"""Largest distance of the mean of all records from the origin of relative drift: the larger one of so many standard
+deviations of records, and this part of an outcome's public range.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +274,7 @@ def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, weights_k
         np.zeros((len(spread), 0)),
         np.full((2, len(spread) - 1), np.nan),
         np.zeros((0, 0)),
-        _origin(sample),
+        np.zeros(len(spread) - 1),
     )
 
 
@@ -505,20 +507,24 @@ def predict(
         np.stack([np.column_stack([coordinate.without for coordinate in coordinates]), spreads], axis=1),
         np.array([np.zeros(shape) if coordinate.of_trees is None else coordinate.of_trees for coordinate in coordinates]),
         *(two_values := _of_two_values(reference.outcomes, lowest[1:], highest[1:])),
-        np.where(np.isnan(two_values[0][0]), _origin(reference), 0.0),
+        np.where(np.isnan(two_values[0][0]), _origin(reference, means[:, 1:], lowest[1:], highest[1:]), 0.0),
     )
 
 
-def _origin(sample: ReferenceSample) -> Floats:
+def _origin(sample: ReferenceSample, means: Floats, lowest: Floats, highest: Floats) -> Floats:
     """What outcomes drift relatively to, (outcome,): 0, or a value nearer to records that lie far from 0, as years do.
 
-    So what is published does not depend on the origin of such an outcome's scale.
+    Far is more than `FROM_ORIGIN` standard deviations and `OF_RANGE` of the public range. All predicted `means` (cell,
+    outcome) lie on one side. So figures hardly depend on where such an outcome's scale begins.
     """
     weight = np.maximum(sample.weight, 1e-300)
     mean = np.average(sample.outcomes, weights=weight, axis=0)
     spread = np.sqrt(np.average((sample.outcomes - mean) ** 2, weights=weight, axis=0))
-    far = (spread > 0.0) & (np.abs(mean) > FROM_ORIGIN * spread)
-    return np.where(far, mean - np.sign(mean) * FROM_ORIGIN * spread, 0.0)
+    far = np.maximum(FROM_ORIGIN * spread, OF_RANGE * (highest - lowest))
+    # From 0 no further than to the nearest cell.
+    near = np.where(mean > 0.0, np.maximum(means.min(axis=0), 0.0), np.minimum(means.max(axis=0), 0.0))
+    origin = np.sign(mean) * np.minimum(np.maximum(np.abs(mean) - far, 0.0), np.abs(near))
+    return np.asarray(origin + 0.0)
 
 
 def _of_two_values(outcomes: Floats, lowest: Floats, highest: Floats) -> tuple[Floats, Floats]:

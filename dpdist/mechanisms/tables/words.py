@@ -197,7 +197,9 @@ class TablesWords(Words):
             where, model = f"{label}: " if len(release.sets[0]) > 1 else "", cast(Any, release.model(stratum))
             ratios = model.since_reference(release.theta(model, stratum, 0)).tolist()
             chained = model.donors is not None and bool(model.donors.history)
-            common_drift, *of_families = described["drift"]
+            common_drift, *of_families = np.array(described["drift"]) * model.drift_of_means(
+                release.theta(model, stratum, 0)
+            )
             largest = map(max, zip(*of_families, strict=True))
             without_records = model.donors is None or not len(model.donors)
             records = float(model.sized(release.theta(model, stratum, 0)).count.sum())
