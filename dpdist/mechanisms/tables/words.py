@@ -172,7 +172,7 @@ def _in_cells(drift: float) -> str:
 
 
 def _remedy(ratio: float, *, weights: bool) -> str:
-    if 1.0 / SEVERAL_TIMES < ratio < SEVERAL_TIMES:
+    if 1.0 / SEVERAL_TIMES < ratio < SEVERAL_TIMES or ratio == 0.0 or not np.isfinite(ratio):  # no unit makes a 0
         return NEWER
     return OF_ANOTHER_SIZE if weights else OF_ANOTHER_UNIT
 
