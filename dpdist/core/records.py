@@ -24,7 +24,7 @@ UNIT = 2**20
 """A record's contribution to a noisy sum is rounded to a multiple of 1/UNIT, so that sums are exact."""
 MOST_COMBINATIONS = 2**62
 """Number of combinations of codes that one whole number tells apart."""
-MOST_STRATA, MOST_RECORDS = 64, 2**18
+BATCH_STRATA, BATCH_RECORDS = 64, 2**18
 """Largest number of strata in a batch (half a second of work, and few enough for 10,000 strata to occupy 64 workers), and
 of records in a batch of several strata.
 """
@@ -170,11 +170,11 @@ class Crosstab:
     def batches(self) -> list[range]:
         """Consecutive strata in batches, which depend on sizes alone, never on workers.
 
-        A stratum with more than `MOST_RECORDS` is a batch alone.
+        A stratum with more than `BATCH_RECORDS` is a batch alone.
         """
         batches, start, records = list[range](), 0, 0
         for stratum, count in enumerate(self.stratum_count.tolist()):
-            if stratum > start and (stratum - start == MOST_STRATA or records + count > MOST_RECORDS):
+            if stratum > start and (stratum - start == BATCH_STRATA or records + count > BATCH_RECORDS):
                 batches.append(range(start, stratum))
                 start, records = stratum, 0
             records += count
@@ -182,7 +182,7 @@ class Crosstab:
 
     def is_large(self, batch: range) -> bool:
         """True for a stratum whose records are too many for one result."""
-        return int(self.stratum_count[batch.start]) > MOST_RECORDS
+        return int(self.stratum_count[batch.start]) > BATCH_RECORDS
 
     @cached_property
     def _stratum_edges(self) -> list[int]:

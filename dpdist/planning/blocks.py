@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpdist.core.records import Crosstab, Ints
+from dpdist.core.records import BATCH_STRATA, Crosstab, Ints
 from dpdist.job import Job, family_facts
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.protocol import supports
@@ -45,8 +45,6 @@ AHEAD = 1.5
 """A task takes at most 1 / AHEAD of one worker's share of the remaining work."""
 MOST_STRATA = 1000
 """Largest number of strata in a task. One listing of an object store can name that many completion records."""
-BATCH_STRATA = 64
-"""Largest number of strata in a batch, whose by-products share files."""
 LEAST_BATCHES = 128
 """Batches of a fit, at least, if batches have several strata: so many workers have work, and a killed one loses little."""
 BATCH_BYTES = 2**25

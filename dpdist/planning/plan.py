@@ -171,12 +171,10 @@ def drawn_bytes(job: Job, crosstab: Crosstab, model: StratumModel) -> int:
     sizes = {
         (table.by, table.margins, stated_universe(table.universe)): table.number_of_cells(crosstab) for table in job.tables
     }
-    by_row = needs_rows(job, crosstab)
-    numbers = OF_TABLE * max(sizes.values(), default=0) + (
-        OF_ROW * len(crosstab) if by_row else OF_CELL * sum(sizes.values())
-    )
+    held = OF_ROW * len(crosstab) if needs_rows(job, crosstab) else OF_CELL * sum(sizes.values())
     laws = (3 if can_refit(model) else 2) * sum(parameter.size for parameter in model.parameters)
-    numbers = outcomes * numbers + laws * (strata if needs_laws(job) else max(map(len, batches)))
+    numbers = outcomes * (held + OF_TABLE * max(sizes.values(), default=0))
+    numbers += laws * (strata if needs_laws(job) else max(map(len, batches)))
     sample = _synthetic_sample(job, crosstab) if can_refit(model) else np.zeros(len(crosstab))
     sampled = SAMPLED_BYTES * max(int(sample[crosstab.rows_of_batch(batch)].sum()) for batch in batches)
     return NUMBER * numbers + STRATUM_BYTES * strata + sampled

@@ -166,11 +166,8 @@ def within_cells(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> di
     nothing = np.empty((FEW, len(crosstab)))
     noised_rows = {name: drawn.get(name, (nothing, nothing)) for name in outcomes}
     within = {name: Within([], {}, (a[:FEW].astype(float), b[:FEW].astype(float))) for name, (a, b) in noised_rows.items()}
-    tables = (
-        {}
-        if has_few_rows(released.job, released.crosstab)
-        else {cells_key(released.cells(table)): table for table in released.job.tables}
-    )
+    by_row = has_few_rows(released.job, crosstab)
+    tables = {} if by_row else {cells_key(released.cells(table)): table for table in released.job.tables}
     for stratum, label in enumerate(crosstab.stratum_labels):
         model, rows = released.model(stratum), crosstab.rows_of(stratum)
         theta, n = released.theta(model, stratum, 0), crosstab.count[rows].astype(float)

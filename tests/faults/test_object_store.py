@@ -19,7 +19,7 @@ from test_storage_faults import SMALL_BLOCKS
 
 import dpdist as api
 from dpdist.core.progress import Event
-from dpdist.core.records import MOST_STRATA
+from dpdist.core.records import BATCH_STRATA
 from dpdist.job.loading import load_job
 from dpdist.storage.objects import LEASE, Objects, leased
 
@@ -77,7 +77,7 @@ def test_workers_publish_many_strata_from_the_store_and_leave_no_piece_there(
     tmp_path: Path, store: ObjectServer, command: Server
 ) -> None:
     """Batches of strata are pieces of work, whose files workers take from the store."""
-    survey, (prefix, url) = Survey(tmp_path, (30,) * (MOST_STRATA + 2), draws=100, log_lik="never"), place()
+    survey, (prefix, url) = Survey(tmp_path, (30,) * (BATCH_STRATA + 2), draws=100, log_lik="never"), place()
     assert command(*arguments(survey.job(), tmp_path / "folder")).code == 0
     tasks = list[object]()
 

@@ -10,11 +10,11 @@ from sized_package import sized_job
 
 import dpdist
 from dpdist.core.progress import Event
-from dpdist.core.records import MOST_STRATA
+from dpdist.core.records import BATCH_STRATA
 from dpdist.job.loading import load_job
 from dpdist.runtime.sharing import FOLDER
 
-STRATA = 2 * MOST_STRATA + 2
+STRATA = 2 * BATCH_STRATA + 2
 
 
 @pytest.fixture(scope="module")

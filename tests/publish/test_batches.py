@@ -46,9 +46,9 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> ReleasedObject:
 def test_batches_are_cut_by_numbers_of_strata_and_records(release: ReleasedObject, monkeypatch: pytest.MonkeyPatch) -> None:
     count = release.crosstab.stratum_count
     assert release.crosstab.batches() == [range(len(count))]
-    monkeypatch.setattr(records, "MOST_STRATA", 3)
+    monkeypatch.setattr(records, "BATCH_STRATA", 3)
     assert [len(batch) for batch in release.crosstab.batches()] == [3, 3, 2]
-    monkeypatch.setattr(records, "MOST_RECORDS", int(count.max()) - 1)
+    monkeypatch.setattr(records, "BATCH_RECORDS", int(count.max()) - 1)
     largest = int(count.argmax())
     found = release.crosstab.batches()
     assert range(largest, largest + 1) in found
@@ -75,7 +75,7 @@ def test_sums_over_batches_have_the_standard_errors_of_all_rows(
     wanted = errors(by_rows)
     for one, other in zip(over_batches(), wanted, strict=True):
         np.testing.assert_array_equal(one, other)
-    monkeypatch.setattr(records, "MOST_STRATA", 3)
+    monkeypatch.setattr(records, "BATCH_STRATA", 3)
     for one, other in zip(over_batches(), wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10)
 
@@ -90,8 +90,8 @@ def test_any_cut_publishes_the_same_records_and_figures(
 ) -> None:
     """With strata that are too large for a batch, too, whose records are written as they are drawn."""
     publish(release, tmp_path / "one")
-    monkeypatch.setattr(records, "MOST_STRATA", 3)
-    monkeypatch.setattr(records, "MOST_RECORDS", 90)
+    monkeypatch.setattr(records, "BATCH_STRATA", 3)
+    monkeypatch.setattr(records, "BATCH_RECORDS", 90)
     assert {len(batch) for batch in release.crosstab.batches()} > {1}
     publish(release, tmp_path / "several")
     for number in (1, 2):

@@ -181,7 +181,8 @@ class Prediction:
     def of_records(self, records: Ints) -> Floats:
         """`means` and `spread` at these reference records, (record, 2, 1 + outcome)."""
         values, (of_means, of_spread) = self.at_reference[records], np.broadcast_to(self.scaled, (2, self.means.shape[1]))
-        values = np.stack([self._from_origin(values[:, 0], of_means), values[:, 1] * of_spread], axis=1)
+        values[:, 0] = self._from_origin(values[:, 0], of_means)
+        values[:, 1] *= of_spread
         if self.moved:
             place = self.places[records]
             inside = place >= 0
@@ -495,6 +496,7 @@ def predict(
     shape = next((coordinate.of_trees.shape for coordinate in coordinates if coordinate.of_trees is not None), (0,))
     back = np.full(len(means), -1, dtype=np.int32)
     back[all_cells.of_file] = np.arange(len(cells), dtype=np.int32)
+    two_values, values = _of_two_values(reference.outcomes, lowest[1:], highest[1:])
     return Prediction(
         *(means[all_cells.of_file], spread[all_cells.of_file]),
         tuple(
@@ -506,8 +508,8 @@ def predict(
         back[all_cells.place],
         np.stack([np.column_stack([coordinate.without for coordinate in coordinates]), spreads], axis=1),
         np.array([np.zeros(shape) if coordinate.of_trees is None else coordinate.of_trees for coordinate in coordinates]),
-        *(two_values := _of_two_values(reference.outcomes, lowest[1:], highest[1:])),
-        np.where(np.isnan(two_values[0][0]), _origin(reference, means[:, 1:], lowest[1:], highest[1:]), 0.0),
+        *(two_values, values),
+        np.where(np.isnan(two_values[0]), _origin(reference, means[:, 1:], lowest[1:], highest[1:]), 0.0),
     )
 
 

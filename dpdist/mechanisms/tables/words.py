@@ -195,14 +195,13 @@ class TablesWords(Words):
             if "drift" not in described:
                 continue
             where, model = f"{label}: " if len(release.sets[0]) > 1 else "", cast(Any, release.model(stratum))
-            ratios = model.since_reference(release.theta(model, stratum, 0)).tolist()
+            theta = release.theta(model, stratum, 0)
+            ratios = model.since_reference(theta).tolist()
             chained = model.donors is not None and bool(model.donors.history)
-            common_drift, *of_families = np.array(described["drift"]) * model.drift_of_means(
-                release.theta(model, stratum, 0)
-            )
+            common_drift, *of_families = np.array(described["drift"]) * model.drift_of_means(theta)
             largest = map(max, zip(*of_families, strict=True))
             without_records = model.donors is None or not len(model.donors)
-            records = float(model.sized(release.theta(model, stratum, 0)).count.sum())
+            records = float(model.sized(theta).count.sum())
             chances = [0.0] * len(names) if without_records else _by_chance(model.donors, records)
             found = zip(names, largest, common_drift, ratios, chances, strict=False)
             for k, (name, cells, common, ratio, chance) in enumerate(found):
