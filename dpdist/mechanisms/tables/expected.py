@@ -310,6 +310,10 @@ class ExpectedFile:
         means = deviation[: len(self.count)] / self.count[:, None]
         return self.prediction.shifted(means, self.lowest, self.highest)
 
+    def unlike_reference(self, law: Prediction) -> Floats:
+        """`Prediction.unlike` of this law."""
+        return self.prediction.unlike(law, self.lowest)
+
     def unknown(self, cell: Codes, prediction: Prediction) -> Floats:
         """Variances of errors of a prediction without a reference, in sums over cells, (cell, 1 + outcome)."""
         relative = np.sqrt(np.column_stack([load.variance for load in prediction.loadings]))

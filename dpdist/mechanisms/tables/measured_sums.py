@@ -157,8 +157,8 @@ class MeasuredSums:
     def posterior(
         self, observed: Observed, moved: Prediction | None = None, previous: Posterior | None = None
     ) -> Posterior:
-        """`moved` is the law that sums show: records vary as it says in cells whose public numbers have changed. `previous`
-        is a posterior given nearly the same sums.
+        """`moved` is the law that sums show: records vary as it says in cells whose public numbers have changed, or that are
+        unlike the reference. `previous` is a posterior given nearly the same sums.
         """
         prior = self._prior(moved)
         rows, values, errors, clipped = observed
@@ -171,7 +171,8 @@ class MeasuredSums:
             prior = prior.rescaled(_factors_of_residuals(factors, file.lowest))
         if moved is not None:
             changed = np.diff(file.changes.of_cells.indptr)[:, None] > 0
-            prior = prior.spreading(np.where(changed, moved.spread, prior.spread[:cells]))
+            spread = np.where(changed, moved.spread, prior.spread[:cells])
+            prior = prior.spreading(np.hypot(spread, file.unlike_reference(moved)))
         if asked.beyond is not None:
             prior = prior.spreading(np.maximum(prior.spread[:cells], asked.shown(self.limits[1:])))
         return prior.sized(file.numbers.times(self._growth), float(factors[0]), self._growth) if file.secret else prior
@@ -197,6 +198,7 @@ class MeasuredSums:
             # A law needs few digits, and many sums hardly differ between steps.
             solution = posterior.solve(observed.values, OF_LAW, solution)
             law, before = file.shifted(posterior.deviation(solution)), observed.values
+            moved = law if file.unlike_reference(law).any() else moved
             sums = replace(sums, limits=followed_limits(file, sums.limits, self.calibrated, law))
             observed = sums.observed()
             # What limits had clipped of a drift shows more of it.

@@ -20,7 +20,7 @@ from dpdist.core.sharing import share_out
 from dpdist.core.this_process import return_memory
 from dpdist.mechanisms.tables.effects import PredictionBySums
 from dpdist.mechanisms.tables.expected import ExpectedFile
-from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits
+from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, even_parts
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.residual_samples import PLANNED_DRIFT
 from dpdist.mechanisms.tables.shares import equal_parts, in_turn, part_beyond
@@ -153,7 +153,7 @@ class ResidualMeasurements:
         ends, unknown = (file.highest, file.lowest), file.unknown(cell, prediction) if file.alike else None
         room = file.changes.room(drift, len(file.lowest), together)
         together = together and not (file.secret or file.alike)
-        law = TableLaw(cell, placed, growth * count, prediction, *ends, room, together, unknown)
+        law = TableLaw(cell, placed, growth * count, prediction.roomy, *ends, room, together, unknown)
         noise = self.noise(part)
         chosen = law.under(fixed) if fixed is not None else law.narrow_limits(noise) if narrow else law.limits(noise)
         if not file.secret:
@@ -210,7 +210,8 @@ class ResidualMeasurements:
         """Spreads that go with the limits of counted records, (cell, 1 + outcome): a cell has such a record in no table or
         in all.
         """
-        of_tables = [(table.scale / 2.0 / np.sqrt(table.size)[:, None])[table.cell] for table in limits]
+        half = 2.0 * even_parts(self.file.prediction)
+        of_tables = [(table.counted / half / np.sqrt(table.size)[:, None])[table.cell] for table in limits]
         return np.asarray(np.min(of_tables, axis=0)) * (self.file.prediction.spread > 0.0)
 
     def clipped(self, limits: Sequence[TableLimits], laws: Floats | None = None) -> scipy.sparse.csr_array:

@@ -39,6 +39,10 @@ NOTHING_LEFT = 0.1
 """Residuals in spreads, on average, of a value that columns decide."""
 SMALLEST = 1e-6
 """Smallest relative spread of residuals."""
+OF_ALL_RECORDS = 0.3
+"""`Prediction.least_spread` in standard deviations of all records."""
+MOST_RISE = 2.0
+"""Factor of a cell's mean up to which the spread rises with it."""
 FROM_ORIGIN, OF_RANGE = 3.0, 0.25
 """Largest distance of the mean of all records from the origin of relative drift: the larger one of so many standard
 deviations of records, and this part of an outcome's public range.
@@ -119,6 +123,9 @@ class Prediction:
     """Expected values of these outcomes of reference records under the law, (record, outcome), or (0, 0)."""
     origin: Floats
     """What outcomes drift relatively to, (outcome,)."""
+    least_spread: Floats
+    """Spread over the weight that drift and limits have room for at least, (outcome,): a level whose reference records are
+    all alike may have others in the file."""
     scaled: Floats | float = 1.0
     """Factors of `at_reference` since, (2, 1 + outcome); those of means are about `origin`."""
     moved: bool = False
@@ -165,8 +172,14 @@ class Prediction:
         Outcomes' drift is relative to their means, from `origin`, and their spread.
         """
         weight, outcomes = self.means[:, :1], self.means[:, 1:] - self.origin
-        of_outcomes = weight * np.hypot(outcomes, self.spread[:, 1:] / np.maximum(weight, 1e-300))
+        of_outcomes = np.hypot(weight * outcomes, self.roomy.spread[:, 1:])
         return np.column_stack([weight * (not self.weights_known), of_outcomes])
+
+    @property
+    def roomy(self) -> Prediction:
+        """The prediction with `least_spread`."""
+        least = np.column_stack([np.zeros(len(self.means)), self.means[:, :1] * self.least_spread])
+        return replace(self, spread=np.maximum(self.spread, least))
 
     def rescaled(self, factors: Floats) -> Prediction:
         """The prediction after a common drift: weights times the first factor, outcomes from `origin` times the others."""
@@ -224,6 +237,15 @@ class Prediction:
             places=np.where(self.places < cells, self.places, np.int32(-1)),
         )
 
+    def unlike(self, law: Prediction, lowest: Floats) -> Floats:
+        """Standard deviations of residuals, (cell, 1 + outcome), by records that a cell's own in the reference do not show.
+
+        There are some where the `law` has a mean of more than `MOST_RISE` times the predicted one: they vary as all records.
+        """
+        of_all, rise = self.least_spread / OF_ALL_RECORDS, law.means - MOST_RISE * np.maximum(self.means, 0.0)
+        excess = np.clip(rise[:, 1:], 0.0, of_all) * (lowest[1:] >= 0.0)
+        return np.column_stack([np.zeros(len(rise)), law.means[:, :1] * np.sqrt(excess * of_all)])
+
     def shifted(self, residuals: Floats, lowest: Floats, highest: Floats) -> Prediction:
         """The prediction after a record's residuals have had these means, (cell, 1 + outcome), within public bounds.
 
@@ -235,7 +257,7 @@ class Prediction:
         scale = np.ones_like(before)
         scale[:, 0] = weight / before[:, 0]
         rising = (lowest[1:] >= 0.0) & (before[:, 1:] > 0.0)
-        scale[:, 1:] = np.where(rising, np.clip(outcomes / np.where(rising, before[:, 1:], 1.0), 0.5, 2.0), 1.0)
+        scale[:, 1:] = np.where(rising, np.clip(outcomes / np.where(rising, before[:, 1:], 1.0), 0.5, MOST_RISE), 1.0)
         scale[:, 1:] *= scale[:, :1]
         means, spread = np.column_stack([weight, outcomes]), self.spread * scale
         moved = replace(self, means=means, spread=spread, moved=True)
@@ -275,7 +297,7 @@ def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, weights_k
         np.zeros((len(spread), 0)),
         np.full((2, len(spread) - 1), np.nan),
         np.zeros((0, 0)),
-        np.zeros(len(spread) - 1),
+        *np.zeros((2, len(spread) - 1)),
     )
 
 
@@ -497,6 +519,7 @@ def predict(
     back = np.full(len(means), -1, dtype=np.int32)
     back[all_cells.of_file] = np.arange(len(cells), dtype=np.int32)
     two_values, values = _of_two_values(reference.outcomes, lowest[1:], highest[1:])
+    origin, deviation = _origin(reference, means[:, 1:], lowest[1:], highest[1:])
     return Prediction(
         *(means[all_cells.of_file], spread[all_cells.of_file]),
         tuple(
@@ -509,12 +532,14 @@ def predict(
         np.stack([np.column_stack([coordinate.without for coordinate in coordinates]), spreads], axis=1),
         np.array([np.zeros(shape) if coordinate.of_trees is None else coordinate.of_trees for coordinate in coordinates]),
         *(two_values, values),
-        np.where(np.isnan(two_values[0]), _origin(reference, means[:, 1:], lowest[1:], highest[1:]), 0.0),
+        np.where(np.isnan(two_values[0]), origin, 0.0),
+        OF_ALL_RECORDS * deviation,
     )
 
 
-def _origin(sample: ReferenceSample, means: Floats, lowest: Floats, highest: Floats) -> Floats:
-    """What outcomes drift relatively to, (outcome,): 0, or a value nearer to records that lie far from 0, as years do.
+def _origin(sample: ReferenceSample, means: Floats, lowest: Floats, highest: Floats) -> tuple[Floats, Floats]:
+    """What outcomes drift relatively to: 0, or a value nearer to records that lie far from 0, as years do; and standard
+    deviations of all records, (outcome,) each.
 
     Far is more than `FROM_ORIGIN` standard deviations and `OF_RANGE` of the public range. All predicted `means` (cell,
     outcome) lie on one side. So figures hardly depend on where such an outcome's scale begins.
@@ -526,7 +551,8 @@ def _origin(sample: ReferenceSample, means: Floats, lowest: Floats, highest: Flo
     # From 0 no further than to the nearest cell.
     near = np.where(mean > 0.0, np.maximum(means.min(axis=0), 0.0), np.minimum(means.max(axis=0), 0.0))
     origin = np.sign(mean) * np.minimum(np.maximum(np.abs(mean) - far, 0.0), np.abs(near))
-    return np.asarray(origin + 0.0)
+    # Where all are alike, half a record more lies at the other end of the public range.
+    return origin + 0.0, np.where(spread > 0.0, spread, (highest - lowest) * np.sqrt(0.5 / (len(weight) + 1.0)))
 
 
 def _of_two_values(outcomes: Floats, lowest: Floats, highest: Floats) -> tuple[Floats, Floats]:
