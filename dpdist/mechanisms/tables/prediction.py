@@ -39,7 +39,7 @@ NOTHING_LEFT = 0.1
 """Residuals in spreads, on average, of a value that columns decide."""
 SMALLEST = 1e-6
 """Smallest relative spread of residuals."""
-OF_ALL_RECORDS = 0.3
+OF_ALL_RECORDS = 0.5
 """`Prediction.least_spread` in standard deviations of all records."""
 MOST_RISE = 2.0
 """Factor of a cell's mean up to which the spread rises with it."""
@@ -552,7 +552,8 @@ def _origin(sample: ReferenceSample, means: Floats, lowest: Floats, highest: Flo
     near = np.where(mean > 0.0, np.maximum(means.min(axis=0), 0.0), np.minimum(means.max(axis=0), 0.0))
     origin = np.sign(mean) * np.minimum(np.maximum(np.abs(mean) - far, 0.0), np.abs(near))
     # Where all are alike, half a record more lies at the other end of the public range.
-    return origin + 0.0, np.where(spread > 0.0, spread, (highest - lowest) * np.sqrt(0.5 / (len(weight) + 1.0)))
+    unlike = (highest - lowest) * np.sqrt(0.5 / (len(weight) + 1.0))
+    return origin + 0.0, np.where(np.ptp(sample.outcomes, axis=0) > 0.0, spread, unlike)
 
 
 def _of_two_values(outcomes: Floats, lowest: Floats, highest: Floats) -> tuple[Floats, Floats]:
