@@ -47,6 +47,8 @@ FAR_NAMED = 4.0
 MAY_BE_OFF = f"figures may be more than {FAR_NAMED:g} direct standard errors off"
 EXACT = 1e-6
 """Relative error up to which a figure counts as exact, or as fixed by the design."""
+NEVER_FAR = 1e-3
+"""Relative error up to which no figure is named, however small the direct one is: a level's records may be all alike."""
 CLEAR, FEW = 10.0, 4
 """A direct variance counts if it is so many times what noise adds, by so many draws; else the design may fix the figure."""
 MOST = 99.0
@@ -113,9 +115,8 @@ def predict_errors(
     with np.errstate(divide="ignore", invalid="ignore"):
         for value, part in zip(values, parts, strict=True):
             direct = part.sampling if varying else np.fmax(part.sampling, value**2 / records)
-            least = (EXACT * value) ** 2
             # A count that public totals fix errs by rounding; one that the design fixes has no direct error.
-            predictable = (records > 1) & (part.other > least) & (direct > least)
+            predictable = (records > 1) & (part.other > (NEVER_FAR * value) ** 2) & (direct > (EXACT * value) ** 2)
             errors.append(np.where(predictable, np.sqrt(part.other / direct), np.nan))
     return errors
 

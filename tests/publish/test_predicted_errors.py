@@ -14,6 +14,7 @@ import dpdist
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL, counted_and_named
 from dpdist.opening.results import open_evaluation
+from dpdist.publish import predicted_errors
 from dpdist.publish.predicted_errors import FAR_NAMED
 
 
@@ -118,3 +119,27 @@ def test_without_a_reference_figures_far_off_are_named_where_weights_differ_by_c
         assert off.sum() > 100
         assert cells[off].isin(named[str(statistic)]).mean() > 0.8
         assert len(named[str(statistic)]) < 0.8 * len(cells)
+
+
+def test_figures_of_records_that_are_all_alike_are_not_named_where_they_are_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Direct errors are nearly 0, and figures at ε = 10,000 are right to .0001. Control: some are named without a size below
+    which none is."""
+    rng = np.random.default_rng(9)
+    for name in ("now", "before"):
+        rows = salaries(rng, 500).assign(half=rng.choice(["x", "y"], 3_000))
+        number = rows["field"].map("abcdef".index)
+        rows["salary"] = 1_000.0 * (number + 1) + 137.0 * (rows["half"] == "y")
+        rows.to_parquet(tmp_path / f"{name}.parquet")
+    job = ON_REFERENCE.format(folder=tmp_path).replace('"0.05"', '"10000"') + "publish: always\n"
+    job = job.replace("  salary: {bounds", "  half: {levels: [x, y]}\n  salary: {bounds")
+    job = job.replace("by: [field]", "by: [field, half], margins: true")
+    usual, found = predicted_errors.NEVER_FAR, {}
+    for size in (usual, 0.0):
+        monkeypatch.setattr(predicted_errors, "NEVER_FAR", size)
+        release = dpdist.run(dpdist.parse_job(job), tmp_path / f"ws-{size}", study=Key(bytes(32)).child("alike"))
+        found[size] = "beyond_direct" in release.statement
+    errors = open_evaluation(tmp_path / "ws-0.0")["salaries"].query("statistic == 'mean'")
+    assert ((errors["synthetic"] / errors["direct"] - 1.0).abs() < 1e-4).all()
+    assert found == {usual: False, 0.0: True}
