@@ -153,7 +153,7 @@ class ResidualMeasurements:
         ends, unknown = (file.highest, file.lowest), file.unknown(cell, prediction) if file.alike else None
         room = file.changes.room(drift, len(file.lowest), together)
         together = together and not (file.secret or file.alike)
-        law = TableLaw(cell, placed, growth * count, prediction.roomy, *ends, room, together, unknown)
+        law = TableLaw(cell, placed, growth * count, prediction.with_room(), *ends, room, together, unknown)
         noise = self.noise(part)
         chosen = law.under(fixed) if fixed is not None else law.narrow_limits(noise) if narrow else law.limits(noise)
         if not file.secret:

@@ -39,8 +39,10 @@ NOTHING_LEFT = 0.1
 """Residuals in spreads, on average, of a value that columns decide."""
 SMALLEST = 1e-6
 """Smallest relative spread of residuals."""
-OF_ALL_RECORDS = 0.5
-"""`Prediction.least_spread` in standard deviations of all records."""
+ROOM, LEAST_SPREAD = 0.5, 0.1
+"""Parts of the deviation of all records that limits have room for, and that drift is relative to, in any cell: a level whose
+reference records are all alike may have others in the file.
+"""
 MOST_RISE = 2.0
 """Factor of a cell's mean up to which the spread rises with it."""
 FROM_ORIGIN, OF_RANGE = 3.0, 0.25
@@ -123,9 +125,8 @@ class Prediction:
     """Expected values of these outcomes of reference records under the law, (record, outcome), or (0, 0)."""
     origin: Floats
     """What outcomes drift relatively to, (outcome,)."""
-    least_spread: Floats
-    """Spread over the weight that drift and limits have room for at least, (outcome,): a level whose reference records are
-    all alike may have others in the file."""
+    deviation: Floats
+    """Standard deviations of outcomes of all records, (outcome,), where cells may vary as they do; otherwise 0."""
     scaled: Floats | float = 1.0
     """Factors of `at_reference` since, (2, 1 + outcome); those of means are about `origin`."""
     moved: bool = False
@@ -172,13 +173,12 @@ class Prediction:
         Outcomes' drift is relative to their means, from `origin`, and their spread.
         """
         weight, outcomes = self.means[:, :1], self.means[:, 1:] - self.origin
-        of_outcomes = np.hypot(weight * outcomes, self.roomy.spread[:, 1:])
+        of_outcomes = np.hypot(weight * outcomes, self.with_room(LEAST_SPREAD).spread[:, 1:])
         return np.column_stack([weight * (not self.weights_known), of_outcomes])
 
-    @property
-    def roomy(self) -> Prediction:
-        """The prediction with `least_spread`."""
-        least = np.column_stack([np.zeros(len(self.means)), self.means[:, :1] * self.least_spread])
+    def with_room(self, part: float = ROOM) -> Prediction:
+        """The prediction whose outcomes spread by this part of the deviation of all records at least."""
+        least = np.column_stack([np.zeros(len(self.means)), self.means[:, :1] * part * self.deviation])
         return replace(self, spread=np.maximum(self.spread, least))
 
     def rescaled(self, factors: Floats) -> Prediction:
@@ -242,9 +242,9 @@ class Prediction:
 
         There are some where the `law` has a mean of more than `MOST_RISE` times the predicted one: they vary as all records.
         """
-        of_all, rise = self.least_spread / OF_ALL_RECORDS, law.means - MOST_RISE * np.maximum(self.means, 0.0)
-        excess = np.clip(rise[:, 1:], 0.0, of_all) * (lowest[1:] >= 0.0)
-        return np.column_stack([np.zeros(len(rise)), law.means[:, :1] * np.sqrt(excess * of_all)])
+        rise = law.means[:, 1:] - MOST_RISE * np.maximum(self.means[:, 1:], 0.0)
+        excess = np.clip(rise, 0.0, self.deviation) * (lowest[1:] >= 0.0)
+        return np.column_stack([np.zeros(len(rise)), law.means[:, :1] * np.sqrt(excess * self.deviation)])
 
     def shifted(self, residuals: Floats, lowest: Floats, highest: Floats) -> Prediction:
         """The prediction after a record's residuals have had these means, (cell, 1 + outcome), within public bounds.
@@ -533,7 +533,7 @@ def predict(
         np.array([np.zeros(shape) if coordinate.of_trees is None else coordinate.of_trees for coordinate in coordinates]),
         *(two_values, values),
         np.where(np.isnan(two_values[0]), origin, 0.0),
-        OF_ALL_RECORDS * deviation,
+        deviation,
     )
 
 
