@@ -108,6 +108,12 @@ class ClippedResiduals(NamedTuple):
             columns.append(np.minimum(_dot(relative, clipped_change(ratio, norm)), MOST_HIDDEN))
         return np.stack(columns, axis=-1)
 
+    def hidden(self, ratios: Sequence[Floats]) -> Floats:
+        """The part of weights that is clipped where numbers of records are secret, (cell,)."""
+        (clipped_share, _), body = _clipped(self.norm(ratios)), OWN + POOLED
+        part = _dot(self.first[0][:, :body], clipped_share[..., :body]) / np.maximum(self.weight[:, 0], 1e-300)
+        return np.asarray(np.clip(part, 0.0, MOST_HIDDEN))
+
     def variances(self, scale: Floats, ratios: Sequence[Floats]) -> tuple[Floats, Floats]:
         """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each."""
         (clipped_share, norm_square), columns = _clipped(self.norm(ratios)), list[tuple[Floats, Floats]]()
@@ -137,8 +143,10 @@ class ClippedResiduals(NamedTuple):
                 part = _dot(self.moving[k], (clipped_share + ratios[k] / norm_square)[..., :body])
                 most = (self.number * scale[..., k])[..., None]
                 left = np.minimum((1.0 - part)[..., None] * self.drifts[k], most)
-                of_sizes = probabilities(self.drifts.shape[2])
-                loss, variance = loss + (self.drifts[k] - left) ** 2 @ of_sizes, variance + left**2 @ of_sizes
+                of_sizes, expected = probabilities(self.drifts.shape[2]), self.drifts[k]
+                if k == 0 and len(self.across):
+                    expected = expected * (1.0 - self.hidden(ratios))[..., None]
+                loss, variance = loss + (expected - left) ** 2 @ of_sizes, variance + left**2 @ of_sizes
             columns.append((loss, variance))
         clipped, kept_of = (np.stack(part, axis=-1) for part in zip(*columns, strict=True))
         return clipped, kept_of
@@ -151,6 +159,11 @@ class ClippedResiduals(NamedTuple):
         """
         loss, variance = self.variances(scale, ratios)
         variance, added = variance + unknown, noise * scale**2
+        if len(self.across):
+            # A count is what is kept of it over the part that is expected to be kept.
+            kept = np.ones_like(loss)
+            kept[..., 0] = (1.0 - self.hidden(ratios)) ** 2
+            loss, variance, added = loss / kept, variance / kept, added / kept
         if self.relative.any():
             response = (1.0 - self.slope(ratios, self.norm(ratios))) ** 2
             loss, added = loss / response, added / response

@@ -125,6 +125,9 @@ class MeasuredSums:
         laws: Floats | None = None
         if file.by_sums is not None:
             laws = self.asked.clipped_by_laws(file.by_sums, self.calibrated, self.limits)
+        elif file.secret:
+            laws = np.concatenate([table.T.ravel() for table in self._by_weights])[:, None]
+        if laws is not None:
             errors = [np.concatenate(errors) + (laws**2).sum(axis=1)]
         earlier = 0
         if file.later:
@@ -138,6 +141,10 @@ class MeasuredSums:
         none = scipy.sparse.csr_array((earlier, clipped.shape[1]))
         clipped = scipy.sparse.vstack([clipped, none]).tocsr()
         return Observed(stacked(rows), np.concatenate(values), np.concatenate(errors), clipped)
+
+    @property
+    def _by_weights(self) -> list[Floats]:
+        return self.asked.clipped_by_weights(self.calibration, self.calibrated, self.limits)
 
     @property
     def _by_products(self) -> bool:
@@ -221,13 +228,14 @@ class MeasuredSums:
         if self.asked.beyond is not None:
             spread = np.maximum(spread, self.asked.shown(self.limits[1:]))
         row, about, total, variance, first = list[Codes](), list[Floats](), list[Floats](), list[Floats](), 0
+        by_weights = iter(self._by_weights if file.secret else ())
         for prediction, (table, value, error) in measured:
             weight, outcomes = count[:, None] * prediction.means[:, :1], prediction.means[:, 1:]
             predicted = table.added(np.column_stack([weight, weight * (outcomes - table.mean[table.cell])]))
             row.append((first + table.cell).astype(np.int32))
             about.append(table.mean)
             if file.secret:
-                value, error = with_hidden(table.hidden, value, error)
+                value, error = with_hidden(table.hidden, value, error + next(by_weights) ** 2)
             total.append(predicted + value)
             variance.append(error)
             first += len(table.size)

@@ -46,6 +46,8 @@ class CommonFactors(NamedTuple):
     deviation: float
     first: TableLimits
     growth: float = 1.0
+    error: float = 0.0
+    """Relative standard error of the factor of weights where numbers of records are secret."""
 
 
 class UnclippedSums(NamedTuple):
@@ -152,7 +154,7 @@ class ResidualMeasurements:
             placed = np.full(len(prediction.residuals.values), -1)
         ends, unknown = (file.highest, file.lowest), file.unknown(cell, prediction) if file.alike else None
         room = file.changes.room(drift, len(file.lowest), together)
-        together = together and not (file.secret or file.alike)
+        together = together and not file.alike
         law = TableLaw(cell, placed, growth * count, prediction.with_room(), *ends, room, together, unknown)
         noise = self.noise(part)
         chosen = law.under(fixed) if fixed is not None else law.narrow_limits(noise) if narrow else law.limits(noise)
@@ -225,6 +227,22 @@ class ResidualMeasurements:
             factors.append(by_coordinate @ scipy.sparse.diags_array((of_record * root[:, None]).T.ravel()))
         stacked = scipy.sparse.vstack(factors).tocsr()
         return stacked if laws is None else scipy.sparse.hstack([stacked, scipy.sparse.csr_array(laws)]).tocsr()
+
+    def clipped_by_weights(
+        self, calibration: CommonFactors, calibrated: Prediction, limits: Sequence[TableLimits]
+    ) -> list[Floats]:
+        """Standard deviations of errors that all sums of all tables share where numbers of records are secret, (cell, 1 +
+        outcome): what limits clip of the count goes with the factor of weights, which has an error.
+        """
+        file, ones = self.file, np.ones(len(self.file.lowest) - 1)
+        laws = [calibrated.rescaled(np.append(np.exp(side * calibration.error), ones)) for side in (-0.5, 0.5)]
+        weight = file.numbers.count * file.prediction.means[:, 0] * calibration.growth * calibration.factors[0]
+        placed, shared = (np.zeros(len(file.reference.weight), dtype=np.int32), *file.placed_records), list[Floats]()
+        for table, of_reference in zip(limits, placed, strict=True):
+            known = self.parts[0], PLANNED_DRIFT, calibration.growth, table
+            less, more = (self.limits_of(table.cell, of_reference, law, *known).hidden for law in laws)
+            shared.append((more - less) * np.bincount(table.cell, weight)[:, None])
+        return shared
 
     def clipped_by_laws(self, by_sums: PredictionBySums, origin: Prediction, limits: Sequence[TableLimits]) -> Floats:
         """Factors of what limits clip by the law, of residuals from the prediction `origin`, (row, law): another law has

@@ -12,10 +12,10 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Floats
-from dpdist.mechanisms.tables.common_factors import common_factors
+from dpdist.mechanisms.tables.common_factors import expected_factors
 from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums
-from dpdist.mechanisms.tables.measurements import CommonFactors, ResidualMeasurements
+from dpdist.mechanisms.tables.measurements import ResidualMeasurements
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.predicted import PredictedCells, PredictedErrors
 from dpdist.mechanisms.tables.rows import FigureRows
@@ -128,9 +128,8 @@ class TablePlan:
     def at_equal(self) -> Planned:
         """The law before the current file is read, under the planned drift and equal parts."""
         asked, coordinates = self._equally, len(self.file.lowest)
-        # How far a calibration deviates follows from its noise, and not from what it finds.
-        deviation = common_factors(asked, np.zeros(coordinates)).deviation
-        nothing = MeasuredSums.under(asked, CommonFactors(np.ones(coordinates), deviation, asked.first), ())
+        calibration = expected_factors(asked)
+        nothing = MeasuredSums.under(asked, calibration, ())
         nothing = replace(nothing, sums=[np.zeros((len(table.size), coordinates)) for table in nothing.limits])
         rows, _, errors, clipped = nothing.observed()
         posterior = Posterior(self.file.prior.drifting(*PLANNED), rows, errors, clipped)
