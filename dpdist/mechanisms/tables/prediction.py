@@ -176,7 +176,14 @@ class Prediction:
         of_outcomes = np.hypot(weight * outcomes, self.with_room(LEAST_SPREAD).spread[:, 1:])
         return np.column_stack([weight * (not self.weights_known), of_outcomes])
 
-    def with_room(self, part: float = ROOM) -> Prediction:
+    @property
+    def unseen(self) -> Floats:
+        """`ROOM` for all records as one cell, (outcome,): of the deviation that no cell's records show."""
+        of_record = self.spread[:, 1:] / np.maximum(self.means[:, :1], 1e-300)
+        seen = np.sqrt((of_record**2).mean(axis=0)) / np.maximum(self.deviation, 1e-300)
+        return ROOM * np.maximum(1.0 - seen, 0.0)
+
+    def with_room(self, part: float | Floats) -> Prediction:
         """The prediction whose outcomes spread by this part of the deviation of all records at least."""
         least = np.column_stack([np.zeros(len(self.means)), self.means[:, :1] * part * self.deviation])
         return replace(self, spread=np.maximum(self.spread, least))
