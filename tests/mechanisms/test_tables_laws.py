@@ -491,8 +491,8 @@ def test_a_reference_of_one_value_ends_in_the_direct_figures(value: float, monke
 
 
 def test_standard_errors_do_not_rise_with_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From ε = 1,000 on, their medians are those at 64, to a fifth. Control: where limits that no count has widened stand for
-    records, they are half as large again, at least.
+    """From ε = 1,000 on, their medians are those at 64, to a fifth. Control: where limits that no count has widened stand
+    for records, they are half as large again, at least.
     """
 
     def median(epsilon: float) -> Floats:

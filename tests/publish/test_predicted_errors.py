@@ -124,8 +124,8 @@ def test_without_a_reference_figures_far_off_are_named_where_weights_differ_by_c
 def test_figures_of_records_that_are_all_alike_are_not_named_where_they_are_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Direct errors are nearly 0, and figures at ε = 10,000 are right to .0001. Control: some are named without a size below
-    which none is."""
+    """Direct errors are nearly 0, and figures at ε = 10,000 are right to .0001. Control: some are named without a size
+    below which none is."""
     rng = np.random.default_rng(9)
     for name in ("now", "before"):
         rows = salaries(rng, 500).assign(half=rng.choice(["x", "y"], 3_000))

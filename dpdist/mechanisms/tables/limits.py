@@ -58,8 +58,8 @@ class TableLimits:
     widest: Floats | None = None
     """Limits that clip no record of the public range, (cell, 1 + outcome), where counts of records may widen them."""
     counted: Floats | float = 0.0
-    """Limits that such counts have widened, otherwise 0, (cell, 1 + outcome). A record has a quarter to the whole of its even
-    part of each."""
+    """Limits that such counts have widened, otherwise 0, (cell, 1 + outcome). A record has a quarter to the whole of the
+    even part of each."""
 
     @property
     def scale(self) -> Floats:

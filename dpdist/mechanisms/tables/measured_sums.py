@@ -164,8 +164,8 @@ class MeasuredSums:
     def posterior(
         self, observed: Observed, moved: Prediction | None = None, previous: Posterior | None = None
     ) -> Posterior:
-        """`moved` is the law that sums show: records vary as it says in cells whose public numbers have changed, or that are
-        unlike the reference. `previous` is a posterior given nearly the same sums.
+        """`moved` is the law that sums show: records vary as it says in cells whose public numbers have changed, or that
+        are unlike the reference. `previous` is a posterior given nearly the same sums.
         """
         prior = self._prior(moved)
         rows, values, errors, clipped = observed

@@ -40,8 +40,8 @@ NOTHING_LEFT = 0.1
 SMALLEST = 1e-6
 """Smallest relative spread of residuals."""
 ROOM, LEAST_SPREAD = 0.5, 0.1
-"""Parts of the deviation of all records that limits have room for, and that drift is relative to, in any cell: a level whose
-reference records are all alike may have others in the file.
+"""Parts of the deviation of all records that limits have room for, and that drift is relative to, in any cell: a level
+whose reference records are all alike may have others in the file.
 """
 MOST_RISE = 2.0
 """Factor of a cell's mean up to which the spread rises with it."""
@@ -247,7 +247,8 @@ class Prediction:
     def unlike(self, law: Prediction, lowest: Floats) -> Floats:
         """Standard deviations of residuals, (cell, 1 + outcome), by records that a cell's own in the reference do not show.
 
-        There are some where the `law` has a mean of more than `MOST_RISE` times the predicted one: they vary as all records.
+        There are some where the `law` has a mean of more than `MOST_RISE` times the predicted one:
+        they vary as all records do.
         """
         rise = law.means[:, 1:] - MOST_RISE * np.maximum(self.means[:, 1:], 0.0)
         excess = np.clip(rise, 0.0, self.deviation) * (lowest[1:] >= 0.0)
