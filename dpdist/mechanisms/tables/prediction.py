@@ -181,7 +181,7 @@ class Prediction:
         """`ROOM` for all records as one cell, (outcome,): of the deviation that no cell's records show."""
         of_record = self.spread[:, 1:] / np.maximum(self.means[:, :1], 1e-300)
         seen = np.sqrt((of_record**2).mean(axis=0)) / np.maximum(self.deviation, 1e-300)
-        return ROOM * np.maximum(1.0 - seen, 0.0)
+        return np.asarray(ROOM * np.maximum(1.0 - seen, 0.0))
 
     def with_room(self, part: float | Floats) -> Prediction:
         """The prediction whose outcomes spread by this part of the deviation of all records at least."""
