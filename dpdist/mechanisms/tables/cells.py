@@ -667,21 +667,24 @@ class ResidualCells(DonorCells):
 
     def since_reference(self, theta: Draws) -> Floats:
         """The released mean weight and mean of every outcome over all records, over the reference's, (1 + outcome,)."""
-        size = self.sized(theta).count
-        released, predicted = theta["means"][0], self.knowing(theta).plan.file.prediction.means[: len(size)]
-        counts = [size * means[:, 0] for means in (released, predicted)]
-        mean = [count @ means[:, 1:] / count.sum() for count, means in zip(counts, (released, predicted), strict=True)]
+        released, predicted = self._of_all_records(theta, theta["means"][0]), self._predicted_of_all_records(theta)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.concatenate([[counts[0].sum() / counts[1].sum()], mean[0] / mean[1]])
+            return released / predicted
 
     def drift_of_means(self, theta: Draws) -> Floats:
         """A relative drift of 1 of all records over the mean, (1 + outcome,): 1 where drift is relative to 0."""
-        size, prediction = self.sized(theta).count, self.knowing(theta).plan.file.prediction
-        weights, outcomes = size * prediction.means[: len(size), 0], prediction.means[: len(size), 1:]
-        mean = weights @ outcomes / weights.sum()
+        mean, origin = self._predicted_of_all_records(theta)[1:], self.knowing(theta).plan.file.prediction.origin
         with np.errstate(divide="ignore", invalid="ignore"):
-            shares = np.where(prediction.origin == 0.0, 1.0, np.abs(1.0 - prediction.origin / mean))
-        return np.concatenate([[1.0], shares])
+            return np.concatenate([[1.0], np.where(origin == 0.0, 1.0, np.abs(1.0 - origin / mean))])
+
+    def _predicted_of_all_records(self, theta: Draws) -> Floats:
+        return self._of_all_records(theta, self.knowing(theta).plan.file.prediction.means)
+
+    def _of_all_records(self, theta: Draws, means: Floats) -> Floats:
+        """Sum of weights and means of outcomes over all records, (1 + outcome,), by means of base cells first."""
+        size = self.sized(theta).count
+        weights, outcomes = size * means[: len(size), 0], means[: len(size), 1:]
+        return np.concatenate([[weights.sum()], weights @ outcomes / weights.sum()])
 
     def groups(self, by: Sequence[int]) -> list[dict[str, str]]:
         """The levels of every measured cell, by the table's columns, and by universe the side that it is on."""
