@@ -31,8 +31,9 @@ from dpdist.storage.workspace import Workspace
 from dpdist.survey.census import place, take_census
 from dpdist.survey.source import Input, open_source
 
-# *Members* were in the confidential file. *Others* come from the same population but were not in it. A synthetic file that
-# reveals nothing about members is equally close to members and to others. So each attack is scored on both.
+# *Members* were in the confidential file. *Others* (`nonmembers`) come from the same population but were not in it. A
+# synthetic file that reveals nothing about members is equally close to members and to others. So each attack is scored on
+# both.
 #
 # - Nearest records: the share of synthetic records that are nearer to a member than to any of an equal number of others. It
 #   is about one half if nothing is revealed. Random labels give the distribution under chance.
@@ -270,10 +271,10 @@ def _attack(space: Workspace, holdout: Input, listener: Listener) -> Confidentia
     records = _synthetic(job, sets, names)
     reference = np.concatenate([members.values, nonmembers.values])
     files = [Points(points.codes, scaled(points.values, reference)) for points in (records, members, nonmembers)]
-    rows = list[tuple[str, str, float, float, bool]]()
+    rows: Rows = []
     with stage(listener, "audit", 3) as tick:
-        for attack in (_nearest, _singled, _membership):
-            rows += attack(job, files, Key.from_os().generator("attack"))
+        for run_one in (_nearest, _singled, _membership):
+            rows += run_one(job, files, Key.from_os().generator("attack"))
             tick(1)
     results = Confidential(pd.DataFrame(rows, columns=list(ATTACKS)))
     keep_audit(space, "attacks", results)

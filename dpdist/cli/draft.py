@@ -38,7 +38,7 @@ UNIT = re.compile(
 """Names of columns that number persons, households or the like."""
 UNITS = "# privacy_unit: {{column: {}, most: …}}  # protects all records of one person or household; unset: one record"
 ACCOUNT = "# the ledger's account: keep this name in every period, because a new name opens a new account"
-MOST_CELLS_OF_A_COLUMN = 30
+MOST_PROPOSED_LEVELS = 30
 """Largest number of levels of a column that is proposed for the released table."""
 LONG_RANGE = 6
 """Smallest number of consecutive whole-number levels that are written as a range."""
@@ -72,7 +72,7 @@ class Draft:
     """Path of the input, and how its text is written."""
     columns: tuple[str, ...]
     domains: Mapping[str, ColumnDomain]
-    from_public_file: frozenset[str]
+    from_confidential_file: frozenset[str]
     """Columns whose levels or bounds were read from the confidential file."""
     outcomes: tuple[str, ...]
     weight: str | None
@@ -179,17 +179,17 @@ class Draft:
         what = f"levels: {flow(_short(domain.levels))}" if domain.levels else f"bounds: {flow(list(_plain(domain)))}"
         more = (f", codes: {flow(dict(zip(texts, (0, 1), strict=True)))}" if texts else "") + more
         more += ", missing: category" if domain.levels and domain.holes else ""
-        ends = template.startswith("levels") and name not in self.design.strata and domain.of_a_number
-        more += ", outside: clip" if ends else ""
+        clips = template.startswith("levels") and name not in self.design.strata and domain.of_a_number
+        more += ", outside: clip" if clips else ""
         whence = (
             CONFIRM
-            if name in self.from_public_file
+            if name in self.from_confidential_file
             else f"# {domain.origin}" + (", with missing values" if domain.holes else "")
         )
-        if name not in self.from_public_file and "public file" in domain.origin:
+        if name not in self.from_confidential_file and "public file" in domain.origin:
             if name in (*self.outcomes, self.weight) and not texts:
                 whence += "; widen them if values have grown since"
-            elif ends:
+            elif clips:
                 whence += "; other whole numbers count as the nearest level: if the levels are codes, delete outside: clip"
             elif template != "…" and isinstance(_short(domain.levels or ()), dict):
                 whence += "; widen the range if the file may have other values, because values outside it are refused"
@@ -304,7 +304,7 @@ def _short(levels: tuple[Level, ...]) -> list[Level] | dict[str, list[int]]:
 
 
 def _gaps(levels: tuple[Level, ...]) -> list[int]:
-    """The whole numbers between the levels that are no levels; none of levels that are other than whole numbers."""
+    """The whole numbers between the levels that are not levels themselves; empty if some level is not a whole number."""
     integers = [level for level in levels if isinstance(level, int) and not isinstance(level, bool)]
     if not integers or len(integers) < len(levels) or max(integers) - min(integers) > len(integers) + MOST_GAPS:
         return []
@@ -320,5 +320,5 @@ def categories(domains: Mapping[str, ColumnDomain], names_in_use: set[str | None
     return [
         name
         for name, domain in domains.items()
-        if name not in names_in_use and domain.levels is not None and 2 <= len(domain.levels) <= MOST_CELLS_OF_A_COLUMN
+        if name not in names_in_use and domain.levels is not None and 2 <= len(domain.levels) <= MOST_PROPOSED_LEVELS
     ]

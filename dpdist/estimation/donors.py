@@ -138,8 +138,8 @@ class Donors:
 class DonorsByCell:
     """The donors of every cell, in order of outcomes and weight.
 
-    A cell with fewer than FEWEST donors uses the donors of all cells with the same levels in the columns that tell most of
-    outcomes. As many of these columns are used as leave enough donors.
+    A cell with fewer than FEWEST donors uses the donors of all cells with the same levels in the columns that explain
+    most of outcomes' variance. As many of these columns are used as leave enough donors.
     """
 
     records: Donors
@@ -147,7 +147,7 @@ class DonorsByCell:
 
     @cached_property
     def ordered(self) -> Codes:
-        """Levels of cells, (cell, column), the column that tells most of outcomes first: by the share of the variance of
+        """Levels of cells, (cell, column), the column that explains most of outcomes first: by the share of the variance of
         outcomes' ranks that its levels explain, beyond what chance explains, in the mean over outcomes.
         """
         told, records = np.zeros(self.codes.shape[1]), len(self.records)
@@ -290,9 +290,8 @@ def donors_from_table(table: pa.Table, outcomes: Sequence[str], copied: Sequence
     return donors_by_stratum
 
 
-# Every release states the totals of its measured cells with the variances of their errors. Nothing in them depends on what
-# had been predicted, and no figure of an earlier release is used.
 REFERENCE_FILE = "reference.parquet"
+"""Name of the file with points of histograms or of an earlier release, in the folder `released/`."""
 CELL = "cell "
 """Prefix of the names of columns that identify a cell."""
 MOST_POINTS = 400
@@ -352,6 +351,8 @@ def _check_cells(name: str, table: pa.Table, cells: list[str], outcomes: int) ->
         )
 
 
+# Every release states the totals of its measured cells with the variances of their errors. Nothing in them depends on what
+# had been predicted, and no figure of an earlier release is used.
 HISTORY = "history.json"
 """Name of the file of earlier periods' totals, in the folder `released/`."""
 MOST_PERIODS = 10_000
@@ -359,7 +360,7 @@ MOST_PERIODS = 10_000
 MOST_LISTED = 300_000
 """Largest number of numbers that an array of totals lists one by one; more are packed."""
 MOST_TOTALS = 2_000
-"""Number of totals of earlier periods that a release learns from; those of the last period are never fewer than all."""
+"""Largest number of totals of earlier periods that a release learns from; the last period's are all kept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -454,7 +455,7 @@ def _unpacked(described: Any) -> Any:
 
 
 def remembered(history: Sequence[PeriodTotals]) -> tuple[PeriodTotals, ...]:
-    """The last periods that have at most MOST_TOTALS totals; the first of them counts those before it, too.
+    """The last periods that have at most MOST_TOTALS totals. `since` of the first includes the periods that were left out.
 
     The first period of a chain without a reference is among them.
     """

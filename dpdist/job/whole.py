@@ -65,7 +65,7 @@ WITHHOLD_ABOVE = 1.0
 
 
 def _switched(value: object) -> object:
-    """A limit, or None if it is switched off; `true` is no limit."""
+    """A limit, or None if it is switched off; `true` is refused."""
     if value is True:
         raise ValueError("a number above 0, or null, which withholds nothing")
     return None if value is False else value
@@ -221,7 +221,7 @@ class BudgetShares(JobKeys):
 
 
 DESCRIPTION = "A release: data, design, model, mechanism, budget, tables."
-_UNSET = Model(family="lognormal")
+_NO_SETTINGS = Model(family="lognormal")
 
 
 class Job(BudgetShares):
@@ -289,7 +289,7 @@ class Job(BudgetShares):
 
     @classmethod
     def stored(cls, text: str | bytes) -> Self:
-        """Reads the job of a release or a workspace. Up to 0.2.0 one that does not state `publish` was published always.
+        """Reads the job of a release or a workspace. Without `publish`, a job of version 0.2.0 or earlier means `always`.
 
         Raises `ValidationError`.
         """
@@ -305,7 +305,7 @@ class Job(BudgetShares):
 
     @property
     def least_count(self) -> int:
-        """The smallest number of records, or privacy units, whose count is no small one."""
+        """The smallest number of records, or privacy units, that is not treated as small."""
         return FRAME_MINIMUM if self.frame_minimum is None else self.frame_minimum
 
     @property
@@ -343,7 +343,7 @@ class Job(BudgetShares):
     @property
     def likelihood(self) -> Model:
         """The model. A mechanism without a likelihood has one without settings."""
-        return self.model or _UNSET
+        return self.model or _NO_SETTINGS
 
     @property
     def family(self) -> str:
@@ -484,7 +484,7 @@ class Job(BudgetShares):
 
     @property
     def by_record(self) -> Job:
-        """The job for reading public files: units and declared weights are those of the confidential file."""
+        """The job for reading public files: without the privacy unit and declared weights of the confidential file."""
         settings = {"design_weights": None, "weights_constant_in": self.survey.one_weight_in}
         return self.model_copy(update={"privacy_unit": None, "survey": self.survey.model_copy(update=settings)})
 

@@ -378,7 +378,7 @@ def period_differences(before: Release, after: Release) -> dict[str, pd.DataFram
 
     Returns
     -------
-    One crosstab for each table, with a row for each cell, statistic and estimator that both have:
+    One data frame for each table, with a row for each cell, statistic and estimator that both have:
 
     - `before`, `after`, `difference`, `standard_error`, `df`, and limits `lower` and `upper` of a 90 % interval. A
       difference is NaN where a release has no estimate.

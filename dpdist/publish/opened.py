@@ -59,8 +59,8 @@ class ReleasedTables(ParquetTables):
 
         Returns
         -------
-        A crosstab with one row for each line of the table. The index has the lines' labels. A figure that is not printed is
-        NaN.
+        A data frame with one row for each line of the table. The index has the lines' labels. A figure that is not printed
+        is NaN.
 
         Raises
         ------
@@ -144,7 +144,7 @@ class Release(os.PathLike[str]):
 
         Returns
         -------
-        A crosstab with one row for each synthetic record.
+        A data frame with one row for each synthetic record.
 
         Raises
         ------
@@ -188,14 +188,14 @@ class Release(os.PathLike[str]):
         >>> release.combine("salary").estimate > 0
         True
         """
-        self._refuse_rule()
+        self._refuse_uncombinable()
         measure = self._mean_of(statistic) if isinstance(statistic, str) else statistic
         pairs = np.array([_pair(measure(self.synthetic(k)), k) for k in range(1, self._job.published_sets + 1)])
         # the last argument, degrees of freedom within a set, is used for a single set only
         combined = combine_sets(pairs[:, :1], pairs[:, 1:], np.inf)
         return CombinedEstimate(*(float(part[0]) for part in combined))
 
-    def _refuse_rule(self) -> None:
+    def _refuse_uncombinable(self) -> None:
         """Raises `AnalysisError` if sets cannot be combined by T = B/m + W."""
         mechanism = self._job.mechanism
         if not self._job.published_sets:

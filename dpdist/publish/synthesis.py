@@ -74,9 +74,9 @@ def fixed_totals(cells: Cells, margins: list[Margin]) -> Floats:
     """Counts fixed by the totals alone, without rounding errors, (cell,); NaN for other cells."""
     if not margins:
         return np.full(len(cells), np.nan)
-    x, constant = np.vstack([margin.membership.toarray() for margin in margins]), cells.membership.toarray()
-    parts = np.linalg.lstsq(x.T, constant.T, rcond=None)[0].T
-    follows = np.abs(constant - parts @ x).max(axis=1) < FIXED
+    of_totals, of_cells = np.vstack([margin.membership.toarray() for margin in margins]), cells.membership.toarray()
+    parts = np.linalg.lstsq(of_totals.T, of_cells.T, rcond=None)[0].T
+    follows = np.abs(of_cells - parts @ of_totals).max(axis=1) < FIXED
     totals = parts @ np.concatenate([margin.totals for margin in margins])
     return np.where(follows, [float(f"{total:.{DIGITS}g}") for total in totals], np.nan)
 
@@ -271,7 +271,7 @@ def whole_numbers(job: Job, outcome: Floats, rng: np.random.Generator) -> Floats
     """The outcomes, of which those declared whole or coded are rounded up or down at random: expected values stay as they
     are.
 
-    None leaves the values that the job allows in the file.
+    All of them are values that the job allows in the file.
     """
     support, rounded = family_facts(job).support, list[Floats]()
     for values, column in zip(columns(outcome), job.outcome_columns.values(), strict=True):
@@ -290,7 +290,8 @@ def whole_numbers(job: Job, outcome: Floats, rng: np.random.Generator) -> Floats
 def _to_codes(values: Floats, codes: Floats, rng: np.random.Generator) -> Floats:
     """Values, each rounded up or down at random to one of the two nearest of sorted codes.
 
-    Rounding is systematic: of consecutive records as many are rounded up as their values ask for, to less than one.
+    Rounding is systematic: the number rounded up among consecutive records differs by less than one from the sum of their
+    shares.
     """
     if np.isin(values, codes).all() or len(codes) < 2:
         return values
@@ -322,10 +323,10 @@ class _Writer:
     """Writes the records of a set, `BATCH` at a time or a few more, with weights multiplied by a factor of their row."""
 
     def __init__(self, released: ReleasedObject, path: Path, factor: Floats):
-        self._frame, self._factor, self._waiting, self._records = released.crosstab, factor, list[SyntheticBlock](), 0
+        self._crosstab, self._factor, self._waiting, self._records = released.crosstab, factor, list[SyntheticBlock](), 0
         self._names, self._components = released.job.modelled_columns, released.job.components
-        self._levels = {name: pa.array(list(self._frame.levels[name])) for name in self._names}
-        self._schema = self._of(released)
+        self._levels = {name: pa.array(list(self._crosstab.levels[name])) for name in self._names}
+        self._schema = self._schema_of(released)
         self._file = pq.ParquetWriter(path, self._schema, compression="zstd")
 
     def __enter__(self) -> Self:
@@ -358,7 +359,7 @@ class _Writer:
         )
         copied = [block.copied for block in self._waiting if block.copied is not None]
         categories = [
-            pa.DictionaryArray.from_arrays(pa.array(self._frame.codes[name][row]), self._levels[name])
+            pa.DictionaryArray.from_arrays(pa.array(self._crosstab.codes[name][row]), self._levels[name])
             for name in self._names
         ]
         numbers = [*columns(outcome), weight * self._factor[row]][: len(self._components)]
@@ -366,7 +367,7 @@ class _Writer:
         self._file.write_table(pa.Table.from_arrays([*categories, *map(pa.array, numbers), *further], schema=self._schema))
         self._waiting, self._records = [], 0
 
-    def _of(self, released: ReleasedObject) -> pa.Schema:
+    def _schema_of(self, released: ReleasedObject) -> pa.Schema:
         categories = [(name, pa.dictionary(pa.int32(), levels.type)) for name, levels in self._levels.items()]
         copied = [donors.copied for donors in released.donors.values() if donors.copied is not None]
         further = [field.remove_metadata() for field in copied[0].schema] if copied else []

@@ -144,20 +144,20 @@ def fit_comparators(
 ) -> BaselineSums:
     """Fits the job's comparators that are models. The records at `path` are in crosstab order."""
     comparators = [how for how in job.compare if how in FITTED]
-    arm, positive = job_of_comparator(job, comparators[0]), np.zeros(len(crosstab), dtype=np.int64)
-    for records in each_part(path, 0, int(crosstab.count.sum()), block_rows(arm.sampler.draws)):
+    imitated, positive = job_of_comparator(job, comparators[0]), np.zeros(len(crosstab), dtype=np.int64)
+    for records in each_part(path, 0, int(crosstab.count.sum()), block_rows(imitated.sampler.draws)):
         positive += np.bincount(records.row[records.outcome > 0], minlength=len(crosstab))
     missing = np.where((crosstab.count > 0) & (positive == 0), ZEROS, "").astype(object)
-    sets = _sets(arm, crosstab, positive, path, key.child("strata"), scratch, missing, tick)
+    sets = _sets(imitated, crosstab, positive, path, key.child("strata"), scratch, missing, tick)
     in_fit = (positive > 0) & (missing == "")
     sums: dict[tuple[str, str], Floats] = {
-        (how, e): np.full((2, arm.synthetic_sets, len(crosstab)), np.nan) for how in comparators for e in ESTIMATORS
+        (how, e): np.full((2, imitated.synthetic_sets, len(crosstab)), np.nan) for how in comparators for e in ESTIMATORS
     }
     share = crosstab.count[in_fit] / positive[in_fit]
     for how in comparators if in_fit.any() else ():
-        arm = job_of_comparator(job, how)
-        promise = promised(mechanism_of(arm).promise(arm), facts(arm))
-        release = ReleasedObject(arm, promise, _crosstab_of(crosstab, in_fit, positive), sets, key.child("publish"))
+        imitated = job_of_comparator(job, how)
+        promise = promised(mechanism_of(imitated).promise(imitated), facts(imitated))
+        release = ReleasedObject(imitated, promise, _crosstab_of(crosstab, in_fit, positive), sets, key.child("publish"))
         with np.errstate(all="ignore"):
             expected, synthetic, n = expectations(release), synthetic_sums(release), positive[in_fit].astype(float)
         assert expected is not None
@@ -172,7 +172,9 @@ def fit_comparators(
     missing[beyond] = BEYOND
     for figures in sums.values():
         figures[:, :, beyond], figures[:, :, crosstab.count == 0] = np.nan, 0.0
-    return BaselineSums(_rake(job, crosstab, sums, missing), missing, _note(arm, bool((positive < crosstab.count).any())))
+    return BaselineSums(
+        _rake(job, crosstab, sums, missing), missing, _note(imitated, bool((positive < crosstab.count).any()))
+    )
 
 
 def _sets(

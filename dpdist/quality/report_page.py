@@ -86,7 +86,7 @@ def _worst(tables: Mapping[str, pd.DataFrame]) -> Grid:
 
 def _thresholds(material: ReportMaterial) -> Grid:
     """Lists the limits of the job and of the verdict beside the measured values; failed ones come first."""
-    rows = [*limits_of_the_job(material), *rules_of_quality(material), *_coverage(material)]
+    rows = [*limits_of_the_job(material), *rules_of_quality(material), *_verdict_rows(material)]
     rows.sort(key=lambda row: ANSWERS.index(row[-1]))
     return Grid("Thresholds", ["threshold", "limit", "found", "answer"], [[cell(value) for value in row] for row in rows])
 
@@ -125,8 +125,8 @@ def rules_of_quality(material: ReportMaterial) -> Iterator[tuple[str, object, ob
             yield f"{table.name}: figures that are not printed", 0, number, _met(number == 0)
 
 
-def _coverage(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
-    """Yields the share of direct estimates within 90 % intervals, and the sizes of errors, by statistic."""
+def _verdict_rows(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
+    """Yields the verdict's limits by statistic: coverage, sizes of errors, standard errors, and counts that are fixed."""
     for name, verdict in material.verdicts.items():
         if isinstance(verdict, Unpublished):
             yield f"{name}: figures that are not withheld", 1, 0, "failed"
@@ -284,15 +284,29 @@ def errors_section(material: ReportMaterial, number: int, name: str, rows: pd.Da
 
 def _by_cell(statistic: str, rows: pd.DataFrame, guarantee: str) -> Grid:
     """Errors in direct standard errors, the largest first. Column heads name each estimate's guarantee."""
-    hows = list(estimates_of(rows))
+    estimates = list(estimates_of(rows))
     guarantee_of = {
-        how: guarantee if how.startswith("synthetic") else "" if how == "clipping" else class_of(rows, how) for how in hows
+        estimate: guarantee
+        if estimate.startswith("synthetic")
+        else ""
+        if estimate == "clipping"
+        else class_of(rows, estimate)
+        for estimate in estimates
     }
-    heads = [f"{ROWS.get(how, how)} ({guarantee_of[how]})" if guarantee_of[how] else ROWS.get(how, how) for how in hows]
+    heads = [
+        f"{ROWS.get(estimate, estimate)} ({guarantee_of[estimate]})"
+        if guarantee_of[estimate]
+        else ROWS.get(estimate, estimate)
+        for estimate in estimates
+    ]
     order = rows.sort_values("synthetic_error_in_se", ascending=False, kind="stable").head(MOST_ROWS)
     by = labels_of(rows)
     cells = [
-        [cell(place(row, by)), cell(int(row["records"])), *(error(float(row[f"{how}_error_in_se"])) for how in hows)]
+        [
+            cell(place(row, by)),
+            cell(int(row["records"])),
+            *(error(float(row[f"{estimate}_error_in_se"])) for estimate in estimates),
+        ]
         for _, row in order.iterrows()
     ]
     more = [f"The {MOST_ROWS} furthest of {len(rows):,} cells."] if len(rows) > MOST_ROWS else []
@@ -301,21 +315,21 @@ def _by_cell(statistic: str, rows: pd.DataFrame, guarantee: str) -> Grid:
 
 def _cells_drawn(statistic: str, rows: pd.DataFrame) -> Iterator[ReportFigure]:
     """Draws the errors of cells and margins as dots, if they fit on the page."""
-    hows = [how for how in estimates_of(rows) if rows[f"{how}_error_in_se"].notna().any()]
-    if len(rows) > MOST_PLOTTED or not hows:
+    estimates = [estimate for estimate in estimates_of(rows) if rows[f"{estimate}_error_in_se"].notna().any()]
+    if len(rows) > MOST_PLOTTED or not estimates:
         return
-    sizes = rows[[f"{how}_error_in_se" for how in hows]].to_numpy(dtype=float)
-    of_release = sizes[:, 0] if hows[0].startswith("synthetic") else np.full(len(rows), np.nan)
+    sizes = rows[[f"{estimate}_error_in_se" for estimate in estimates]].to_numpy(dtype=float)
+    of_release = sizes[:, 0] if estimates[0].startswith("synthetic") else np.full(len(rows), np.nan)
     most = max(LEAST_AXIS, TIMES * float(np.nanmax(of_release)) if np.isfinite(of_release).any() else 0.0)
     beyond = int((sizes > most).sum())
     sizes, none, by = np.where(sizes > most, np.nan, sizes), np.full_like(sizes, np.nan), labels_of(rows)
     labels = [place(row, by) for _, row in rows.iterrows()]
     note = f" ({beyond} beyond {most:.3g} SE left out)" if beyond else ""
-    size = max(1, TALLEST // height_of(len(hows)))
+    size = max(1, TALLEST // height_of(len(estimates)))
     for first in range(0, len(rows), size):
         chunk = slice(first, first + size)
         part = f", cells {first + 1} to {min(first + size, len(rows))}" if len(rows) > size else ""
-        name, legend = f"{statistic}: errors by cell{part}", [ROWS.get(how, how) for how in hows]
+        name, legend = f"{statistic}: errors by cell{part}", [ROWS.get(estimate, estimate) for estimate in estimates]
         drawing = chart(name, labels[chunk], legend, sizes[chunk], none[chunk], none[chunk], 2)
         yield ReportFigure(f"{statistic}: errors by cell, in SE, drawn{part}{note}", drawing)
 
@@ -482,8 +496,8 @@ def write_report_again(space: Workspace, listener: Listener) -> None:
 def material_of(space: Workspace) -> ReportMaterial:
     """Collects the input of the verdict and of the page.
 
-    The page after a run follows a verdict, which it does not judge again. Raises `WorkspaceError` if the run has no
-    evaluation, or if a file of the page is damaged.
+    A page that follows a verdict on the same files uses it, and does not judge again. Raises `WorkspaceError` if the run has
+    no evaluation, or if a file of the page is damaged.
     """
     space.refuse_damaged(["records", GATHERED], MADE_AGAIN)
     release = read_released(space.newest / "released")
@@ -526,7 +540,7 @@ def _render(material: ReportMaterial, parts: list[Section], verdict: Overall) ->
 
 
 def overall_verdict(material: ReportMaterial) -> Overall:
-    """Returns the verdict on the intervals, after the limits of the job that failed where intervals pass.
+    """Returns the verdict on the intervals. If these pass but limits of the job do not, the limits come first.
 
     It names the parts that a later `publish` added, which are not judged. Figures that rules of quality flag or leave
     out in print are named after the verdict's sentences.

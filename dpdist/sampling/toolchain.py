@@ -162,7 +162,7 @@ def texts(source: Path) -> Iterator[str]:
         queue += included
 
 
-# Each is compiled once. Free memory limits how many compilers run at a time.
+# Memory that one compiler may need: what is free limits how many run at a time.
 _MEMORY_OF_A_COMPILE = 3 * 2**30
 
 
@@ -364,7 +364,7 @@ class EmbeddedToolchain:
         """
         if self.compiles and _recorded() != (self.compiler, self.compiler_version):
             with suppress(OSError):
-                write_json(_record(), {"compiler": self.compiler, "version": self.compiler_version})
+                write_json(_record_path(), {"compiler": self.compiler, "version": self.compiler_version})
 
     @property
     def description(self) -> str:
@@ -415,14 +415,14 @@ class EmbeddedToolchain:
         run_tool((self.compiler, *FLAGS, "-isystem", str(self.package / "include"), *arguments), what)
 
 
-def _record() -> Path:
+def _record_path() -> Path:
     """Path of the file that names the compiler of the programs in the cache."""
     return cache_folder() / "compiler.json"
 
 
 def _recorded() -> tuple[str, str] | None:
     try:
-        content = json.loads(_record().read_text())
+        content = json.loads(_record_path().read_text())
         return str(content["compiler"]), str(content["version"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -29,7 +29,7 @@ FEW, MANY = 40, 20_000
 
 
 def built(family: str, builder: Any = None, bounds: tuple[float, float] | None = None) -> Any:
-    """The family's model, or a broken one, with bounds that no record reaches, or with given bounds."""
+    """The model of the family, or of `builder`. Without `bounds`, no record reaches the public bounds."""
     support = facts_of(family).support
     job = Job.model_validate(
         {
@@ -201,7 +201,7 @@ def _box(family: str, model: Any) -> list[str]:
             for power in (1, 2):
                 powers = sampled**power
                 if abs(powers.mean() - weight @ on_grid**power) > LIMIT * powers.std() / np.sqrt(MANY):
-                    lines.append(f"at and log_prior give {parameter.name} another posterior than draws have")
+                    lines.append(f"draws_at and log_prior give {parameter.name} another posterior than draws have")
     return list(dict.fromkeys(lines))
 
 

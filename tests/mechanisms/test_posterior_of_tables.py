@@ -208,7 +208,7 @@ def test_blocks_that_two_workers_share_have_the_bytes_of_one_process(
             assert few.solve(values, OF_DRAWS).tobytes() == alone.tobytes()
         assert sorted(tasks) == [0, 1, 2, 3]
         assert not (tmp_path / "confidential" / FOLDER).exists()
-        monkeypatch.setattr(conjugate, "SIDES", 35)
+        monkeypatch.setattr(conjugate, "MOST_SIDES", 35)
         assert few.solve(values, OF_DRAWS).tobytes() != alone.tobytes()
 
 

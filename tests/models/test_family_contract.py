@@ -149,7 +149,7 @@ class First(Poisson):
         return super().extremes(draws.at(0), found)
 
 
-IN_ALL = "beta: at and log_prior give {} another posterior than draws have"
+IN_ALL = "beta: draws_at and log_prior give {} another posterior than draws have"
 BROKEN = {
     Heavy: [
         "poisson: its density has the mass 2, not 1",
@@ -172,7 +172,7 @@ BROKEN = {
     Endless: ["poisson: until has records outside of the public bounds"],
     Swapped: [IN_ALL.format("mean"), IN_ALL.format("precision")],
     Flat: [IN_ALL.format("mean"), IN_ALL.format("precision")],
-    Narrow: ["negative_binomial: at and log_prior give mean another posterior than draws have"],
+    Narrow: ["negative_binomial: draws_at and log_prior give mean another posterior than draws have"],
     Exactly: ["poisson: extremes are not wider than the rounding error"],
     Summed: ["poisson: extremes are not wider than the rounding error"],
     Halved: ["poisson: its density leaves its extremes: take them over all draws"],

@@ -92,7 +92,7 @@ class NoisyTables(PublicModel):
     count: Floats
     """Sample records of every crosstab row, public."""
     bounds: CellBounds | None
-    """Public bounds; None if the noise follows the file's own sensitivities."""
+    """Public bounds; None if the noise follows local sensitivities."""
     consistency: bool
     scale: Fraction
     """Scale of the noise: in units of 1/UNIT on pairs, or of 1/UNIT times each figure's own sensitivity."""
@@ -223,7 +223,7 @@ class NoisyTables(PublicModel):
 
 @dataclass(frozen=True)
 class TableWords(Words):
-    """Texts that depend on whether the noise has a public scale or follows the file's own sensitivities."""
+    """Texts that depend on whether the noise has a public scale or follows local sensitivities."""
 
     def post_processing(self, release: ReleaseView) -> list[str]:
         steps = [*super().post_processing(release), *([] if release.job.local else [RATIOS])]

@@ -144,10 +144,10 @@ def noisy_tables(model: NoisyTables, recorder: StratumRecorder, query: NoisyQuer
         noisy = yield defined.sums(values, query, 1)
     else:
         # Sums of numbers that are not whole vary with the block size. They have no guarantee; noise is not bound to them.
-        none = np.zeros_like(values)
-        coarse = yield Unbound(defined.noise(none, model.scale, 1, none.size))
+        zeros = np.zeros_like(values)
+        coarse = yield Unbound(defined.noise(zeros, model.scale, 1, zeros.size))
         # Multiples of Δ/UNIT alone would reveal Δ: figures that should agree would differ by such multiples.
-        fine = yield Unbound(defined.noise(none, FINE_SCALE, 2, none.size))
+        fine = yield Unbound(defined.noise(zeros, FINE_SCALE, 2, zeros.size))
         noisy = values + (coarse + fine / FINER).reshape(values.shape) * steps(model, local)
     none_local = {"database_bound": None, "epsilon_local": None, "epsilon_local_range": None}
     by_table = zip(model.tables, local or (), strict=False)

@@ -19,6 +19,8 @@ MOST_HIDDEN = 0.9
 class ClippedResiduals(NamedTuple):
     """What limits clip of residuals that stand for cells' records: products of residuals with their shares.
 
+    r is a record's weight less what is subtracted of it, ρ the same of an outcome's total about the cell's mean, and c the
+    centre of r (`limits`). A place is one residual of the sample.
     `size` are |r − c| and |ρ|; `first`, `second` and `across` are shares times residuals, their squares, and their products
     with r, (1 + outcome, cell, place) each. `across` has no coordinates where numbers of records are public.
     """
@@ -32,9 +34,12 @@ class ClippedResiduals(NamedTuple):
     mean: Floats
     """Means of r − c and ρ, (1 + outcome, cell)."""
     square: Floats
+    """Means of their squares, (1 + outcome, cell)."""
     centre: Floats
     number: Floats
+    """Expected numbers of records, (cell,)."""
     records: Floats
+    """Numbers of reference records, with what the pool counts for, (cell,)."""
     relative: Floats
     """Shares times weights and totals over means that are not known, otherwise 0, (1 + outcome, cell, place)."""
     moving: Floats
@@ -76,7 +81,7 @@ class ClippedResiduals(NamedTuple):
 
     @classmethod
     def chosen(cls, several: Sequence[ClippedResiduals], which: Ints) -> ClippedResiduals:
-        """By cell that of the given number."""
+        """For every cell, the one of `several` that `which` (cell,) names."""
 
         def by_cell(parts: Sequence[Floats], axis: int) -> Floats:
             place = np.expand_dims(which, [k for k in range(parts[0].ndim + 1) if k != 1 + axis])
@@ -93,7 +98,7 @@ class ClippedResiduals(NamedTuple):
         return [size / scale[..., k, None] for k, size in enumerate(self.size)]
 
     def norm(self, ratios: Sequence[Floats]) -> Floats:
-        """Norms of contributions, (cell, place), as `_lost` has them."""
+        """Norms of contributions, (cell, place), as in `table_law`: above 1 where a record is clipped."""
         if not len(self.across):
             return np.asarray(sum(ratios))
         part = ratios[0] / max(len(ratios) - 1, 1)

@@ -1,7 +1,7 @@
 """Common factors of weights and outcomes since the reference, from the noisy sums of all records.
 
-Where numbers of records are secret, the noisy number tells the file's size relative to its reference's before, by which
-limits and the spread of z are chosen.
+Where numbers of records are secret, the noisy number of records is used first. It gives the file's size relative to the
+reference's, by which limits and the spread of the prior are chosen.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ OF_DRAWS = 5e-3
 In a release with 70,350 sums, 99 of 100 standard errors differ by less than 2 % from those of exact solutions; the spread
 of 72 draws is 8 %.
 """
-FEWEST_SIDES, SIDES, BYTES = 8, 18, 64_000_000
-"""Right sides of one block: the largest number that takes no more bytes, between these."""
+FEWEST_SIDES, MOST_SIDES, BYTES = 8, 18, 64_000_000
+"""Numbers of right sides of one block, the fewest and the most, and the bytes that they take at most between these."""
 MOST_STEPS = 4_000
 """Number of steps after which a system counts as unsolvable."""
 
@@ -62,8 +62,9 @@ def solved(
     tolerance: float = EXACT,
     start: Floats | None = None,
 ) -> Floats:
-    """Solutions of A x = `right`, (entry,) or (entry, side), for `times` x = A x and about the `diagonal` of A, in the
-    precision of `right`. The search for a single one may begin at `start`, (entry,): the solution of a similar system.
+    """Solutions of A x = `right`, (entry,) or (entry, side), in the precision of `right`. `times` has A x, and
+    `diagonal` nearly A's, for scaling alone. The search for a single one may begin at `start`, (entry,): the solution of a
+    similar system.
 
     Workers may share the blocks, so `times` of several blocks can be pickled. Raises `ArithmeticError` where `MOST_STEPS`
     are not enough.
@@ -76,7 +77,7 @@ def solved(
 
 def in_blocks(sides: int, size: int) -> list[slice]:
     """As few blocks of right sides of so many bytes each as may be, of about the same number."""
-    most = int(np.clip(BYTES // max(size, 1), FEWEST_SIDES, SIDES))
+    most = int(np.clip(BYTES // max(size, 1), FEWEST_SIDES, MOST_SIDES))
     ends = np.linspace(0, sides, 1 + -(-sides // most)).astype(int).tolist()
     return [slice(*ends_of_block) for ends_of_block in pairwise(ends)]
 

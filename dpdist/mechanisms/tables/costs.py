@@ -11,7 +11,7 @@ from itertools import combinations
 
 import numpy as np
 
-from dpdist.mechanisms.tables.conjugate import BYTES, FEWEST_SIDES, SIDES
+from dpdist.mechanisms.tables.conjugate import BYTES, FEWEST_SIDES, MOST_SIDES
 from dpdist.mechanisms.tables.drift_sizes import MOST_OF_DRIFT
 from dpdist.mechanisms.tables.posterior import ENTRIES_OF_DRAWS, FEWEST_DRAWS, MOST_DENSE
 from dpdist.mechanisms.tables.random_effects import MOST_EFFECTS, most_effects
@@ -43,7 +43,7 @@ def projected_cost(
     of_rows = cells * sum(with_records for _, with_records in published)
     large = sums > MOST_DENSE
     draws = max(FEWEST_DRAWS, ENTRIES_OF_DRAWS // int(sums + 2 * coordinates * cells)) if large else DRAWS
-    block = float(np.clip(BYTES // (4 * sums), FEWEST_SIDES, SIDES)) if large else float(draws)
+    block = float(np.clip(BYTES // (4 * sums), FEWEST_SIDES, MOST_SIDES)) if large else float(draws)
     of_effects = 1.0e-10 * effects**3 + 2.0e-8 * cells * effects
     of_sums = 6.0e-4 * sums + 2.0e-10 * factored**3 + 1.0e-9 * min(sums, MOST_OF_DRIFT) ** 3
     seconds, of_draws = 2.5 + coordinates * (of_sums + of_effects) + 2.0e-4 * cells, 0.0

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from dpdist.core.records import Floats, Ints
 from dpdist.core.sharing import share_out
-from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, OF_LAW, SIDES, in_blocks, solved
+from dpdist.mechanisms.tables.conjugate import EXACT, MOST_SIDES, OF_DRAWS, OF_LAW, in_blocks, solved
 from dpdist.mechanisms.tables.random_effects import Loadings
 from dpdist.mechanisms.tables.residual_prior import ResidualPrior, lone_variances, prior_variances
 from dpdist.mechanisms.tables.rows import FigureRows, Matrix, Rows, RowsOfTables, equal_rows, placed_in, row_values
@@ -35,7 +35,7 @@ TAILS = 3
 """Number of steps that find variances of far Laplace noise."""
 MOST_DENSE = 3_000
 """Largest number of sums with a dense covariance."""
-FEWEST_DRAWS, ENTRIES_OF_DRAWS = 4 * SIDES, 10_000_000
+FEWEST_DRAWS, ENTRIES_OF_DRAWS = 4 * MOST_SIDES, 10_000_000
 """Smallest number of draws of errors, and the number of their entries above which no more are drawn."""
 PROBES, SEED = 48, 47
 """Number of draws that give variances of many rows, and their seed."""

@@ -185,11 +185,11 @@ def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains:
     """Moves outcomes of all cells by one scale, so that donors have the grand mean of the released table.
 
     `counts` are released counts (cell,), to which donors are weighted; `means` are released means (cell, outcome).
-    Heaped values do not move, and round figures stay round. If no scale gives the mean, the outcome does not change.
+    Values at atoms do not move, and round figures stay round. If no scale gives the mean, the outcome does not change.
     """
     donor_weight = np.bincount(donors.cell, weights=donors.weight, minlength=len(counts))
     present = donor_weight > 0
-    if not counts[present].any():  # far too low noise: there is no weight, so no mean to agree with
+    if not counts[present].any():  # noise so large that all released counts are 0
         return donors
     weight = donors.weight * np.divide(counts, donor_weight, out=np.zeros_like(donor_weight), where=present)[donors.cell]
     aims = np.average(means[present], weights=counts[present], axis=0)
@@ -221,8 +221,8 @@ def rounded_values_of(release: ReleaseView) -> list[RoundedValues | None]:
 class OfDonors:
     """The distributions of base cells' donors, moved to the estimated means, and linear in errors of these.
 
-    A base cell of few records may have an error as large as its estimate, which the errors of others make up for in a
-    table's cell. That holds where shares are linear in them.
+    A base cell of few records may have an error as large as its estimate. In a table's cell, such errors of several base
+    cells cancel, but only if shares are linear in them.
     """
 
     cells: DonorCells
@@ -304,7 +304,7 @@ class OfDonors:
         return np.asarray(1.0 - above)
 
     def _with_amount(self, cell: Ints, mean: Floats, outcome: int) -> Floats:
-        """Shares of records that have an amount, in the shape of `mean`; 1 where donors say it."""
+        """Shares of records that have an amount, in the shape of `mean`; 1 where the cell's own donors have amounts."""
         few, amount = self.without[outcome, cell], self._means[outcome, cell]
         return np.where(few, np.clip(mean / np.where(few, amount, 1.0), 0.0, 1.0), 1.0)
 

@@ -121,11 +121,11 @@ class SplinePosterior(NamedTuple):
 
     @classmethod
     def of(cls, moments: SplineMoments, prior: SplinePrior) -> SplinePosterior:
-        weight = PRECISION[: moments.cross.shape[-1]]
-        k = moments.gram + np.diag(weight)
-        b = moments.cross + weight * prior.location
+        precision = PRECISION[: moments.cross.shape[-1]]
+        k = moments.gram + np.diag(precision)
+        b = moments.cross + precision * prior.location
         location = np.linalg.solve(k, b[..., None])[..., 0]
-        squares = (weight * prior.location**2).sum(axis=-1) + moments.square - (b * location).sum(axis=-1)
+        squares = (precision * prior.location**2).sum(axis=-1) + moments.square - (b * location).sum(axis=-1)
         scatter = np.maximum(squares, 0.0) + WORTH * prior.variance
         return cls(k, np.asarray(location, dtype=np.float64), scatter, moments.total + WORTH)
 
@@ -137,12 +137,12 @@ class SplinePosterior(NamedTuple):
     def draw(self, uniforms: Floats) -> tuple[Floats, Floats]:
         """Draws of σ (draw, unit) and β (draw, unit, basis), from uniforms (draw, unit·(1 + basis))."""
         units, size = self.location.shape
-        levels = uniforms.reshape(len(uniforms), units, 1 + size)
-        sd, location = np.empty((len(levels), units)), np.empty((len(levels), units, size))
+        by_unit = uniforms.reshape(len(uniforms), units, 1 + size)
+        sd, location = np.empty((len(by_unit), units)), np.empty((len(by_unit), units, size))
         for u in range(units):
-            sd[:, u] = np.sqrt(self.scatter[u]) / chi_quantiles(float(self.degrees[u]), levels[:, u, 0])
+            sd[:, u] = np.sqrt(self.scatter[u]) / chi_quantiles(float(self.degrees[u]), by_unit[:, u, 0])
             root = np.linalg.cholesky(self.precision[u])
-            spread = scipy.linalg.solve_triangular(root, scipy.special.ndtri(levels[:, u, 1:]).T, lower=True, trans="T").T
+            spread = scipy.linalg.solve_triangular(root, scipy.special.ndtri(by_unit[:, u, 1:]).T, lower=True, trans="T").T
             location[:, u] = self.location[u] + sd[:, u, None] * spread
         return sd, location
 
@@ -243,7 +243,8 @@ class Marginal:
         p = np.where((values == start) | (last != node) | (node == following), p_node, between)
         return np.asarray(scipy.special.ndtri(np.clip(p, self.edge, 1.0 - self.edge)))
 
-    def until(self, values: Floats) -> Floats:
+    def upper_scores(self, values: Floats) -> Floats:
+        """Normal scores of F at the upper end of the step that a value is on, (value,)."""
         above = np.searchsorted(self.value, values, side="right")
         return np.asarray(
             scipy.special.ndtri(np.clip(np.concatenate([[0.0], self.high])[above], self.edge, 1.0 - self.edge))
@@ -315,7 +316,7 @@ def bins_of(marginals: Sequence[Marginal], of_weight: Ints, of_outcome: Ints, be
     the classes. Each is also an edge of the bins, so that a bin lies in one class.
     """
     of_zeros, of_rest = (marginals[k] for k in of_weight)
-    class_edges = of_rest.until(between)
+    class_edges = of_rest.upper_scores(between)
     edges = np.unique(np.concatenate([BINS, class_edges]))
     outcome = of_outcome[(edges[:-1, None] >= class_edges).sum(axis=1)]
     density, chance = np.exp(-(edges**2) / 2.0) / np.sqrt(2.0 * np.pi), np.diff(scipy.special.ndtr(edges))
