@@ -496,8 +496,8 @@ def write_report_again(space: Workspace, listener: Listener) -> None:
 def material_of(space: Workspace) -> ReportMaterial:
     """Collects the input of the verdict and of the page.
 
-    A page that follows a verdict on the same files uses it, and does not judge again. Raises `WorkspaceError` if the run has
-    no evaluation, or if a file of the page is damaged.
+    A page that follows a verdict on the same files uses it, and does not judge again. Raises `WorkspaceError` if the run
+    has no evaluation, or if a file of the page is damaged.
     """
     space.refuse_damaged(["records", GATHERED], MADE_AGAIN)
     release = read_released(space.newest / "released")
