@@ -48,7 +48,8 @@ MAY_BE_OFF = f"figures may be more than {FAR_NAMED:g} direct standard errors off
 EXACT = 1e-6
 """Relative error up to which a figure counts as exact, or as fixed by the design."""
 NEVER_FAR = 1e-3
-"""Relative error up to which no figure is named, however small the direct one is: a level's records may be all alike."""
+"""Error up to which no figure is named, however small the direct one is: a level's records may be all alike. Relative to
+the figure, or for means to the range of the table's means, so that it does not matter where an outcome's scale begins."""
 CLEAR, FEW = 10.0, 4
 """A direct variance counts if it is so many times what noise adds, by so many draws; else the design may fix the figure."""
 MOST = 99.0
@@ -113,10 +114,11 @@ def predict_errors(
     varying = grounds.noised is None
     records, errors = cells.membership @ n, []
     with np.errstate(divide="ignore", invalid="ignore"):
-        for value, part in zip(values, parts, strict=True):
+        for name, value, part in zip(STATISTICS, values, parts, strict=True):
+            size = np.ptp(value[np.isfinite(value)]) if name == "mean" else value
             direct = part.sampling if varying else np.fmax(part.sampling, value**2 / records)
             # A count that public totals fix errs by rounding; one that the design fixes has no direct error.
-            predictable = (records > 1) & (part.other > (NEVER_FAR * value) ** 2) & (direct > (EXACT * value) ** 2)
+            predictable = (records > 1) & (part.other > (NEVER_FAR * size) ** 2) & (direct > (EXACT * value) ** 2)
             errors.append(np.where(predictable, np.sqrt(part.other / direct), np.nan))
     return errors
 

@@ -128,18 +128,26 @@ def test_figures_of_records_that_are_all_alike_are_not_named_where_they_are_righ
     below which none is."""
     rng = np.random.default_rng(9)
     for name in ("now", "before"):
-        rows = salaries(rng, 500).assign(half=rng.choice(["x", "y"], 3_000))
+        rows = salaries(rng, 400).assign(area=rng.integers(0, 5, 2_400), kind=rng.integers(0, 3, 2_400))
         number = rows["field"].map("abcdef".index)
-        rows["salary"] = 1_000.0 * (number + 1) + 137.0 * (rows["half"] == "y")
+        rows["salary"] = 1_000.0 * (number + 1) + 137.0 * rows["area"] * (rows["area"] > 2)
+        rows["weight"] = 10.0 + 5.0 * rows["kind"]
         rows.to_parquet(tmp_path / f"{name}.parquet")
-    job = ON_REFERENCE.format(folder=tmp_path).replace('"0.05"', '"10000"') + "publish: always\n"
-    job = job.replace("  salary: {bounds", "  half: {levels: [x, y]}\n  salary: {bounds")
-    job = job.replace("by: [field]", "by: [field, half], margins: true")
+    job = ON_REFERENCE.format(folder=tmp_path).replace('"0.05"', '"10000"').replace("zero_out", "substitution")
+    job += "publish: always\n"
+    further = (
+        "  area: {levels: [0, 1, 2, 3, 4]}\n  kind: {levels: [0, 1, 2]}\n  weight: {bounds: [1, 100], outside: clip}\n"
+    )
+    job = job.replace("  salary: {bounds", f"{further}  salary: {{bounds")
+    tables = [["field", "area"], ["field", "kind"], ["area", "kind"], ["field", "area", "kind"]]
+    statistics = "margins: true, statistics: [count, {mean: salary}]"
+    listed = "".join(f"  - {{name: {'_'.join(by)}, by: [{', '.join(by)}], {statistics}}}\n" for by in tables)
+    job = job.replace("  - {name: salaries, by: [field], statistics: [count, {mean: salary}]}\n", listed)
     usual, found = predicted_errors.NEVER_FAR, {}
     for size in (usual, 0.0):
         monkeypatch.setattr(predicted_errors, "NEVER_FAR", size)
         release = dpdist.run(dpdist.parse_job(job), tmp_path / f"ws-{size}", study=Key(bytes(32)).child("alike"))
         found[size] = "beyond_direct" in release.statement
-    errors = open_evaluation(tmp_path / "ws-0.0")["salaries"].query("statistic == 'mean'")
+    errors = open_evaluation(tmp_path / "ws-0.0")["field_area"].query("statistic == 'mean'")
     assert ((errors["synthetic"] / errors["direct"] - 1.0).abs() < 1e-4).all()
     assert found == {usual: False, 0.0: True}

@@ -142,7 +142,7 @@ class MeasuredSums:
         clipped = scipy.sparse.vstack([clipped, none]).tocsr()
         return Observed(stacked(rows), np.concatenate(values), np.concatenate(errors), clipped)
 
-    @property
+    @cached_property
     def _by_weights(self) -> list[Floats]:
         return self.asked.clipped_by_weights(self.calibration, self.calibrated, self.limits)
 
@@ -193,11 +193,11 @@ class MeasuredSums:
     def reading(self) -> Reading:
         """What sums show: their limits clip what the law that they show lets expect."""
         file, sums, observed = self.asked.file, self, self.observed()
-        posterior, moved, solution = self.posterior(observed), None, None
+        posterior, changed, solution = self.posterior(observed), None, None
         if file.changes.of_cells.nnz:
             solution = posterior.solve(observed.values, OF_LAW)
-            moved = file.shifted(posterior.deviation(solution))
-            posterior = self.posterior(observed, moved)
+            changed = file.shifted(posterior.deviation(solution))
+            posterior = self.posterior(observed, changed)
         # Without a reference and for secret numbers, slopes say what is clipped; what is counted is not clipped.
         steps = 0 if file.secret or file.alike or self.asked.beyond is not None else STEPS
         for _ in range(steps):
@@ -205,7 +205,7 @@ class MeasuredSums:
             # A law needs few digits, and many sums hardly differ between steps.
             solution = posterior.solve(observed.values, OF_LAW, solution)
             law, before = file.shifted(posterior.deviation(solution)), observed.values
-            moved = law if file.unlike_reference(law).any() else moved
+            moved = law if file.unlike_reference(law).any() else changed
             sums = replace(sums, limits=followed_limits(file, sums.limits, self.calibrated, law))
             observed = sums.observed()
             # What limits had clipped of a drift shows more of it.

@@ -21,7 +21,7 @@ from dpdist.core.this_process import return_memory
 from dpdist.mechanisms.tables.effects import PredictionBySums
 from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, even_parts
-from dpdist.mechanisms.tables.prediction import ROOM, Prediction
+from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.residual_samples import PLANNED_DRIFT
 from dpdist.mechanisms.tables.shares import equal_parts, in_turn, part_beyond
 from dpdist.mechanisms.tables.table_law import TableLaw
@@ -154,7 +154,8 @@ class ResidualMeasurements:
             placed = np.full(len(prediction.residuals.values), -1)
         ends, unknown = (file.highest, file.lowest), file.unknown(cell, prediction) if file.alike else None
         room = file.changes.room(drift, len(file.lowest), together)
-        prediction = prediction.with_room(prediction.unseen if together else ROOM)
+        # What counts of records will widen needs no room.
+        prediction = prediction if narrow else prediction.with_room()
         law = TableLaw(cell, placed, growth * count, prediction, *ends, room, together and not file.alike, unknown)
         noise = self.noise(part)
         chosen = law.under(fixed) if fixed is not None else law.narrow_limits(noise) if narrow else law.limits(noise)

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.mechanisms.tables.learners import MAIN_EFFECTS, TREES, Learner, deviance
@@ -39,9 +40,12 @@ NOTHING_LEFT = 0.1
 """Residuals in spreads, on average, of a value that columns decide."""
 SMALLEST = 1e-6
 """Smallest relative spread of residuals."""
+ALIKE, FEWEST_ALIKE, HARDLY = 0.95, 20, 0.05
+"""Records of a level or of a table's cell are alike if this share of them, and so many at least, have one value, and if
+their standard deviation is below this part of that of all records."""
 ROOM, LEAST_SPREAD = 0.5, 0.1
-"""Parts of the deviation of all records that limits have room for, and that drift is relative to, in any cell: a level
-whose reference records are all alike may have others in the file.
+"""Parts of the deviation of all records that limits have room for, and that drift is relative to, where a cell's reference
+records are alike: it may have others in the file.
 """
 MOST_RISE = 2.0
 """Factor of a cell's mean up to which the spread rises with it."""
@@ -126,7 +130,8 @@ class Prediction:
     origin: Floats
     """What outcomes drift relatively to, (outcome,)."""
     deviation: Floats
-    """Standard deviations of outcomes of all records, (outcome,), where cells may vary as they do; otherwise 0."""
+    """Standard deviations of outcomes of all records where a cell's reference records are alike, otherwise 0, (cell,
+    outcome)."""
     scaled: Floats | float = 1.0
     """Factors of `at_reference` since, (2, 1 + outcome); those of means are about `origin`."""
     moved: bool = False
@@ -176,23 +181,18 @@ class Prediction:
         of_outcomes = np.hypot(weight * outcomes, self.with_room(LEAST_SPREAD).spread[:, 1:])
         return np.column_stack([weight * (not self.weights_known), of_outcomes])
 
-    @property
-    def unseen(self) -> Floats:
-        """`ROOM` for all records as one cell, (outcome,): of the deviation that no cell's records show."""
-        of_record = self.spread[:, 1:] / np.maximum(self.means[:, :1], 1e-300)
-        seen = np.sqrt((of_record**2).mean(axis=0)) / np.maximum(self.deviation, 1e-300)
-        return np.asarray(ROOM * np.maximum(1.0 - seen, 0.0))
-
-    def with_room(self, part: float | Floats) -> Prediction:
-        """The prediction whose outcomes spread by this part of the deviation of all records at least."""
-        least = np.column_stack([np.zeros(len(self.means)), self.means[:, :1] * part * self.deviation])
-        return replace(self, spread=np.maximum(self.spread, least))
+    def with_room(self, part: float = ROOM) -> Prediction:
+        """The prediction whose outcomes spread by this part of `deviation` at least."""
+        spread = self.spread.copy()
+        spread[:, 1:] = np.maximum(spread[:, 1:], part * self.means[:, :1] * self.deviation)
+        return replace(self, spread=spread)
 
     def rescaled(self, factors: Floats) -> Prediction:
         """The prediction after a common drift: weights times the first factor, outcomes from `origin` times the others."""
         scale = np.concatenate([factors[:1], factors[:1] * factors[1:]])
         scaled = self.scaled * np.stack([factors, scale])
-        moved = replace(self, means=self._from_origin(self.means, factors), spread=self.spread * scale, scaled=scaled)
+        means, deviation = self._from_origin(self.means, factors), self.deviation * factors[1:]
+        moved = replace(self, means=means, spread=self.spread * scale, deviation=deviation, scaled=scaled)
         if not len(self.values):
             return moved
         records = np.arange(len(self.places))
@@ -241,6 +241,7 @@ class Prediction:
             spread=self.spread[:cells],
             loadings=tuple(load.of_cells(np.arange(cells)) for load in self.loadings),
             alone=self.alone[:cells],
+            deviation=self.deviation[:cells],
             places=np.where(self.places < cells, self.places, np.int32(-1)),
         )
 
@@ -305,7 +306,8 @@ def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, weights_k
         np.zeros((len(spread), 0)),
         np.full((2, len(spread) - 1), np.nan),
         np.zeros((0, 0)),
-        *np.zeros((2, len(spread) - 1)),
+        np.zeros(len(spread) - 1),
+        np.zeros_like(means[:, 1:]),
     )
 
 
@@ -527,7 +529,9 @@ def predict(
     back = np.full(len(means), -1, dtype=np.int32)
     back[all_cells.of_file] = np.arange(len(cells), dtype=np.int32)
     two_values, values = _of_two_values(reference.outcomes, lowest[1:], highest[1:])
-    origin, deviation = _origin(reference, means[:, 1:], lowest[1:], highest[1:])
+    origin, deviation = _origin_and_deviation(reference, means[:, 1:], lowest[1:], highest[1:])
+    # A cell's few records may be alike by chance where its levels' are not.
+    alike = _alike(reference, all_cells, deviation) & (spread[:, 1:] < HARDLY * deviation * means[:, :1])
     return Prediction(
         *(means[all_cells.of_file], spread[all_cells.of_file]),
         tuple(
@@ -541,11 +545,33 @@ def predict(
         np.array([np.zeros(shape) if coordinate.of_trees is None else coordinate.of_trees for coordinate in coordinates]),
         *(two_values, values),
         np.where(np.isnan(two_values[0]), origin, 0.0),
-        deviation,
+        (deviation * alike)[all_cells.of_file],
     )
 
 
-def _origin(sample: ReferenceSample, means: Floats, lowest: Floats, highest: Floats) -> tuple[Floats, Floats]:
+def _alike(sample: ReferenceSample, cells: ReferenceCells, deviation: Floats) -> NDArray[np.bool_]:
+    """Whether reference records of a level, or of a cell of a table or of two columns, are alike, (cell, outcome), in every
+    cell of reference and file.
+    """
+    alike = np.zeros((len(cells.codes), len(deviation)), dtype=bool)
+    for group in cells.families:
+        of_record = group[cells.place]
+        number = np.bincount(of_record, minlength=int(group.max()) + 1)
+        for k, values in enumerate((sample.outcomes - sample.outcomes.mean(axis=0)).T):
+            mean, square = (
+                np.bincount(of_record, weights=part, minlength=len(number)) / np.maximum(number, 1)
+                for part in (values, values**2)
+            )
+            close = (number >= FEWEST_ALIKE) & (square - mean**2 < (HARDLY * deviation[k]) ** 2)
+            inside = np.flatnonzero(close[of_record])
+            ordered = inside[np.argsort(of_record[inside], kind="stable")]
+            each = np.split(values[ordered], np.cumsum(number[close])[:-1]) if len(inside) else []
+            same = [(part == np.median(part)).mean() >= ALIKE for part in each]
+            alike[np.isin(group, np.flatnonzero(close)[same]), k] = True
+    return alike
+
+
+def _origin_and_deviation(sample: ReferenceSample, means: Floats, lowest: Floats, highest: Floats) -> tuple[Floats, Floats]:
     """What outcomes drift relatively to: 0, or a value nearer to records that lie far from 0, as years do; and standard
     deviations of all records, (outcome,) each.
 

@@ -19,6 +19,8 @@ import scipy
 from dpdist.core.records import Codes, Floats, Ints, quantiles
 from dpdist.mechanisms.tables.clipped_residuals import MOST_HIDDEN, ClippedResiduals
 from dpdist.mechanisms.tables.limits import (
+    STEPS_WIDER,
+    WIDER,
     TableLimits,
     direct_variances,
     even_parts,
@@ -140,7 +142,9 @@ class TableLaw:
     def narrow_limits(self, noise: Floats | float) -> TableLimits:
         """Limits that counts of records beyond them will widen, so that nothing is clipped; `noise` is that of `limits`."""
         ends = self._ranges(self.mean)
-        none, scale = np.zeros_like(ends), np.minimum(ends, NARROW * np.sqrt(self._direct / noise))
+        # Steps of counts reach the ends of the public range from here, even where records are expected to be alike.
+        none, least = np.zeros_like(ends), ends / WIDER ** (STEPS_WIDER - 1)
+        scale = np.minimum(ends, np.maximum(NARROW * np.sqrt(self._direct / noise), least))
         parts = np.zeros(self.cells), scale[:, 0], scale[:, 1:], none, none, none, none
         return TableLimits(self.cell, self.number, self.mean, *parts, widest=ends * even_parts(self.prediction))
 
