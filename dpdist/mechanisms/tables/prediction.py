@@ -553,21 +553,21 @@ def _alike(sample: ReferenceSample, cells: ReferenceCells, deviation: Floats) ->
     """Whether reference records of a level, or of a cell of a table or of two columns, are alike, (cell, outcome), in every
     cell of reference and file.
     """
-    alike = np.zeros((len(cells.codes), len(deviation)), dtype=bool)
-    for group in cells.families:
-        of_record = group[cells.place]
-        number = np.bincount(of_record, minlength=int(group.max()) + 1)
-        for k, values in enumerate((sample.outcomes - sample.outcomes.mean(axis=0)).T):
-            mean, square = (
-                np.bincount(of_record, weights=part, minlength=len(number)) / np.maximum(number, 1)
-                for part in (values, values**2)
-            )
-            close = (number >= FEWEST_ALIKE) & (square - mean**2 < (HARDLY * deviation[k]) ** 2)
-            inside = np.flatnonzero(close[of_record])
+    alike, with_records = np.zeros((len(cells.codes), len(deviation)), dtype=bool), len(cells.size)
+    for k, values in enumerate((sample.outcomes - sample.outcomes.mean(axis=0)).T):
+        of_cells = cells.size, cells.added(values), cells.added(values**2)
+        for group in cells.families:
+            number, total, square = (np.bincount(group[:with_records], weights=part) for part in of_cells)
+            variance = (square - total**2 / np.maximum(number, 1.0)) / np.maximum(number, 1.0)
+            close = np.flatnonzero((number >= FEWEST_ALIKE) & (variance < (HARDLY * deviation[k]) ** 2))
+            if not len(close):
+                continue
+            of_record = group[cells.place]
+            inside = np.flatnonzero(np.isin(of_record, close))
             ordered = inside[np.argsort(of_record[inside], kind="stable")]
-            each = np.split(values[ordered], np.cumsum(number[close])[:-1]) if len(inside) else []
+            each = np.split(values[ordered], np.cumsum(number[close]).astype(int)[:-1])
             same = [(part == np.median(part)).mean() >= ALIKE for part in each]
-            alike[np.isin(group, np.flatnonzero(close)[same]), k] = True
+            alike[np.isin(group, close[same]), k] = True
     return alike
 
 
