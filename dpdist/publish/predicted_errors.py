@@ -115,7 +115,8 @@ def predict_errors(
     records, errors = cells.membership @ n, []
     with np.errstate(divide="ignore", invalid="ignore"):
         for name, value, part in zip(STATISTICS, values, parts, strict=True):
-            size = np.ptp(value[np.isfinite(value)]) if name == "mean" else value
+            finite = value[np.isfinite(value)]
+            size = np.ptp(finite) if name == "mean" and len(finite) else value
             direct = part.sampling if varying else np.fmax(part.sampling, value**2 / records)
             # A count that public totals fix errs by rounding; one that the design fixes has no direct error.
             predictable = (records > 1) & (part.other > (NEVER_FAR * size) ** 2) & (direct > (EXACT * value) ** 2)
