@@ -58,10 +58,12 @@ def salaries(rng: np.random.Generator, records: int) -> pd.DataFrame:
 def test_figures_that_rest_on_a_small_reference_are_not_said_to_be_as_accurate_as_direct_ones(
     of_reference: int, shift: float, tmp_path: Path
 ) -> None:
-    """Wherever the outcome's scale begins. At this ε, estimates of 1,000 records of a field are nearly the reference's own. A mean rests on its field's 30
-    records, and on 180 of all fields where these are alike. So it errs by √(1000/180) = 2.4 to √(1000/30) = 5.8 direct
-    errors, and all means are named. Control: with 20,000 records no field's figure is; that of all records may be, because
-    noise at this ε hides drift that all have in common. In both cases figures that are off by over 4 are named."""
+    """Wherever the outcome's scale begins. At this ε, estimates of 1,000 records of a field are nearly the reference's own.
+    A mean rests on its field's 30 records, and on 180 of all fields where these are alike. So it errs by √(1000/180) = 2.4
+    to √(1000/30) = 5.8 direct errors, and all means are named. Control: with 20,000 records no field's figure is; that of
+    all records may be, because noise at this ε hides drift that all have in common. In both cases figures that are off by
+    over 4 are named.
+    """
     rng = np.random.default_rng(7)
     for name, records in (("now", 1_000), ("before", of_reference)):
         salaries(rng, records).eval(f"salary = salary + {shift}").to_parquet(tmp_path / f"{name}.parquet")
