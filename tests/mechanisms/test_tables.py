@@ -410,10 +410,16 @@ def test_jobs_that_differ_in_bounds_of_weights_or_levels_alone_have_systems_of_t
 
 
 def test_totals_state_the_spread_that_counts_of_records_beyond_limits_show() -> None:
-    """At ε = 10,000. Control: at ε = 1, without such counts, they state that of the reference."""
-    wide, narrow = release(population(4), 1e4), release(population(4), 1.0)
+    """At ε = 10,000, of a file with one record of 500 times its weight. Control: at ε = 1, without such counts, they state
+    that of the reference; and so they do at ε = 10,000 of a file without this record.
+    """
+    told = population(4)
+    heavy = told._replace(file=told.file._replace(weight=told.file.weight * np.where(np.arange(3_000) == 7, 500.0, 1.0)))
+    wide, narrow, usual = release(heavy, 1e4), release(heavy, 1.0), release(told, 1e4)
     assert wide.system.part_beyond > 0 == narrow.system.part_beyond
-    plain = (one.system.limits(common_factors(one.system, np.zeros(2)))[0].spread for one in (wide, narrow))
-    larger = [one.totals.scatter / spread for one, spread in zip((wide, narrow), plain, strict=True)]
+    each = wide, narrow, usual
+    plain = (one.system.limits(common_factors(one.system, np.zeros(2)))[0].spread for one in each)
+    larger = [one.totals.scatter / spread for one, spread in zip(each, plain, strict=True)]
     assert larger[0].max() > 1.5
+    assert larger[2].max() < 1.5
     assert larger[1].max() < 1.5

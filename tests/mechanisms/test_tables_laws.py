@@ -529,7 +529,7 @@ def test_standard_errors_do_not_rise_with_the_budget(monkeypatch: pytest.MonkeyP
 
     def as_counted(self: TableLimits, counts: Floats) -> TableLimits:
         limits = widened(self, counts)
-        return replace(limits, counted=limits.scale)
+        return replace(limits, counted=True)
 
     monkeypatch.setattr(TableLimits, "widened", as_counted)
     assert (median(1e5) > 1.5 * usual).all(), "control"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 from dpdist.core.records import UNIT, Codes, Floats, Ints, Singles
 from dpdist.mechanisms.tables.prediction import Prediction
@@ -57,9 +58,8 @@ class TableLimits:
     """What limits leave more of the expected sums of base cells than of whole cells, (cell, 1 + outcome)."""
     widest: Floats | None = None
     """Limits that clip no record of the public range, (cell, 1 + outcome), where counts of records may widen them."""
-    counted: Floats | float = 0.0
-    """Limits that such counts have widened, otherwise 0, (cell, 1 + outcome). A record has a quarter to the whole of the
-    even part of each."""
+    counted: NDArray[np.bool_] | bool = False
+    """Whether such counts have widened limits, (cell, 1 + outcome): a record has a quarter to all of the even part."""
 
     @property
     def scale(self) -> Floats:
@@ -124,7 +124,7 @@ class TableLimits:
         step[:, -coordinates:] = (np.arange(1, STEPS_WIDER + 1) * has_records).max(axis=2)
         most = np.full(step.shape, np.inf) if self.widest is None else self.widest
         scale = np.where(step < STEPS_WIDER, np.minimum(self.scale * WIDER**step, most), most)
-        return replace(self, weight=scale[:, 0], outcome=scale[:, 1:], counted=scale * (step > 0))
+        return replace(self, weight=scale[:, 0], outcome=scale[:, 1:], counted=step > 0)
 
     def added(self, values: Floats) -> Floats:
         """Sums over base cells, (cell, 1 + outcome), of values (base cell, 1 + outcome)."""

@@ -211,11 +211,12 @@ class ResidualMeasurements:
 
     def shown(self, limits: Sequence[TableLimits]) -> Floats:
         """Spreads that go with the limits of counted records, (cell, 1 + outcome): a cell has such a record in no table or
-        in all.
+        in all, but limits that begin wide hide it.
         """
         half = 2.0 * even_parts(self.file.prediction)
-        of_tables = [(table.counted / half / np.sqrt(table.size)[:, None])[table.cell] for table in limits]
-        return np.asarray(np.min(of_tables, axis=0)) * (self.file.prediction.spread > 0.0)
+        most = np.min([(table.scale / half / np.sqrt(table.size)[:, None])[table.cell] for table in limits], axis=0)
+        counted = np.any([np.broadcast_to(table.counted, table.scale.shape)[table.cell] for table in limits], axis=0)
+        return np.asarray(np.where(counted, most, 0.0) * (self.file.prediction.spread > 0.0))
 
     def clipped(self, limits: Sequence[TableLimits], laws: Floats | None = None) -> scipy.sparse.csr_array:
         """Factors of what limits clip, by row and by base cell's coordinate, and by law if those of laws are given."""
