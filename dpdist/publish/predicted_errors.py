@@ -2,7 +2,7 @@
 
 A predicted error is the error by noise, reference and mechanism over the sample's own, the direct standard error.
 Figures with a ratio above FAR are named: at 2, one in twenty is off by over 4 direct standard errors, if errors are
-normal.
+normal. An error below NEVER_FAR is not: it is small, however small the direct one is.
 
 Where a model knows how records vary within cells, the sample's own error is theirs. Estimates follow a part of it, by
 draws of the same samples. What they leave is a part of the other error.
@@ -55,7 +55,8 @@ CLEAR, FEW = 10.0, 4
 MOST = 99.0
 """Ratio that also stands for all larger ones."""
 IN_WORDS = (
-    f"Published figures whose predicted error is above {FAR:g} direct standard errors, each with the ratio of the two. "
+    f"Published figures whose predicted error is above {FAR:g} direct standard errors, each with the ratio of the two, "
+    "unless it is below a thousandth of the figure, or of the range of the table's means. "
     f"Such figures may be more than {FAR_NAMED:g} direct standard errors off. The prediction uses only this release; "
     "margins are included."
 )

@@ -22,9 +22,9 @@ import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.tables import drift_sizes, learners
+from dpdist.mechanisms.tables.learned_prediction import deviances, learners_of, predict
 from dpdist.mechanisms.tables.learners import MAIN_EFFECTS, TREES, Fitted, Learner
 from dpdist.mechanisms.tables.main_effects import ReferenceCells, ReferenceSample
-from dpdist.mechanisms.tables.prediction import deviances, learners_of, predict
 from dpdist.mechanisms.tables.random_effects import RandomEffects
 from dpdist.opening.verifying import remade
 

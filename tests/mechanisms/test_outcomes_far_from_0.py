@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import dpdist
-from dpdist.mechanisms.tables import prediction
+from dpdist.mechanisms.tables import learned_prediction as prediction
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_data]
 BY = ("age_group", "sex", "race_ethnicity")

@@ -19,8 +19,9 @@ from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables import followed_limits, learners, sizes
 from dpdist.mechanisms.tables.expected import ExpectedFile
+from dpdist.mechanisms.tables.learned_prediction import predict
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
-from dpdist.mechanisms.tables.prediction import Prediction, predict
+from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.residual_prior import ResidualPrior
 from dpdist.mechanisms.tables.rows import row_values, rows_of
 from dpdist.mechanisms.tables.sizes import changes_in_turn, changes_of

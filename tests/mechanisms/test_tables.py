@@ -23,13 +23,14 @@ from dpdist.mechanisms.tables import limits
 from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.common_factors import common_factors
 from dpdist.mechanisms.tables.expected import ExpectedFile
+from dpdist.mechanisms.tables.learned_prediction import predict
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.measured_again import MeasuredAgain, ReleasedSums
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums
 from dpdist.mechanisms.tables.measurements import CommonFactors, ResidualMeasurements
 from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
 from dpdist.mechanisms.tables.posterior import Posterior
-from dpdist.mechanisms.tables.prediction import Prediction, predict
+from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import cell_index
 from dpdist.mechanisms.tables.rows import rows_of
 from dpdist.mechanisms.tables.sensitivity import MOVED

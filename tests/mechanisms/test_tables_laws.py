@@ -37,14 +37,15 @@ from dpdist.mechanisms.tables import (
     random_effects,
     table_law,
 )
-from dpdist.mechanisms.tables import prediction as predicting
+from dpdist.mechanisms.tables import learned_prediction as predicting
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.cells import PLANS
+from dpdist.mechanisms.tables.learned_prediction import predict
 from dpdist.mechanisms.tables.limits import TableLimits
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.measurements import ResidualMeasurements
 from dpdist.mechanisms.tables.posterior import Posterior
-from dpdist.mechanisms.tables.prediction import Prediction, predict
+from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import corrected
 from dpdist.mechanisms.tables.table_law import TableLaw
 
@@ -490,7 +491,7 @@ def test_levels_of_very_different_size_are_as_accurate_as_others(monkeypatch: py
         return float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
 
     assert error(range(4)) < 1.2
-    monkeypatch.setattr(predicting, "_alike", lambda sample, cells, deviation: True)
+    monkeypatch.setattr(predicting, "_hardly_varying", lambda sample, cells, deviation: True)
     monkeypatch.setattr(predicting, "HARDLY", np.inf)
     assert error(range(4, 8)) > 2.0, "control"  # of other files: predictions of the last ones are kept
 

@@ -14,8 +14,8 @@ from dpdist.mechanisms.tables.residual_prior import OF_ALL, OF_CELLS, ResidualPr
 from dpdist.mechanisms.tables.rows import Matrix, Rows
 
 NEW = {3.0: 3e-5, 10.0: 3e-6}
-"""Relative sizes of drift where a level's reference records are all alike, so that drift is relative to little, with their
-probabilities before the measurement."""
+"""Relative sizes of drift with their probabilities before the measurement, for new records: where those of the reference
+are all alike, drift is relative to little."""
 DRIFTS = {0.0005: 0.3, 0.002: 0.25, 0.006: 0.2, 0.02: 0.15, 0.05: 0.08, 0.12: 0.018, 0.3: 0.0018, 0.9: 0.0002} | NEW
 """Relative sizes of drift of tables' cells, with their probabilities before the measurement."""
 LEVEL_DRIFTS = {0.0005: 0.15, 0.002: 0.15, 0.006: 0.2, 0.02: 0.25, 0.05: 0.15, 0.12: 0.075, 0.3: 0.022, 0.9: 0.003} | NEW

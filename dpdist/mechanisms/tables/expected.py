@@ -17,9 +17,10 @@ from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables.drift_sizes import learned
 from dpdist.mechanisms.tables.effects import Families, NoisyCellSums, PredictionBySums, predicted_by_sums
+from dpdist.mechanisms.tables.learned_prediction import learners_of, predict
 from dpdist.mechanisms.tables.learners import recalled
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
-from dpdist.mechanisms.tables.prediction import Prediction, learners_of, of_one_law, predict
+from dpdist.mechanisms.tables.prediction import Prediction, of_one_law
 from dpdist.mechanisms.tables.random_effects import Loadings
 from dpdist.mechanisms.tables.residual_prior import PeriodCells, ResidualPrior
 from dpdist.mechanisms.tables.rows import Rows, placed_in, rows_about, stacked
@@ -309,10 +310,6 @@ class ExpectedFile:
         """The law by what sums show of deviations from the reference's prediction, (cell, 1 + outcome)."""
         means = deviation[: len(self.count)] / self.count[:, None]
         return self.prediction.shifted(means, self.lowest, self.highest)
-
-    def unlike_reference(self, law: Prediction) -> Floats:
-        """`Prediction.unlike` of this law."""
-        return self.prediction.unlike(law, self.lowest)
 
     def unknown(self, cell: Codes, prediction: Prediction) -> Floats:
         """Variances of errors of a prediction without a reference, in sums over cells, (cell, 1 + outcome)."""

@@ -165,7 +165,7 @@ class MeasuredSums:
         self, observed: Observed, moved: Prediction | None = None, previous: Posterior | None = None
     ) -> Posterior:
         """`moved` is the law that sums show: records vary as it says in cells whose public numbers have changed, or that
-        are unlike the reference. `previous` is a posterior given nearly the same sums.
+        have new records. `previous` is a posterior given nearly the same sums.
         """
         prior = self._prior(moved)
         rows, values, errors, clipped = observed
@@ -179,7 +179,7 @@ class MeasuredSums:
         if moved is not None:
             changed = np.diff(file.changes.of_cells.indptr)[:, None] > 0
             spread = np.where(changed, moved.spread, prior.spread[:cells])
-            prior = prior.spreading(np.hypot(spread, file.unlike_reference(moved)))
+            prior = prior.spreading(np.hypot(spread, file.prediction.of_new_records(moved, file.lowest)))
         if asked.beyond is not None:
             prior = prior.spreading(np.maximum(prior.spread[:cells], asked.shown(self.limits[1:])))
         return prior.sized(file.numbers.times(self._growth), float(factors[0]), self._growth) if file.secret else prior
@@ -205,7 +205,7 @@ class MeasuredSums:
             # A law needs few digits, and many sums hardly differ between steps.
             solution = posterior.solve(observed.values, OF_LAW, solution)
             law, before = file.shifted(posterior.deviation(solution)), observed.values
-            moved = law if file.unlike_reference(law).any() else changed
+            moved = law if file.prediction.of_new_records(law, file.lowest).any() else changed
             sums = replace(sums, limits=followed_limits(file, sums.limits, self.calibrated, law))
             observed = sums.observed()
             # What limits had clipped of a drift shows more of it.
