@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import dpdist
-from dpdist.mechanisms.tables import learned_prediction as prediction
+from dpdist.mechanisms.tables import learned_prediction
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_data]
 BY = ("age_group", "sex", "race_ethnicity")
@@ -78,7 +78,7 @@ def test_heights_and_years_are_as_accurate_as_direct_means(
         assert error < 0.8
         assert stated < 1.4
         assert held > 0.85
-    monkeypatch.setattr(prediction, "FROM_ORIGIN", 1e9)
+    monkeypatch.setattr(learned_prediction, "FROM_ORIGIN", 1e9)
     _, stated, _ = of_means(data, tmp_path / "control", outcome, "1", range(3, 4))
     print(f"control: {stated:.2f}")
     assert stated > (5.0 if outcome == "birth_year" else 1.4), "control"

@@ -20,9 +20,9 @@ from dpdist.job import Runtime
 from dpdist.mechanisms.tables import (
     conjugate,
     drift_sizes,
+    learned_prediction,
     main_effects,
     posterior,
-    prediction,
     random_effects,
     residual_prior,
     residual_samples,
@@ -495,8 +495,8 @@ def test_a_level_of_few_records_errs_by_what_they_leave(monkeypatch: pytest.Monk
         for seed in range(references):
             draw = np.random.default_rng(seed)
             weight = 50.0 * np.exp(effect[codes[:, 0]]) * draw.gamma(4.0, 0.25, len(codes))
-            sample = prediction.ReferenceSample(codes, weight, np.zeros((len(codes), 1)))
-            told = prediction.predict(sample, cells, (12, 3), [(0, 1)], np.zeros(2), np.array([1e4, 1.0]))
+            sample = learned_prediction.ReferenceSample(codes, weight, np.zeros((len(codes), 1)))
+            told = learned_prediction.predict(sample, cells, (12, 3), [(0, 1)], np.zeros(2), np.array([1e4, 1.0]))
             error = (told.means[:, 0] / (50.0 * np.exp(effect[cells[:, 0]])) - 1.0) ** 2
             stated = (told.spread[:, 0] / told.means[:, 0]) ** 2 * (told.loadings[0].variance + told.alone[:, 0] ** 2)
             found.append([error, stated])
@@ -504,5 +504,5 @@ def test_a_level_of_few_records_errs_by_what_they_leave(monkeypatch: pytest.Monk
         return np.asarray(squares[0] / squares[1])
 
     assert ratios(60) == pytest.approx(np.ones(2), abs=0.4)
-    monkeypatch.setattr(prediction, "RIDGE", 1e4)
+    monkeypatch.setattr(learned_prediction, "RIDGE", 1e4)
     assert ratios(20)[0] > 2.0
