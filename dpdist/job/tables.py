@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dpdist.core.records import Cells, Crosstab
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations, islice
 from math import comb
@@ -235,17 +236,37 @@ def statistic_of(value: Any) -> Any:
     if not isinstance(value, dict) or "name" in value:
         return value
     names = [name for name in value if name not in ("from", *CONSTANTS)]
+    if len(names) > 1:  # a statistic, and keys that it does not have
+        names = [name for name in names if _known(name)]
     if len(names) != 1:
         return value
     name = names[0]
     operand, rest = value[name], {key: content for key, content in value.items() if key != name}
     try:
-        constants = KINDS.named(name)().operands(operand)
+        kind = KINDS.named(name)()
     except (KeyError, PluginRefused):  # of which the check of the name tells
         constants = {"variable": operand}
+    else:
+        constants = _operands(kind, operand)
     if "of" in constants:
         constants["of"] = statistic_of(constants["of"])
     return {"name": name} | constants | _origin(rest)
+
+
+def _known(name: Any) -> bool:
+    with suppress(KeyError, PluginRefused):
+        return bool(KINDS.named(name))
+    return False
+
+
+def _operands(kind: Kind, operand: Any) -> dict[str, Any]:
+    """The constants that a job's value gives. A value that a kind cannot read is a `ValueError`."""
+    try:
+        return dict(kind.operands(operand))
+    except ValueError:
+        raise
+    except Exception:  # code of others may fail in any way
+        raise ValueError(f"a {kind.name} is written {kind.written}") from None
 
 
 def _origin(rest: dict[str, Any]) -> dict[str, Any]:

@@ -738,6 +738,101 @@ def test_a_mutated_statistic_fails_the_check(what: str, site: Path, fresh: pytes
         check_statistic("contribution", {"contribution": "pay", "across": ["sex"]})
 
 
+FAILING = {
+    "a constant that no list has": (
+        "    def label(",
+        '    def operands(self, operand):\n        return {"variable": operand[7]}\n\n    def label(',
+        r"statistics\.0: (.|\n)*a contribution is written \{contribution: outcome, across: \[column\]\}",
+    ),
+    "arithmetic of sums": ("cells.across(one.across, outcome)", "2 * cells.across(one.across)", r"fails \(TypeError: "),
+    "one sum without None": (
+        "return cells.product(outcome), cells.across(one.across, outcome)",
+        "return cells.product(outcome)",
+        r"fails \(.*: return the sum above, and the sum below or None, from sums\)",
+    ),
+    "an outcome that the job lacks": ("product(outcome)", 'product("income")', r"fails \(.*no outcome 'income'"),
+    "a column that the table lacks": ("across(one.across,", 'across(["region"],', r"fails \(.*no column 'region'"),
+    "faults that are texts": (
+        """yield Fault(f"'{column}' is not a column of table '{table.name}'", "use one of its columns", table.by)""",
+        """yield column\n        yield "a text" """,
+        r"fails \(AttributeError",
+    ),
+    "a range that is no pair": (
+        "    def label(",
+        "    def possible(self, one, bounds):\n        return 1.0\n\n    def label(",
+        r"fails \(TypeError",
+    ),
+    "no text": ('return f"contribution across {', 'return None and f"{', r"fails \(TypeError"),
+}
+"""Of a statistic: a text, one in its place that fails, and what the job is told before anything is spent."""
+
+
+@pytest.mark.parametrize("what", FAILING)
+def test_a_statistic_of_a_plugin_that_fails_is_named_before_anything_is_spent(
+    what: str, site: Path, fresh: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where a difference is taken of it. Control: the text as it was."""
+    right, wrong, message = FAILING[what]
+    file = mutated(site, fresh, tmp_path, "contribution.py", right, wrong)
+    named = "" if "is written" in message else r"plug-in 'contribution' of dpdist-counts 1\.2\.0 \(.*\) "
+    with pytest.raises(JobError, match=named + message):
+        parsed(statistic_job())
+    of_it = {"difference": {"contribution": "salary", "across": ["sex"]}, "from": {"field": "arts"}}
+    difference = [{"name": "t", "by": ["field", "sex"], "statistics": [of_it]}]
+    with pytest.raises(JobError, match=message):
+        parsed(statistic_job(tables=difference))
+    file.write_text(file.read_text().replace(wrong, right))
+    del sys.modules["dpdist_counts.contribution"]
+    parsed(statistic_job())
+
+
+def test_two_statistics_with_one_name_in_the_published_table_are_refused(
+    site: Path, fresh: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Control: in two tables."""
+    mutated(site, fresh, tmp_path, "contribution.py", 'return f"contribution across {', 'return "mean" or f"{')
+    job = statistic_job()
+    (table,) = job["tables"]
+    outcome = table["statistics"][0]["contribution"]
+    mean = [{"mean": outcome}]
+    with pytest.raises(JobError, match=rf"statistics\.1: .*'mean of {outcome}' would be the name of two statistics"):
+        parsed(job | {"tables": [table | {"statistics": mean + table["statistics"]}]})
+    parsed(job | {"tables": [table, table | {"name": "other", "statistics": mean}]})
+
+
+def test_a_statistic_with_the_name_of_a_key_is_refused(installed: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = STATISTIC.format(name="level", contract="CONTRACT = 2")
+    install(tmp_path, "level", text, group=STATISTICS.group)
+    installed.syspath_prepend(str(tmp_path))
+    with pytest.raises(PluginRefused, match="has the name of a key of statistics: rename it"):
+        STATISTICS.plugged_in("level")
+    with pytest.raises(AssertionError, match="has the name of a key of statistics: rename it"):
+        check_statistic("level", {"level": "pay"})
+
+
+GAP = """
+from dpdist.job.statistics.ratio import Ratio
+class Faulty(Ratio):
+    CONTRACT = 2
+    name, written = "gap", "{gap: [outcome, outcome]}"
+"""
+
+
+def test_a_statistic_of_an_unknown_outcome_is_told_how_this_statistic_is_written(
+    installed: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of one outcome with a list of columns, and of two outcomes."""
+    install(tmp_path, "gap", GAP, group=STATISTICS.group)
+    installed.syspath_prepend(str(tmp_path))
+    (table,) = statistic_job()["tables"]
+    for written, message in (
+        ({"contribution": "income", "across": ["sex"]}, r"write \{contribution: \w+, across: \[sex\]\}"),
+        ({"gap": ["income", "hours"]}, "a gap needs two modelled outcomes(.|\n)*name two outcomes"),
+    ):
+        with pytest.raises(JobError, match=message):
+            parsed(statistic_job(tables=[table | {"statistics": [written]}]))
+
+
 def write_lines(table: pa.Table, path: Path) -> None:
     """Writes a table as JSON lines; a missing value is a key that is left out."""
     rows = ({key: value for key, value in row.items() if value is not None} for row in table.to_pylist())

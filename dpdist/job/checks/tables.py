@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
+from math import inf
+from typing import Any, NamedTuple
 
 from dpdist.core.errors import suggestion
 from dpdist.core.records import TOTAL
@@ -15,8 +17,9 @@ from dpdist.job.data import label_of
 from dpdist.job.mechanism import family_facts, near_column
 from dpdist.job.presentation import ColumnText
 from dpdist.job.rules import Contradiction, broken, listed
+from dpdist.job.statistics import KINDS
 from dpdist.job.tables import MOST_TABLES, Rake
-from dpdist.job.yaml_lines import Where
+from dpdist.job.yaml_lines import Where, flow
 
 
 def table_statistics(job: Job) -> Iterator[Contradiction]:
@@ -33,11 +36,16 @@ def table_statistics(job: Job) -> Iterator[Contradiction]:
             fault = f"'{table.name}' and '{names[first]}' would be the same file on systems that ignore case"
             yield Contradiction(("tables", i, "name"), fault, "rename one")
         yield from _transposed(job.tables[:i], table, ("tables", i, "by"))
+        texts = dict[str, Statistic]()
         for j, statistic in enumerate(table.statistics):
             path = ("tables", i, "statistics", j)
-            yield from _statistic(job, table, statistic, path)
+            faults = [*_statistic(job, table, statistic, path)]
+            yield from faults
             if statistic in table.statistics[:j]:
                 yield Contradiction(path, f"'{statistic.text}' is named twice", "delete one")
+            elif not faults and texts.setdefault(statistic.text, statistic) != statistic:
+                fault = f"'{statistic.text}' would be the name of two statistics in the published table"
+                yield Contradiction(path, fault, "delete one, or change what `label` returns in its plug-in")
 
 
 def _transposed(before: Sequence[Table], table: Table, path: Where) -> Iterator[Contradiction]:
@@ -52,14 +60,78 @@ def _transposed(before: Sequence[Table], table: Table, path: Where) -> Iterator[
 
 def _statistic(job: Job, table: Table, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
     yield from _given(job, statistic, path)
+    if statistic.of is not None:
+        yield from _of_its_kind(job, table, statistic, path)
+        yield from _statistic(job, table, statistic.of, path)
+        return
+    unknown = [name for name in statistic.outcomes or (None,) if statistic.kind.of_outcome and name not in job.outcomes]
+    if statistic.name in KINDS:
+        yield from _of_its_kind(job, table, statistic, path)
+    elif not unknown:
+        yield from _of_plugin(job, table, statistic, path)
+    for _ in unknown:
+        yield _of_no_outcome(job, statistic, path)
+
+
+def _of_its_kind(job: Job, table: Table, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
     for fault in statistic.kind.faults(statistic, job, table):
         yield Contradiction(path, fault.finding, fault.remedy, listed(fault.allowed))
-    if statistic.of is not None:
-        yield from _statistic(job, table, statistic.of, path)
-    elif statistic.kind.of_outcome:
-        for name in statistic.outcomes or (None,):
-            if name not in job.outcomes:
-                yield _of_no_outcome(job, statistic, path)
+
+
+class _NamedSum(NamedTuple):
+    """Stands for a sum, which has no arithmetic."""
+
+
+class _NamedSums(NamedTuple):
+    """Sums that a table can have, without values. Raises `ValueError` for others."""
+
+    outcomes: Sequence[str]
+    columns: Sequence[str]
+
+    @property
+    def weight(self) -> Any:
+        return _NamedSum()
+
+    def product(self, outcome: str) -> Any:
+        if outcome not in self.outcomes:
+            raise ValueError(f"no outcome '{outcome}'")
+        return _NamedSum()
+
+    def below(self, outcome: str) -> Any:
+        return self.product(outcome)
+
+    def across(self, columns: Sequence[str], outcome: str | None = None) -> Any:
+        if lacking := [name for name in columns if name not in self.columns]:
+            raise ValueError(f"no column '{lacking[0]}'")
+        return self.weight if outcome is None else self.product(outcome)
+
+
+def _of_plugin(job: Job, table: Table, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
+    """The faults of a plug-in's statistic. Its code runs once without values, so that it does not fail after protection."""
+    try:
+        faults = [*_of_its_kind(job, table, statistic, path)]
+        if not faults:
+            _run_without_values(job, table, statistic)
+    except Exception as error:  # code of others may fail in any way
+        plugin, _ = KINDS.plugged_in(statistic.name)
+        fault = f"plug-in {plugin} fails ({type(error).__name__}: {error})"
+        yield Contradiction(path, fault, "fix the plug-in, or use another statistic")
+    else:
+        yield from faults
+
+
+def _run_without_values(job: Job, table: Table, statistic: Statistic) -> None:
+    kind = statistic.kind
+    for name, text in {"label": kind.label(statistic), "about": kind.about(statistic)}.items():
+        if not (isinstance(text, str) or (name == "about" and text is None)):
+            raise TypeError(f"return a text from {name}")
+    low, high = kind.possible(statistic, lambda outcome: job.columns[outcome].bounds or (-inf, inf))
+    if not low <= high:
+        raise ValueError("return the smaller number first from possible")
+    sums = kind.sums(statistic, _NamedSums(job.outcomes, table.by))
+    above, below = sums if isinstance(sums, tuple) and len(sums) == 2 else (None, None)
+    if not (isinstance(above, _NamedSum) and isinstance(below, _NamedSum | None)):
+        raise TypeError("return the sum above, and the sum below or None, from sums")
 
 
 def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
@@ -113,13 +185,11 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction
     outcomes = job.outcomes
     if statistic.over is not None:
         pair = outcomes[:2] if len(outcomes) > 1 else ()
-        remedy = f"write {{ratio: [{', '.join(pair)}]}}" if pair else "name two outcomes in `outcome`, or leave it out"
-        able = those(lambda spec: spec.has_statistic("ratio") and several_outcomes(spec))
+        remedy = f"write {_with(statistic, *pair)}" if pair else "name two outcomes in `outcome`, or leave it out"
+        able = those(lambda spec: spec.has_statistic(statistic.name) and several_outcomes(spec))
         allowed = "" if several_outcomes(type(job.mechanism)) else f"under {listed(able, len(able))}"
-        return Contradiction(path, "a ratio needs two modelled outcomes", remedy, allowed)
-    constants = [("at", statistic.at), ("above", statistic.above)]
-    constant = "".join(f", {key}: {number:.10g}" for key, number in constants if number)
-    remedy = "write " + " or ".join(f"{{{statistic.name}: {outcome}{constant}}}" for outcome in outcomes)
+        return Contradiction(path, f"a {statistic.name} needs two modelled outcomes", remedy, allowed)
+    remedy = "write " + " or ".join(_with(statistic, outcome) for outcome in outcomes)
     name = str(statistic.variable)
     if name not in job.columns:
         near = near_column(job, name)
@@ -131,6 +201,11 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction
         return Contradiction(path, fault, f"{counted}; or {remedy}")
     fault = f"a {statistic.name} needs an outcome, and '{name}' is not one"
     return Contradiction(path, fault, f"{remedy}; or add it to outcome: [{', '.join((*outcomes, name))}]")
+
+
+def _with(statistic: Statistic, variable: str, over: str | None = None) -> str:
+    """The statistic as a job writes it, with other outcomes."""
+    return flow(statistic.model_copy(update={"variable": variable, "over": over}).written)
 
 
 def modelled(job: Job) -> Iterator[Contradiction]:

@@ -8,7 +8,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from dpdist.core.plugins import STATISTICS, Members
-from dpdist.job.statistics.kind import CONSTANTS, Kind
+from dpdist.job.statistics.kind import CONSTANTS, RESERVED, Kind
 
 
 def _places() -> dict[str, str]:
@@ -27,6 +27,8 @@ def _fault(name: str, member: Any) -> str:
         return "is not a class derived from Kind of dpdist.job.statistics.kind"
     if getattr(member, "name", None) != name or not isinstance(getattr(member, "written", None), str):
         return f"has a different name in its class, or no text on how a job writes it: write name = '{name}' and written"
+    if name in RESERVED:
+        return "has the name of a key of statistics: rename it"
     if isabstract(member):
         return "has no sums: write sums(constants, cells) in its class"
     if unknown := sorted((member.needs | member.takes) - CONSTANTS):

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 CONSTANTS = frozenset({"over", "at", "above", "across", "of", "column", "level"})
 """What a statistic may state beside its outcome."""
+RESERVED = CONSTANTS | {"name", "variable", "from"}
+"""Keys of statistics in a job, which no statistic may have as its name."""
 
 
 class Constants(Protocol):
