@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dpdist.core.plugins import Members, PluginRefused
+from dpdist.core.plugins import Members, PluginRefused, declared
 
 
 def check_member(members: Members[Any], name: str, faults: Callable[[], Iterable[str]]) -> None:
@@ -15,8 +15,9 @@ def check_member(members: Members[Any], name: str, faults: Callable[[], Iterable
 
 
 def _lines(members: Members[Any], name: str, faults: Callable[[], Iterable[str]]) -> Iterable[str]:
-    try:
-        members.named(name)
+    plugged = any(plugin.name == name for plugin in declared(members.group))
+    try:  # of a plug-in with the name of a member of dpdist, jobs have dpdist's
+        members.plugged_in(name) if plugged else members.named(name)
     except KeyError:
         return [f'no entry point has this name: add one to [project.entry-points."{members.group}"], and install']
     except PluginRefused as refusal:

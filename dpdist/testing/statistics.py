@@ -21,14 +21,18 @@ STEP, TOLERANCE = 1e-6, 1e-4
 """A change of one record's weight, and the allowance for its effect, relative to the largest effect of a record."""
 ROUNDING = 1e-12
 """Allowance of a value for rounding."""
+LOWEST, HIGHEST = 1.0, 20.0
+"""Public bounds of both outcomes."""
+MOVES = (0.0, -10.0)
+"""Numbers that are added to all outcomes, and to their bounds, to see whether values stay in `possible`."""
 
 
 def check_statistic(statistic: str, written: Any) -> None:
     """Checks a statistic by its name; its distribution must be installed.
 
     `written` is the statistic as a job writes it, of columns `field` and `sex` and outcomes `pay` and `hours`. It must be
-    written as it is read, have a text, lie within its limits, and have a linearised form: for a ratio of sums, the effect
-    of a record's weight. Raises `AssertionError` with every fault.
+    written as it is read, have a text, lie within its limits and within what is possible given the outcomes' bounds, and
+    have a linearised form: for a ratio of sums, the effect of a record's weight. Raises `AssertionError` with every fault.
     """
     check_member(KINDS, statistic, lambda: _faults(statistic, written))
 
@@ -67,15 +71,25 @@ def _lines(name: str, written: Any, parsed: Statistic) -> Iterator[str]:
             if np.abs(effect - shares[:, record]).max() > TOLERANCE * np.abs(shares).max():
                 yield "its value does not move with a record's weight as its sums do: `sums` and `of` must agree"
                 break
+        for move in MOVES:
+            bounds = LOWEST + move, HIGHEST + move
+            yield from _impossible(parsed, figures.of(_units(weight, outcomes + move))[0], bounds)
+
+
+def _impossible(parsed: Statistic, values: Floats, bounds: tuple[float, float]) -> Iterator[str]:
+    low, high = parsed.kind.possible(parsed, lambda _: bounds)
+    if (values < low - ROUNDING).any() or (values > high + ROUNDING).any():
+        of = f"outcomes from {bounds[0]:g} to {bounds[1]:g}"
+        yield f"a value is outside of what `possible` gives for {of}: it gives {low:g} to {high:g}"
 
 
 def _file() -> tuple[Cells, Floats, Floats]:
-    """Cells by both columns with margins, weights (record,) and outcomes (outcome, record), all above 0."""
+    """Cells by both columns with margins, weights (record,) and outcomes (outcome, record), all within their bounds."""
     rng = np.random.default_rng(1)
     codes = {name: (np.arange(RECORDS) // (1 + 2 * k) % (3 - k)).astype(np.int32) for k, name in enumerate(COLUMNS)}
     levels = {"field": ("arts", "law", "physics"), "sex": ("f", "m")}
     crosstab = Crosstab(codes, levels, np.ones(RECORDS, np.int64), (), ())
-    return cross(crosstab, COLUMNS, True), rng.uniform(1.0, 3.0, RECORDS), rng.uniform(1.0, 20.0, (2, RECORDS))
+    return cross(crosstab, COLUMNS, True), rng.uniform(1.0, 3.0, RECORDS), rng.uniform(LOWEST, HIGHEST, (2, RECORDS))
 
 
 def _units(weight: Floats, outcomes: Floats) -> Units:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
@@ -726,6 +727,16 @@ STATISTICS_MUTATED = {
         "does not move with a record's weight",
     ),
     "an outcome that is not there": ("str(one.variable)", '"income"', "it fails: ValueError"),
+    "a range that its values leave": (
+        "    def text(",
+        "    def possible(self, one, bounds):\n        return 0.5, 1.0\n\n    def text(",
+        "outside of what `possible` gives",
+    ),
+    "a range for outcomes above 0 alone": (
+        "    def text(",
+        "    def possible(self, one, bounds):\n        return 0.0, 1.0\n\n    def text(",
+        "outside of what `possible` gives for outcomes from -9 to 10",
+    ),
 }
 """Of a statistic: a text, a faulty one in its place, and what the check says."""
 
@@ -831,6 +842,27 @@ def test_a_statistic_of_an_unknown_outcome_is_told_how_this_statistic_is_written
     ):
         with pytest.raises(JobError, match=message):
             parsed(statistic_job(tables=[table | {"statistics": [written]}]))
+
+
+CHECKS: dict[str, Callable[[str], object]] = {
+    "family": check_family,
+    "weight rule": check_weight_rule,
+    "statistic": lambda name: check_statistic(name, {name: "pay"}),
+    "reader": lambda name: check_reader(name, pyarrow.csv.write_csv),
+}
+
+
+@pytest.mark.parametrize("kind", CHECKS)
+def test_the_check_of_a_plugin_whose_name_is_taken_fails(kind: str, installed: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A job with this name has dpdist's member. Control: without the plug-in, the check is of dpdist's member."""
+    name, text, reason = faulty(kind, "a name of dpdist")
+    CHECKS[kind](name)
+    install(tmp_path, name, text, group=KINDS[kind].members.group)
+    installed.syspath_prepend(str(tmp_path))
+    plugins.declared.cache_clear()
+    with pytest.raises(AssertionError, match=reason):
+        CHECKS[kind](name)
+    KINDS[kind].named(name, tmp_path)
 
 
 def write_lines(table: pa.Table, path: Path) -> None:
