@@ -97,10 +97,14 @@ def _reporting_errors(act: Callable[[], None], show_values: bool, afterwards: st
         if show_values:
             err.print(traceback.format_exc(), markup=False)
             raise CommandFailed(INTERNAL) from None
-        message = f"internal error: {_place(error)}"
+        from dpdist.core.plugins import plugin_of  # brings pydantic, which not every command waits for
+
+        plugin = plugin_of(error)
+        message = f"internal error: {_place(error)}" + (f", in {plugin.distribution} {plugin.version}" if plugin else "")
+        to = f" to the authors of {plugin.distribution}" if plugin else ""
         remedy = (
-            "report it without its message, which may quote records (confidential/log has it, and --show-values shows it "
-            "on your own screen)"
+            f"report it{to} without its message, which may quote records (confidential/log has it, and --show-values shows "
+            "it on your own screen)"
         )
         err.print(f"{message}\n    remedy:  {remedy}", markup=False)
         raise CommandFailed(INTERNAL) from None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from traceback import walk_tb
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidatorFunctionWrapHandler
@@ -61,6 +62,7 @@ STATISTICS = "dpdist.statistics"
 """The group of entry points that name statistics of tables."""
 READERS = "dpdist.readers"
 """The group of entry points that name readers of files, each by the suffix of its files."""
+GROUPS = (MECHANISMS, FAMILIES, WEIGHT_RULES, STATISTICS, READERS)
 T = TypeVar("T")
 
 
@@ -96,6 +98,13 @@ def declared(group: str) -> tuple[Plugin, ...]:
         Plugin(group, point.name, point.value, dist.name if dist else "?", dist.version if dist else "?", point.load)
         for point, dist in ((point, point.dist) for point in points)
     )
+
+
+def plugin_of(error: BaseException) -> Plugin | None:
+    """A plug-in of the distribution through whose code the error passed last; None if it passed through none."""
+    packages = {plugin.place.partition(":")[0].partition(".")[0]: plugin for group in GROUPS for plugin in declared(group)}
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
+    return next((found for name in reversed(modules) if (found := packages.get(name.partition(".")[0]))), None)
 
 
 class Members(Mapping[str, T], Generic[T]):

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from dpdist.core.errors import DataError, Problem, install, installed
 from dpdist.core.files import sha256
+from dpdist.core.plugins import READERS, declared
 from dpdist.job import TextFile
 
 # Readers give columns as their files store them. `plain_values` is the one place that decides what is missing: a null, a
@@ -119,7 +120,13 @@ FORMATS = (
 
 
 def unreadable(name: str, cause: str, remedy: str) -> DataError:
-    return DataError(name, [Problem("file", cause, FORMATS, remedy)])
+    return DataError(name, [Problem("file", cause, formats(), remedy)])
+
+
+def formats() -> str:
+    """The formats of files that can be read, with those of plug-ins."""
+    suffixes = ", ".join(dict.fromkeys(f".{plugin.name}" for plugin in declared(READERS)))
+    return f"{FORMATS}; by plug-ins: {suffixes}" if suffixes else FORMATS
 
 
 @dataclass(frozen=True)
