@@ -101,18 +101,31 @@ def _faults(rule: str, keys: Mapping[str, Any]) -> Iterator[str]:
 
 def _lines(weights: Weights) -> Iterator[str]:
     words = weights.facts.exceeds
-    for title, file in _files().items():
-        for target in TARGETS:
-            yield from (f"{line}, on {title}" for line in _of_search(weights, file, target))
-        if "c" in weights.facts.constants:
-            other_rule = weights.model_copy(update={"c": 0.7})
-            fits = _fits(fixed(other_rule), file)
-            yield from (f"{line}, with c = 0.7, on {title}" for line in _of_steps(other_rule, file, fits))
+    cases = dict[str, list[str]]()
+    """The cases in which each fault was found."""
+    try:
+        for case, line in _of_files(weights):
+            cases.setdefault(line, []).append(case)
+    finally:  # if the rule fails, faults that are known are told too
+        for line, found in cases.items():
+            several = f", one of {number} cases" if (number := len(set(found))) > 1 else ""
+            yield f"{line} (on {found[0]}{several})"
     yield from _unmeasurable(weights)
-    yield from _reweighted(weights)
     yield from _of_figures(weights)
     if weights.facts.exceeds != words:
         yield "its words change with the files that it searched on: write a text that is the same for all files"
+
+
+def _of_files(weights: Weights) -> Iterator[tuple[str, str]]:
+    """Faults of searches and steps, each after the case in which it was found."""
+    for title, file in _files().items():
+        for target in TARGETS:
+            yield from ((f"{title} with the target {target:g}", line) for line in _of_search(weights, file, target))
+        if "c" in weights.facts.constants:
+            other_rule = weights.model_copy(update={"c": 0.7})
+            fits = _fits(fixed(other_rule), file)
+            yield from ((f"{title} with c = 0.7", line) for line in _of_steps(other_rule, file, fits))
+        yield from ((title, line) for line in _reweighted(weights, file))
 
 
 def _fits(steps: Any, file: File, reached: Callable[[float], float] = lambda bound: bound) -> list[SearchFit]:
@@ -140,7 +153,7 @@ def _of_search(weights: Weights, file: File, target: float) -> Iterator[str]:
         fits = _fits(search(weights, target), file)
     except NotReached:
         if target >= file.unweighted.max():
-            yield f"its search gives up at the target {target:g}, which weights of 1 meet: scan c from its largest value"
+            yield "its search gives up at a target that weights of 1 meet: scan c from its largest value"
         return
     except Endless:
         yield f"its search makes more than {MOST_FITS} fits: raise NotReached before"
@@ -148,7 +161,7 @@ def _of_search(weights: Weights, file: File, target: float) -> Iterator[str]:
     if not isinstance(fits[0].step, Ones):
         yield "its search does not start with the unweighted fit: yield Ones() first"
     if not fits[-1].database_bound <= target:
-        yield f"its search ends with a bound over the target {target:g}: go on to smaller weights, or raise NotReached"
+        yield "its search ends with a bound over the target: go on to smaller weights, or raise NotReached"
     if file.unweighted.any() and not fits[-1].alpha.any():
         yield "all its weights are 0, so no record counts: scan c from a larger value"
     yield from _of_steps(weights, file, fits)
@@ -229,16 +242,15 @@ def _unmeasurable(weights: Weights) -> Iterator[str]:
     yield "its search ends where the bound is not a number: write `not bound <= target` instead of `bound > target`"
 
 
-def _reweighted(weights: Weights) -> Iterator[str]:
+def _reweighted(weights: Weights, file: File) -> Iterator[str]:
     """Changes of all weights, which any rule may have, must be included when weights meet the target."""
     changed = weights.model_copy(update={"scale": 0.9, "reweight": 0.95})
-    for title, file in _files().items():
-        try:
-            fits = _fits(search(changed, 1.8), file)
-        except (NotReached, Endless):
-            continue
-        if not fits[-1].database_bound <= 1.8:
-            yield f"with scale and reweight its search ends over the target, on {title}: yield from adjusted(step, weights)"
+    try:
+        fits = _fits(search(changed, 1.8), file)
+    except (NotReached, Endless):
+        return
+    if not fits[-1].database_bound <= 1.8:
+        yield "with scale and reweight its search ends over the target: yield from adjusted(step, weights)"
 
 
 def _of_figures(weights: Weights) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -705,8 +706,10 @@ def test_a_mutated_weight_rule_fails_the_check(what: str, site: Path, fresh: pyt
     right, wrong, line = MUTATED_RULES[what]
     file = mutated(site, fresh, tmp_path, "power.py", right, wrong)
     file.write_text(file.read_text().replace("import Step, Summary", "import NotReached, Ones, Step, Summary"))
-    with pytest.raises(AssertionError, match=line):
+    with pytest.raises(AssertionError, match=line) as refusal:
         check_weight_rule("power")
+    faults = re.findall(r"^power: (.*?)(?: \(on .*\))?$", str(refusal.value), re.MULTILINE)
+    assert len(faults) == len(set(faults)), "each fault is told once"
 
 
 def test_a_statistic_of_a_plugin_is_released_and_named(installed: pytest.MonkeyPatch, tmp_path: Path) -> None:
