@@ -40,7 +40,7 @@ TABLES = {
     HOW: "the comparator's figure; for `fbs` and `fbp` the figure from parameters",
     f"{HOW}_records": "for `fbs` and `fbp`: the figure from synthetic records",
     f"{HOW}_note": "the comparator's guarantee, which begins with its class, or why figures are missing",
-    "truth": "the population's figure, if the survey is simulated; otherwise null",
+    "truth": "the population's count, mean or total, if the survey is simulated; otherwise null",
     "synthetic_error": "`synthetic` minus `truth`, or minus `direct` if the truth is not known",
     "synthetic_error_in_se": "distance of `synthetic` from `direct`, in `direct_se`; null if `direct_se` is 0 or unknown",
     "synthetic_records_error": "the same errors of `synthetic_records`",
