@@ -262,11 +262,20 @@ def available_memory() -> int:
     return max(0, min(limits))
 
 
+def resident_memory() -> int:
+    """The resident memory of this process, in bytes; 0 where the system does not tell."""
+    return _status("VmRSS")
+
+
 def peak_memory() -> int:
     """The largest resident memory of this process so far, in bytes; 0 where the system does not tell."""
+    return _status("VmHWM")
+
+
+def _status(field: str) -> int:
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
         return 0
-    peak = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(peak[1]) * 1024 if peak else 0
+    size = re.search(rf"{field}:\s+(\d+) kB", status)
+    return int(size[1]) * 1024 if size else 0

@@ -25,6 +25,7 @@ from dpdist.models.protocol import DRAWS, DrawnTogether, Draws, expected_of, sup
 from dpdist.publish.opened import Release
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.standard_errors import (
+    CENTRES,
     LawSpread,
     Spreads,
     cell_estimates,
@@ -97,7 +98,7 @@ class SharedErrors:
         cells, spread = released.cells(self._table(released, name)), self.spreads[k][outcome]
         variance = noise_variances(released, cells, spread)
         if k and self.draws.sampled:
-            centres = spread.figures(cells, released.crosstab.count.astype(float))[0]
+            centres = spread.figures(CENTRES, cells, released.crosstab.count.astype(float))
             variance = [noise + normal_variance(centre) for noise, centre in zip(variance, centres, strict=True)]
         law_spread = _law_spread(released, (self.draws.later, self.draws.earlier)[k], outcome)
         figures = cell_estimates(cells, released.crosstab.count.astype(float), *law_spread)

@@ -119,14 +119,10 @@ def _publish(released: ReleasedObject, public: Path, listener: Listener, unfit: 
         shutil.rmtree(building)
     building.mkdir(parents=True)
     write_released(building / "released", released)
-    many = len(released.crosstab) >= MANY_ROWS
-    grounds, material = grounds_of(released, building, listener, by_batch)
-    if many:  # stages after this one need little of what it has freed
-        return_memory()
-    tables, beyond = _write_tables(released, building / "tables", grounds, material, listener)
-    del grounds, material
-    if many:
-        return_memory()
+    tables, beyond = _write_tables(
+        released, building / "tables", *grounds_of(released, building, listener, by_batch), listener
+    )
+    _return_much(released)
     write_json(building / "statement.json", with_withheld(tables, statement(released, beyond)))
     written = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
     write_measurements(building / MEASUREMENTS, released)
@@ -147,6 +143,12 @@ def _publish(released: ReleasedObject, public: Path, listener: Listener, unfit: 
     if unfit:
         write_text(building / UNFIT, unfit)
     swap_in(building, public)
+
+
+def _return_much(released: ReleasedObject) -> None:
+    """Returns memory after a stage that has freed much, which later ones do not need."""
+    if len(released.crosstab) >= MANY_ROWS:
+        return_memory()
 
 
 def _signed(public: Path) -> bool:
@@ -189,6 +191,7 @@ def _write_tables(
 ) -> tuple[WrittenTables, Ratios]:
     """Writes all tables; returns them, and predicted errors above FAR. Workers share tables without further statistics."""
     folder.mkdir()
+    _return_much(released)
     job, beyond, noise = released.job, dict[str, OfTable](), dict[tuple[str, CellsKey], Sequence[Floats]]()
     with stage(listener, "tables", len(job.tables)) as tick:
         work = _TableWork(released, grounds, material, within_cells(released, grounds))
@@ -197,6 +200,7 @@ def _write_tables(
             results = share_out(replace(work, released=released.without_records, material=None), job.tables)
         else:
             results = map(work, job.tables)
+        del work, grounds, material  # workers read the draws from a file
         for spec, figures in zip(job.tables, results, strict=True):
             for end, content in figures.files.items():
                 (folder / f"{spec.name}.{end}").write_bytes(content)

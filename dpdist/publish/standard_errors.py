@@ -32,8 +32,8 @@ from dpdist.privacy.noisy_counts import counted_again
 from dpdist.publish.refit import Expected, Laws, Recount, RefitExpectations, expected_under, refitted
 from dpdist.publish.released import ByBatch, ReleasedObject, plain_effects, run_here
 
-NOISED = 2
-"""Position in `Spreads.laws` of the released parameters under simulated noise."""
+CENTRES, PLAIN, NOISED, WEIGHTED, UNWEIGHTED = range(len(RefitExpectations._fields))
+"""Positions of laws in `Spreads.laws`; `NOISED` are the released parameters under simulated noise."""
 RECOUNTS = 200
 """Number of draws of noisy sample counts."""
 
@@ -78,14 +78,18 @@ class Spreads:
     last: dict[CellsKey, TableVariances] = field(default_factory=dict, repr=False)
     """What `table_variances` has computed for the last table, by its key."""
 
-    def figures(self, cells: Cells, n: Floats) -> list[tuple[Floats, Floats, Floats]]:
-        """Counts, means and totals of every cell, (draw, cell) by_batch, under every law."""
+    def figures(self, law: int, cells: Cells, n: Floats) -> tuple[Floats, Floats, Floats]:
+        """Counts, means and totals of every cell under a law, (draw, cell). Those of all laws of a large table take much
+        memory.
+        """
         if self.by_cells is not None:
-            sums = self.by_cells[cells_key(cells)]
-            of_sums = {id(law): ratios(*law) for law in sums}
-            return [of_sums[id(law)] for law in sums]
-        by_law = {id(law): cell_estimates(cells, n, law.weight, law.product) for law in self.laws}
-        return [by_law[id(law)] for law in self.laws]
+            return ratios(*self.by_cells[cells_key(cells)][law])
+        return cell_estimates(cells, n, *self.laws[law])
+
+    def one_sampling(self, cells: Cells) -> bool:
+        """True if samples of both fits have the same draws."""
+        laws: Sequence[object] = self.laws if self.by_cells is None else self.by_cells[cells_key(cells)]
+        return laws[PLAIN] is laws[CENTRES]
 
 
 def cells_key(cells: Cells) -> CellsKey:
@@ -415,16 +419,19 @@ def _table_variances(
 ) -> TableVariances:
     effects = plain_effects(released.design_effects, cells, released.job.outcomes[outcome])
     n, composed = released.crosstab.count.astype(float), composition(released, cells, expected)
-    figures = spread.figures(cells, n)
     again = None if spread.recounts is None else cell_estimates(cells, *spread.recounts)
-    noise, parts = _noise_variances(released, figures[NOISED]), []
+    centres = spread.figures(CENTRES, cells, n)
+    redrawn = [normal_variance(draws) for draws in centres]
+    if not spread.one_sampling(cells):
+        plain = [normal_variance(draws) for draws in spread.figures(PLAIN, cells, n)]
+        redrawn = [np.maximum(*pair) for pair in zip(redrawn, plain, strict=True)]
+    noise, parts = noise_variances(released, cells, spread), []
+    weighted, unweighted = (spread.figures(law, cells, n) for law in (WEIGHTED, UNWEIGHTED))
     for k, composed_figure in enumerate(composed):
-        centres, plain, _, weighted, unweighted = (figure[k] for figure in figures)
-        redrawn = normal_variance(centres)
-        sampling = composed_figure.variance + (redrawn if plain is centres else np.maximum(redrawn, normal_variance(plain)))
-        counted = 0.0 if again is None else about(again[k], weighted[0])
-        parts.append(VarianceParts(effects[k] * sampling, noise[k], (weighted - unweighted)[0] ** 2, counted))
-    return TableVariances(expected, composed, figures[0], parts)
+        bias = (weighted[k] - unweighted[k])[0] ** 2
+        counted = 0.0 if again is None else about(again[k], weighted[k][0])
+        parts.append(VarianceParts(effects[k] * (composed_figure.variance + redrawn[k]), noise[k], bias, counted))
+    return TableVariances(expected, composed, centres, parts)
 
 
 def take_noise(cells: Cells, spread: Spreads) -> list[Floats] | None:
@@ -435,12 +442,9 @@ def take_noise(cells: Cells, spread: Spreads) -> list[Floats] | None:
 
 def noise_variances(released: ReleasedObject, cells: Cells, spread: Spreads) -> list[Floats]:
     """Variances of counts, means and totals by noise alone, (cell,) each."""
-    return _noise_variances(released, spread.figures(cells, released.crosstab.count.astype(float))[NOISED])
-
-
-def _noise_variances(released: ReleasedObject, figures: tuple[Floats, Floats, Floats]) -> list[Floats]:
     noises = released.job.mechanism.noises(released.job)
-    return [normal_variance(draws) / noises for draws in figures]
+    drawn = spread.figures(NOISED, cells, released.crosstab.count.astype(float))
+    return [normal_variance(draws) / noises for draws in drawn]
 
 
 def about(draws: Floats, value: Floats) -> Floats:

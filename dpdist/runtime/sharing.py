@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from dpdist.core.files import private, replaced
 from dpdist.core.sharing import Workers
+from dpdist.core.this_process import resident_memory, return_memory
 from dpdist.runtime.executors import Executor, Serial
 from dpdist.storage.workspace import Workspace
 
@@ -24,6 +25,8 @@ FOLDER = "pieces"
 """Folder in the confidential one. What is made of a held release is not public, so its parameters are not."""
 RESULT = ".result"
 """End of the name of a result's file."""
+MUCH = 2**29
+"""Resident bytes of a process from which it returns what a piece of work has freed: another may need it."""
 LARGE, ALIGNED, ARRAYS = 2**16, 64, ".arrays"
 """Bytes of a large array, and the multiple at which it begins in the file of arrays; and the end of that file's name."""
 
@@ -40,6 +43,9 @@ class WorkPiece:
         space = _space(self.place, self.name)
         result = _work(self.place, self.name)(unpickle(space, self.name, _file(number)))
         store(space, self.name, {f"{_file(number)}{RESULT}": result})
+        del result
+        if resident_memory() > MUCH:
+            return_memory()
         return number
 
     def unit(self, number: int) -> dict[str, int | str]:
@@ -58,6 +64,7 @@ class Pieces:
         name, numbers, finished = uuid4().hex, range(len(pieces)), set[int]()
         try:
             store(self.space, name, {"work": work})
+            del work  # it may be large
             for number, piece in enumerate(pieces):  # one at a time: all of them may be more than memory should hold
                 store(self.space, name, {_file(number): piece})
             results = self.executor.map(WorkPiece(self.space.place, name), numbers)

@@ -577,7 +577,7 @@ def test_all_of_the_reference_is_expected_to_have_what_its_records_clip(kind: st
     population = Population.of(1, **case, kinds=[kind], number=1)
     files = population.files()
     asked = model_of(population.public._replace(tables=((0, 1, 2),)), files, 4.0).plan.asked
-    (_, cells), law, placed = asked.file.tables[0], asked.file.informed, next(asked.file.placed_records)
+    (_, cells), law, placed = asked.file.tables[0], asked.file.informed, asked.file.placed_records(0)
     chosen = asked.limits_of(cells, placed, law, asked.parts[1])
     inside, reference = np.flatnonzero(placed >= 0), asked.file.reference
     cell, (about, _) = placed[inside], law.of_records(inside).transpose(1, 0, 2)
@@ -602,7 +602,7 @@ def test_a_yes_or_no_drifts_by_its_probability(factor: float) -> None:
     case: dict[str, Any] = {"weights": "narrow", "records": (3_000, 3_000), "sizes": (12, 8, 5), "drift": "none"}
     population = Population.of(1, **case, kinds=["yes or no"], number=1)
     asked = model_of(population.public._replace(tables=((0, 1),)), population.files(), 1.0).plan.asked
-    file, (_, cells), law, placed = asked.file, asked.file.tables[0], asked.file.informed, next(asked.file.placed_records)
+    file, (_, cells), law, placed = asked.file, asked.file.tables[0], asked.file.informed, asked.file.placed_records(0)
     chosen, moved = asked.limits_of(cells, placed, law, asked.parts[1]), law.rescaled(np.array([1.0, factor]))
     inside = np.flatnonzero(placed >= 0)
     cell, (about, _) = placed[inside], law.of_records(inside).transpose(1, 0, 2)
@@ -639,7 +639,7 @@ def test_falling_shares_fall_by_as_much_in_the_reference() -> None:
     case: dict[str, Any] = {"weights": "two sizes", "records": (6_000, 6_000), "sizes": (12, 8, 5), "drift": "none"}
     population = Population.of(2, **case, kinds=["rare yes"], number=1)
     file = model_of(population.public, population.files(), 4.0).plan.asked.file
-    before, (_, cells), placed = file.prediction, file.tables[0], next(file.placed_records)
+    before, (_, cells), placed = file.prediction, file.tables[0], file.placed_records(0)
     fall = np.column_stack([np.zeros(len(file.count)), -0.2 * before.means[:, 0] * before.means[:, 1]])
     law = before.shifted(fall, file.lowest, file.highest)
     inside = (before.places >= 0) | (placed >= 0)
@@ -657,7 +657,7 @@ def test_no_sum_of_weights_is_expected_to_have_less_than_nothing_clipped(epsilon
     case: dict[str, Any] = {"weights": "wide", "kinds": ["heavy"], "records": (3_000, 3_000), "drift": "none"}
     population = Population.of(1, **case, sizes=(12, 4), number=1)
     asked = model_of(population.public, population.files(), epsilon).plan.asked
-    file, law, placed = asked.file, asked.file.informed, next(asked.file.placed_records)
+    file, law, placed = asked.file, asked.file.informed, asked.file.placed_records(0)
     public, noise = (
         TableLaw(file.tables[0][1], placed, file.count, law, file.highest, file.lowest),
         asked.noise(asked.parts[1]),

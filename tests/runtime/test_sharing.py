@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,24 @@ def test_results_come_in_the_order_of_pieces_which_are_made_one_at_a_time(tmp_pa
 
 def _square(number: int) -> int:
     return number**2
+
+
+class _Work:
+    """Work that a test can watch."""
+
+    def __call__(self, number: int) -> int:
+        return number
+
+
+def test_work_is_forgotten_once_it_is_stored(tmp_path: Path) -> None:
+    """It may hold draws of many cells, which the driver then need not keep."""
+    work = _Work()
+    alive, results = weakref.ref(work), Pieces(Serial(Runtime()), Workspace(tmp_path))(work, range(2))
+    del work
+    assert alive() is not None
+    assert next(results) == 0
+    assert alive() is None
+    assert next(results) == 1
 
 
 @pytest.mark.parametrize("number", [-1, 0, 3])

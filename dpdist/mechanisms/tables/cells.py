@@ -291,7 +291,8 @@ class ResidualCells(DonorCells):
                 raise Improper(f"prediction: {self.learner} needs records, but the chain began without a reference")
             # Grown once: another machine might grow other trees.
             model = replace(model, of_trees=model.built().file.at_crosses.of_trees)
-        return Learned(model.built(), donors)
+        plan = model.built()
+        return Learned(plan, _within(plan, donors))
 
     def at_weight_bound(self, theta: Draws) -> AtBound | None:
         """What noisy counts of bins tell of weights at their public upper bound; None if they are not counted."""
@@ -320,14 +321,8 @@ class ResidualCells(DonorCells):
 
     def knows(self, learned: Learned) -> Self:
         """This model with what was learned, so that its plan is not built again in this process."""
-        donors, reference = learned.donors, learned.plan.file.reference
+        donors = _within(learned.plan, learned.donors)
         model = replace(self.with_donors(donors), of_trees=learned.plan.file.of_trees)
-        if not model.alike:
-            # The reference's records begin with donors, which need not be in memory twice.
-            records = slice(0, len(donors))
-            model = model.with_donors(
-                replace(donors, weight=reference.weight[records], outcomes=reference.outcomes[records])
-            )
         PLANS(digest(model._content), lambda: learned.plan)
         return model
 
@@ -716,6 +711,14 @@ class ResidualCells(DonorCells):
         parts = np.array([[float(Fraction(described["parts"][name]) * PART_STEPS) for name in self.names]])
         noisy = {name: np.array([described[name]], dtype=np.float64) for name in names}
         return Draws({**values, **noisy, "parts": parts})
+
+
+def _within(plan: TablePlan, donors: Donors) -> Donors:
+    """The donors in the plan's memory: records of its reference begin with theirs, which need not be there twice."""
+    if plan.file.alike:
+        return donors
+    records, reference = slice(0, len(donors)), plan.file.reference
+    return replace(donors, weight=reference.weight[records], outcomes=reference.outcomes[records])
 
 
 def _places(file: ExpectedFile) -> int:

@@ -6,7 +6,7 @@ rows of the posterior. Before the file is measured they move the prediction from
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -198,10 +198,11 @@ class ExpectedFile:
             place += len(cross)
         return stacked(rows), np.concatenate(values), np.concatenate(errors)
 
-    @property
-    def placed_records(self) -> Iterator[Codes]:
-        """The cell of every reference record by measured table, (record,), -1 for none."""
-        return map(self.reference.of_records, self.placed)
+    def placed_records(self, table: int) -> Codes:
+        """The cell of every reference record in a measured table, (record,), -1 for none. Those of all tables take much
+        memory.
+        """
+        return self.reference.of_records(self.placed[table])
 
     @property
     def wide(self) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpdist.core.records import Codes, Floats, Ints, Singles
-from dpdist.core.sharing import share_out
+from dpdist.core.sharing import PiecesInTurn, share_out
 from dpdist.mechanisms.tables.clipped_residuals import MOST_HIDDEN, clipped_change
 from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.limits import TableLimits, predicted_means
@@ -27,11 +27,14 @@ def followed_limits(
     before, count, means, weight = file.prediction, file.count[:, None], file.prediction.means, law.means[:, :1]
     drift = count * np.column_stack([weight - means[:, :1], weight * (law.means[:, 1:] - means[:, 1:])])
     everywhere, followed = np.zeros(len(file.reference.weight), dtype=np.int32), list[TableLimits]()
+
+    def piece(number: int) -> tuple[TableLimits, Codes, bool]:
+        placed = file.placed_records(number - 1) if number else everywhere
+        return replace(limits[number], unequal=None), placed, not number
+
     light = before.without_factors, law.without_factors, file.informed.without_factors, calibrated.without_factors
     clipping = _Following(*light, file.count, file.highest, file.lowest)
-    bare = [replace(table, unequal=None) for table in limits]
-    pieces = list(zip(bare, (everywhere, *file.placed_records), (True, *[False] * len(file.tables)), strict=True))
-    for table, clipped in zip(limits, share_out(clipping, pieces), strict=True):
+    for table, clipped in zip(limits, share_out(clipping, PiecesInTurn(piece, len(limits))), strict=True):
         sums = np.column_stack([drift[:, 0], (means[:, 1:] - table.mean[table.cell]) * drift[:, :1] + drift[:, 1:]])
         lacking = 0.0 if clipped.unequal is None else table.added(sums * (clipped.unequal - 1.0))
         followed.append(replace(clipped, cell=table.cell, expected=table.added(sums), lacking=lacking))

@@ -248,16 +248,16 @@ def predict(
     # Where nothing is left, it stays the smallest one, and what correlates is rounding.
     nothing = scale < NOTHING_LEFT
     scale[nothing] = 1.0
-    z = z / scale
+    z /= scale
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = np.nan_to_num(np.corrcoef(z, rowvar=False).reshape(z.shape[1], z.shape[1]))
     correlation[nothing] = correlation[:, nothing] = 0.0
     np.fill_diagonal(correlation, 1.0)
-    means, spread, spreads = (
-        np.column_stack([coordinate.means for coordinate in coordinates]),
-        np.column_stack([coordinate.spread for coordinate in coordinates]) * scale,
-        np.column_stack([coordinate.spreads for coordinate in coordinates]) * scale,
-    )
+    means = np.column_stack([coordinate.means for coordinate in coordinates])
+    spread = np.column_stack([coordinate.spread for coordinate in coordinates]) * scale
+    at_reference = np.empty((len(z), 2, len(scale)))
+    for k, coordinate in enumerate(coordinates):
+        at_reference[:, 0, k], at_reference[:, 1, k] = coordinate.without, coordinate.spreads * scale[k]
     shape = next((coordinate.of_trees.shape for coordinate in coordinates if coordinate.of_trees is not None), (0,))
     back = np.full(len(means), -1, dtype=np.int32)
     back[all_cells.of_file] = np.arange(len(cells), dtype=np.int32)
@@ -274,7 +274,7 @@ def predict(
         np.column_stack([coordinate.alone for coordinate in coordinates])[all_cells.of_file] / scale,
         *(correlation, Residuals(z)),
         back[all_cells.place],
-        np.stack([np.column_stack([coordinate.without for coordinate in coordinates]), spreads], axis=1),
+        at_reference,
         np.array([np.zeros(shape) if coordinate.of_trees is None else coordinate.of_trees for coordinate in coordinates]),
         *(two_values, values),
         np.where(np.isnan(two_values[0]), origin, 0.0),

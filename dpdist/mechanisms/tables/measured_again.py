@@ -40,8 +40,10 @@ class MeasuredAgain:
         measured = NoisyCellSums(scipy.sparse.vstack(adding).tocsr(), *map(np.concatenate, columns))
         before = file.reference, file.prediction, families, file.count, file.lowest, file.highest
         by_sums = predicted_by_sums(*before, measured, file.weights_known, file.laws)
-        of_tables = zip(file.tables, file.placed_records, asked.parts_again, strict=True)
-        limits = [asked.limits_of(cell, placed, by_sums.prediction, part) for (_, cell), placed, part in of_tables]
+        limits = [
+            asked.limits_of(cell, file.placed_records(k), by_sums.prediction, part)
+            for k, ((_, cell), part) in enumerate(zip(file.tables, asked.parts_again, strict=True))
+        ]
         return cls(first, by_sums, tuple(limits), sums)
 
     @property

@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import UNIT, Codes, Floats, Ints
-from dpdist.core.sharing import share_out
+from dpdist.core.sharing import PiecesInTurn, share_out
 from dpdist.core.this_process import return_memory
 from dpdist.mechanisms.tables.effects import PredictionBySums
 from dpdist.mechanisms.tables.expected import ExpectedFile
@@ -170,12 +170,15 @@ class ResidualMeasurements:
         self.return_memory()
         calibrated, tables = self.file.informed.rescaled(calibration.factors), self.file.tables
         drift, narrow = float(np.hypot(PLANNED_DRIFT, calibration.deviation)), self.part_beyond > 0
-        of_tables = zip(tables, self.file.placed_records, self.parts[1 : 1 + len(tables)], strict=True)
-        pieces = [(cell, placed, part) for (_, cell), placed, part in of_tables]
         light = replace(self, file=self.file.light, beyond=None)
         limiting = _Limiting(light, calibrated.without_factors, drift, calibration.growth, narrow)
+
+        def piece(table: int) -> tuple[Codes, Codes, Fraction]:
+            return tables[table][1], self.file.placed_records(table), self.parts[1 + table]
+
+        of_tables = share_out(limiting, PiecesInTurn(piece, len(tables)))
         # Other processes' copies of the cells would take memory.
-        limits = [replace(table, cell=cell) for table, (cell, *_) in zip(share_out(limiting, pieces), pieces, strict=True)]
+        limits = [replace(table, cell=cell) for table, (_, cell) in zip(of_tables, tables, strict=True)]
         if self.beyond is not None:
             ends = np.cumsum([len(table.size) for table in limits])[:-1]
             counts = np.split(self.beyond, ends)
@@ -239,8 +242,9 @@ class ResidualMeasurements:
         file, ones = self.file, np.ones(len(self.file.lowest) - 1)
         laws = [calibrated.rescaled(np.append(np.exp(side * calibration.error), ones)) for side in (-0.5, 0.5)]
         weight = file.numbers.count * file.prediction.means[:, 0] * calibration.growth * calibration.factors[0]
-        placed, shared = (np.zeros(len(file.reference.weight), dtype=np.int32), *file.placed_records), list[Floats]()
-        for table, of_reference in zip(limits, placed, strict=True):
+        everywhere, shared = np.zeros(len(file.reference.weight), dtype=np.int32), list[Floats]()
+        for k, table in enumerate(limits):
+            of_reference = file.placed_records(k - 1) if k else everywhere
             known = self.parts[0], PLANNED_DRIFT, calibration.growth, table
             less, more = (self.limits_of(table.cell, of_reference, law, *known).hidden for law in laws)
             shared.append((more - less) * np.bincount(table.cell, weight)[:, None])

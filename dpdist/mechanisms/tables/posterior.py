@@ -206,20 +206,27 @@ class Posterior:
         observed = row_values(self.rows, z) + noise
         if self.dense:
             return self.prior.spread_out(self.rows, self.solve(observed))
+        del noise  # as large as the sums, which are kept in the precision of draws
+        observed = observed.astype(self.precision_of_draws)
         solution, products = self.of_draws(observed)
         return np.stack(products.spread_out(solution)).swapaxes(0, 1)
 
-    def of_draws(self, observed: Floats) -> tuple[Floats, ObservedCovariance]:
-        """`solve` of many sums for draws (row, draw), and the products that gave it. They have single precision, unless
-        variances are too large or small for it, or it finds no solution.
-        """
+    @property
+    def precision_of_draws(self) -> type[np.floating[Any]]:
+        """Single precision, unless variances are too large or small for it."""
         ends = np.log10([self.diagonal.min(), self.diagonal.max()])
-        products = ObservedCovariance.of(self, np.float32 if (np.abs(ends) < SINGLE).all() else np.float64)
+        return np.float32 if (np.abs(ends) < SINGLE).all() else np.float64
+
+    def of_draws(self, observed: Floats) -> tuple[Floats, ObservedCovariance]:
+        """`solve` of many sums for draws (row, draw), and the products that gave it, in double precision if single finds no
+        solution.
+        """
+        products = ObservedCovariance.of(self, self.precision_of_draws)
         try:
-            return solved(products, self.diagonal, observed.astype(products.precision), OF_DRAWS), products
-        except (ArithmeticError, np.linalg.LinAlgError):  # a system that single precision cannot solve
+            return solved(products, self.diagonal, observed.astype(products.precision, copy=False), OF_DRAWS), products
+        except (ArithmeticError, np.linalg.LinAlgError):
             products = ObservedCovariance.of(self)
-            return solved(products, self.diagonal, observed, OF_DRAWS), products
+            return solved(products, self.diagonal, observed.astype(np.float64, copy=False), OF_DRAWS), products
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,10 +324,10 @@ class NoiseErrorDraws:
         if len(z) > self.cells:
             z[self.cells :] += posterior.prior.sampled(number, rng)[self.cells :]
         size = (len(posterior.noise), number)
-        disturbed = posterior.disturbed(
-            rng.laplace(0.0, np.sqrt(0.5), size) if self.laplace else rng.standard_normal(size), rng
+        answers = posterior.answers(
+            z,
+            posterior.disturbed(rng.laplace(0.0, np.sqrt(0.5), size) if self.laplace else rng.standard_normal(size), rng),
         )
-        answers = posterior.answers(z, disturbed)
         answers -= z
         return answers
 
