@@ -185,8 +185,8 @@ class _ColumnValues:
 
     def _add_numbers(self, values: pa.Array) -> None:
         try:
-            if pa.types.is_boolean(values.type):
-                raise pa.ArrowInvalid
+            if pa.types.is_boolean(values.type) or (is_text(values.type) and not self.text_only):
+                raise pa.ArrowInvalid  # texts of digits are texts, where a file has types
             numbers = pc.cast(values, pa.float64(), safe=not pa.types.is_integer(values.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             self.number = False

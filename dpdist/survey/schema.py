@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from dpdist.core.errors import Problem, suggestion
 from dpdist.job import Column, Job
+from dpdist.job.yaml_lines import flow
 from dpdist.survey.typed_file import CSV_NULLS, ELSEWHERE_NULLS, is_number, is_text, plain_type
 
 SHOWN = 20
@@ -145,6 +146,8 @@ def _other_levels(column: Column, kind: pa.DataType) -> str:
         return "write the levels as true and false, without quotes, or change the column"
     if isinstance(level, bool):
         return "if levels such as Yes and No are texts, quote them in the job; otherwise change the column"
+    if is_text(kind):
+        return f"the file has texts: put the levels in quotes, such as {flow(str(level))}"
     if is_number(kind):
         return "list the column's numbers as levels, without quotes, or store the column as text"
     return "change the levels, or store the column as text"

@@ -642,6 +642,30 @@ def clustered(seed: int) -> pd.DataFrame:
     return people(seed).assign(stratum=np.resize(range(1, 16), 600), psu=np.arange(600) // 15 % 2 + 1)
 
 
+@pytest.mark.parametrize("first", [3301, 1])
+def test_texts_of_digits_are_levels_in_quotes_where_a_file_has_types(first: int, files: Path) -> None:
+    """Control: numbers are levels without quotes. A job with the other ones is told what to write."""
+    for period in ("2022", "2024"):
+        frame = pd.read_parquet(f"people-{period}.parquet")
+        frame["region"] = np.where(frame["region"] == "north", first, first + 1)
+        frame.to_parquet(f"numbers-{period}.parquet")
+        frame.assign(region=frame["region"].astype(str)).to_parquet(f"texts-{period}.parquet")
+    said = ("--outcome", "income", "--table", "region", "--weight", "weight", "--yes")
+    for kind, levels in (("texts", (str(first), str(first + 1))), ("numbers", (first, first + 1))):
+        assert (
+            command("init", f"{kind}-2024.parquet", "--public", f"{kind}-2022.parquet", "--out", f"{kind}.yaml", *said)[0]
+            == 0
+        )
+        code, text = command("validate", f"{kind}.yaml")
+        assert code == 0, text
+        assert load_job(f"{kind}.yaml").columns["region"].levels == levels
+    job = Path("numbers.yaml").read_text(encoding="utf-8").replace("numbers-", "texts-")
+    Path("other.yaml").write_text(job, encoding="utf-8")
+    code, text = command("validate", "other.yaml")
+    assert code != 0
+    assert f"put the levels in quotes, such as '{first}'" in " ".join(text.split())
+
+
 def test_columns_of_the_design_are_known_by_their_names(files: Path) -> None:
     """And the reference's design effects are taken; the job validates as it is. Control: `none` leaves them out."""
     for name, seed in (("people-2024", 1), ("people-2022", 2)):
