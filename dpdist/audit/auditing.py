@@ -26,7 +26,7 @@ from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.public_files import MANIFEST
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.core.this_process import single_threaded
-from dpdist.engine.protocol import Learned, Unwatched, run_rounds
+from dpdist.engine.protocol import Learned, StratumRecorder, run_rounds
 from dpdist.job import WEIGHT_RULES, Job, epsilon_of, family_facts, those
 from dpdist.mechanisms.registry import AUDITS, mechanism_of
 from dpdist.models.protocol import Draws, Improper, StratumModel, supports
@@ -161,7 +161,7 @@ def releases(
     """Yields the released parameters of every set, run after run."""
     mechanism = mechanism_of(job)
     for run in range(runs):
-        rounds = mechanism.protect(job, model, Unwatched(), learned)
+        rounds = mechanism.protect(job, model, StratumRecorder(), learned)
         yield run_rounds(rounds, model, sampler, key.child(f"run {run}"), "audit", [records]).parameters
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats, Ints
-from dpdist.engine.protocol import Choice, FigureQuery, Learned, Noise, Query, Unwatched, fresh_noise, run_rounds
+from dpdist.engine.protocol import Choice, FigureQuery, Learned, Noise, Query, StratumRecorder, fresh_noise, run_rounds
 from dpdist.job import Job, NoiseName
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
@@ -156,7 +156,7 @@ class FileRequests:
             return candidates
 
         meter = LossMeter(imposed=None if path is None else path.imposing, choose=choose)
-        rounds = mechanism_of(job).protect(job, model, Unwatched(), learned)
+        rounds = mechanism_of(job).protect(job, model, StratumRecorder(), learned)
         run_rounds(rounds, model, sampler, Key(b"audit"), "audit", [records], answer=meter)
         scales, laws = tuple(meter.scales), tuple(meter.laws)
         return cls(meter.exact_sums, scales, laws, meter.ends, tuple(choices), tuple(selections), tuple(meter.parts))

@@ -153,27 +153,28 @@ class Released(NamedTuple):
     parameters: tuple[Draws, ...]
 
 
-class BlockRecorder(Protocol):
-    """Receives a block's confidential by-products, and hides from mechanisms where they are stored."""
+class BlockRecorder:
+    """Receives a block's confidential by-products. Mechanisms do not know where they are stored; this class keeps none."""
 
-    def bounds(self, columns: Confidential[Columns]) -> None: ...
+    @property
+    def wants_log_lik(self) -> bool:
+        return False
+
+    def bounds(self, columns: Confidential[Columns]) -> None:
+        """Records the columns of the block's records."""
 
     def log_lik(self, values: Confidential[Floats]) -> None:
         """Records the block's log likelihood, (draw, record)."""
-        ...
-
-    @property
-    def wants_log_lik(self) -> bool: ...
 
 
-class StratumRecorder(Protocol):
-    """Receives a stratum's confidential by-products."""
+class StratumRecorder:
+    """Receives a stratum's confidential by-products. This class keeps none."""
 
-    def posterior(self, fit: str, draws: Confidential[Draws]) -> None: ...
+    def posterior(self, fit: str, draws: Confidential[Draws]) -> None:
+        """Records the draws of a fit, by its name."""
 
     def summary(self, values: Confidential[dict[str, Any]]) -> None:
         """Records database_bound (Δ), epsilon_local (2Δ, zero_out), epsilon_local_range and diagnostics."""
-        ...
 
 
 class Mechanism(Protocol):
@@ -279,28 +280,6 @@ def combine(request: Pass, partials: Iterable[Floats]) -> Floats:
     return reduce(_COMBINE[request.combine], partials)
 
 
-class Unrecorded:
-    """Keeps no by-products of a block."""
-
-    wants_log_lik = False
-
-    def bounds(self, columns: Confidential[Columns]) -> None:
-        return None
-
-    def log_lik(self, values: Confidential[Floats]) -> None:
-        return None
-
-
-class Unwatched:
-    """Keeps no by-products of a stratum."""
-
-    def posterior(self, fit: str, draws: object) -> None:
-        return None
-
-    def summary(self, values: object) -> None:
-        return None
-
-
 def run_rounds(
     rounds: Generator[Pass | Sample | Query, Any, T],
     model: StratumModel,
@@ -320,7 +299,7 @@ def run_rounds(
     if it is given.
     """
     carries: list[Carry] = [{} for _ in blocks]
-    by_block = [Unrecorded()] * len(blocks) if recorders is None else recorders
+    by_block = [BlockRecorder()] * len(blocks) if recorders is None else recorders
 
     def visit(request: Pass) -> Floats:
         return visit_blocks(request, blocks, carries, by_block)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Cells, Codes, Crosstab, Floats
-from dpdist.engine.protocol import Carry, Pass, Released, Unrecorded, Unwatched, combine, drive, fresh_noise
+from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Released, StratumRecorder, combine, drive, fresh_noise
 from dpdist.estimation.estimators import NotMet, factors, margins_of
 from dpdist.job import Comparator, Job, StatisticName, budget_text
 from dpdist.mechanisms.parts import builder_of
@@ -84,7 +84,7 @@ class Visits:
         total: Floats | None = None
         for number, records in self.blocks():
             carry = self._carry(number)
-            partial = request.kernel(records, carry, Unrecorded())
+            partial = request.kernel(records, carry, BlockRecorder())
             self._keep(number, carry)
             total = partial if total is None else combine(request, [total, partial])
         assert total is not None
@@ -197,7 +197,7 @@ def _sets(
         folder = scratch / str(stratum)
         folder.mkdir()
         model = builder_of(job).build(job, fits, fits.rows_of(stratum))
-        rounds = mechanism_of(job).protect(job, model, Unwatched())
+        rounds = mechanism_of(job).protect(job, model, StratumRecorder())
         try:
             visit = Visits(path, own_records, block_rows(job.sampler.draws), row, folder)
             sampler = sampler_of(job, folder)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dpdist.core.confidential import Confidential
 from dpdist.core.files import write_json
 from dpdist.core.records import Floats, Ints
-from dpdist.engine.protocol import Columns
+from dpdist.engine.protocol import BlockRecorder, Columns, StratumRecorder
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.storage import arrays
 from dpdist.storage.arrays import RaggedAxis
@@ -27,7 +27,7 @@ class StratumFinished(Exception):
 
 
 @dataclass
-class StratumStore:
+class StratumStore(StratumRecorder):
     """Stores the by-products of one stratum.
 
     `close` writes its summary, its release and, last, the completion record of all its files. After that nothing is
@@ -113,7 +113,7 @@ class PartStore:
 
 
 @dataclass(frozen=True)
-class BlockStore:
+class BlockStore(BlockRecorder):
     """The recorder of one block, which owns its chunks of the log likelihood store."""
 
     span: PartStore
@@ -214,7 +214,7 @@ class BatchStore:
 
 
 @dataclass
-class MemberStore:
+class MemberStore(StratumRecorder):
     """The recorder of one stratum of a batch, and of its blocks. It keeps by-products until the batch is finished."""
 
     batch: BatchStore
@@ -243,7 +243,7 @@ class MemberStore:
 
 
 @dataclass(frozen=True)
-class MemberBlock:
+class MemberBlock(BlockRecorder):
     member: MemberStore
     start: int
 

@@ -7,9 +7,10 @@ a choice.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy
@@ -20,47 +21,44 @@ from dpdist.quality.microdata import QUANTILES
 GeneratorName = Literal["beta", "poisson", "negative_binomial_mixture", "salaries", "counts"]
 
 
-class Generator(Protocol):
+class SampleOutcomes(NamedTuple):
+    """Outcomes, (record,), and codes of the predictors, (record,) each."""
+
+    outcome: Floats
+    codes: Mapping[str, Codes]
+
+
+class Generator(ABC):
     """A law of one outcome, given public predictors or none."""
 
-    @property
-    def levels(self) -> Mapping[str, tuple[str, ...]]: ...
+    unit: float = 1.0
+    """The unit of location figures, such as a dollar."""
 
     @property
-    def unit(self) -> float:
-        """The unit of location figures, such as a dollar."""
-        ...
+    def levels(self) -> Mapping[str, tuple[str, ...]]:
+        """Levels of the predictors."""
+        return {}
 
     @property
+    @abstractmethod
     def text(self) -> str: ...
 
     @property
+    @abstractmethod
     def bounds(self) -> tuple[float, float]:
         """Public bounds, as a job states them."""
-        ...
 
+    @abstractmethod
     def sample(self, n: int, rng: np.random.Generator) -> SampleOutcomes:
         """n independent records."""
-        ...
 
+    @abstractmethod
     def truth(self) -> dict[str, float]:
         """Mean and `QUANTILES` of the law, in its unit."""
-        ...
-
-
-class OutcomeAlone:
-    levels: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    unit: ClassVar[float] = 1.0
-
-    def draw(self, n: int, rng: np.random.Generator) -> Floats:
-        raise NotImplementedError
-
-    def sample(self, n: int, rng: np.random.Generator) -> SampleOutcomes:
-        return SampleOutcomes(self.draw(n, rng), {})
 
 
 @dataclass(frozen=True)
-class BetaOutcomes(OutcomeAlone):
+class BetaOutcomes(Generator):
     """Shares, right-skewed for small a ([G]: a = .5, b = 3)."""
 
     a: float
@@ -77,15 +75,15 @@ class BetaOutcomes(OutcomeAlone):
     def bounds(self) -> tuple[float, float]:
         return 0.0, 1.0
 
-    def draw(self, n: int, rng: np.random.Generator) -> Floats:
-        return np.clip(rng.beta(self.a, self.b, n), 1e-300, 1.0 - 2.0**-53)
+    def sample(self, n: int, rng: np.random.Generator) -> SampleOutcomes:
+        return SampleOutcomes(np.clip(rng.beta(self.a, self.b, n), 1e-300, 1.0 - 2.0**-53), {})
 
     def truth(self) -> dict[str, float]:
         return _figures(scipy.stats.beta(self.a, self.b))
 
 
 @dataclass(frozen=True)
-class PoissonOutcomes(OutcomeAlone):
+class PoissonOutcomes(Generator):
     """Counts ([V] §3.1: mean 100)."""
 
     mean: float
@@ -101,15 +99,15 @@ class PoissonOutcomes(OutcomeAlone):
     def bounds(self) -> tuple[float, float]:
         return 0.0, 1e9
 
-    def draw(self, n: int, rng: np.random.Generator) -> Floats:
-        return rng.poisson(self.mean, n).astype(float)
+    def sample(self, n: int, rng: np.random.Generator) -> SampleOutcomes:
+        return SampleOutcomes(rng.poisson(self.mean, n).astype(float), {})
 
     def truth(self) -> dict[str, float]:
         return _figures(scipy.stats.poisson(self.mean))
 
 
 @dataclass(frozen=True)
-class MixedCounts(OutcomeAlone):
+class MixedCounts(Generator):
     """NB(mean, dispersion_1) with probability share_1, else NB(mean, dispersion_2); variance mean + mean²/φ ([V] §3.2)."""
 
     mean: float
@@ -130,9 +128,9 @@ class MixedCounts(OutcomeAlone):
     def bounds(self) -> tuple[float, float]:
         return 0.0, 1e9
 
-    def draw(self, n: int, rng: np.random.Generator) -> Floats:
+    def sample(self, n: int, rng: np.random.Generator) -> SampleOutcomes:
         dispersion = np.where(rng.random(n) < self.share_1, self.dispersion_1, self.dispersion_2)
-        return rng.poisson(self.mean * rng.gamma(dispersion) / dispersion).astype(float)
+        return SampleOutcomes(rng.poisson(self.mean * rng.gamma(dispersion) / dispersion).astype(float), {})
 
     def truth(self) -> dict[str, float]:
         parts = [
@@ -165,13 +163,6 @@ SHARES: Mapping[str, Floats] = {
 """Shares of the levels, which are independent of each other."""
 
 
-class SampleOutcomes(NamedTuple):
-    """Outcomes, (record,), and codes of the predictors, (record,) each."""
-
-    outcome: Floats
-    codes: Mapping[str, Codes]
-
-
 def check(positive: Mapping[str, float], shares: Mapping[str, float]) -> None:
     for name, value in positive.items():
         if value <= 0.0:
@@ -182,7 +173,7 @@ def check(positive: Mapping[str, float], shares: Mapping[str, float]) -> None:
 
 
 @dataclass(frozen=True)
-class Salaries:
+class Salaries(Generator):
     """Yearly salaries in thousands, rounded, given sex, age and weeks worked; the outcome's unit is `unit` dollars.
 
     Log salaries have standard deviation `spread`. Women earn exp(−sex) of men's salaries. The oldest earn exp(age)
@@ -249,7 +240,7 @@ class Salaries:
 
 
 @dataclass(frozen=True)
-class CountOutcomes:
+class CountOutcomes(Generator):
     """Poisson counts with log means linear in sex and age; `mean` is the mean of all."""
 
     mean: float
@@ -258,10 +249,6 @@ class CountOutcomes:
 
     def __post_init__(self) -> None:
         check({"mean": self.mean}, {})
-
-    @property
-    def unit(self) -> float:
-        return 1.0
 
     @property
     def levels(self) -> Mapping[str, tuple[str, ...]]:
@@ -308,15 +295,10 @@ def _crossed(effects: Mapping[str, Floats], levels: Mapping[str, tuple[str, ...]
     return total, share
 
 
-GENERATORS: Mapping[GeneratorName, type[Any]] = {
+GENERATORS: Mapping[GeneratorName, type[Generator]] = {
     "beta": BetaOutcomes,
     "poisson": PoissonOutcomes,
     "negative_binomial_mixture": MixedCounts,
     "salaries": Salaries,
     "counts": CountOutcomes,
 }
-
-
-def generator(name: GeneratorName, parameters: Mapping[str, float]) -> Generator:
-    law: Generator = GENERATORS[name](**parameters)
-    return law

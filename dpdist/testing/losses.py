@@ -22,7 +22,7 @@ import pyarrow as pa
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Choice, Measurement, Query, Released, Unwatched, run_rounds
+from dpdist.engine.protocol import Choice, Measurement, Query, Released, StratumRecorder, run_rounds
 from dpdist.job import Job
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
@@ -136,7 +136,7 @@ def answered(
 
     fit, protection = case.fit, mechanism or mechanism_of(case.job)
     learned = fit.learned(case.stratum) if case.job.has_reference else None
-    rounds = protection.protect(case.job, case.model, Unwatched(), learned)
+    rounds = protection.protect(case.job, case.model, StratumRecorder(), learned)
     released = run_rounds(rounds, case.model, fit.sampler, KEY, "contract", [records], answer=reply)
     return AnsweredQueries(queries, answers, released)
 

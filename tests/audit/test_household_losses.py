@@ -14,7 +14,7 @@ from scipy.stats import beta
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import Crosstab, Floats
-from dpdist.engine.protocol import Pass, Sample, Unwatched
+from dpdist.engine.protocol import Pass, Sample, StratumRecorder
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.parts import builder_of
@@ -48,10 +48,10 @@ def posterior(job: Job, outcomes: Floats) -> Floats:
     n, none = len(outcomes), np.full(len(outcomes), -1, dtype=np.int32)
     file = Records(np.arange(n), np.zeros(n, dtype=np.int32), outcomes, np.ones(n), none)
     model = builder_of(job).build(job, Crosstab({}, {}, np.array([n]), (), ()), slice(0, 1))
-    rounds = MECHANISMS["censor_uw"].protect(job, model, Unwatched())
+    rounds = MECHANISMS["censor_uw"].protect(job, model, StratumRecorder())
     gather = next(rounds)
     assert isinstance(gather, Pass)
-    sample = rounds.send(gather.kernel(file, {}, Unwatched()))
+    sample = rounds.send(gather.kernel(file, {}, StratumRecorder()))
     assert isinstance(sample, Sample)
     assert isinstance(sample.posterior, Clamped)
     rows, clamp = sample.posterior.rows, sample.posterior.clamp

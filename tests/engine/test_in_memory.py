@@ -13,14 +13,14 @@ from dpdist.core.confidential import Confidential
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab
 from dpdist.engine.protocol import (
+    BlockRecorder,
     Choice,
     Columns,
     Measurement,
     Noise,
     Released,
     Rounds,
-    Unrecorded,
-    Unwatched,
+    StratumRecorder,
     noise_of,
     run_rounds,
 )
@@ -56,7 +56,7 @@ FILE = Records(np.arange(N), _rows, np.exp(_rng.normal(11, 0.4, N)), np.exp(_rng
 BLOCKS = [FILE.part(0, 70), FILE.part(70, N)]
 
 
-class Bounds(Unrecorded):
+class Bounds(BlockRecorder):
     """Keeps a block's by-products."""
 
     def bounds(self, columns: Confidential[Columns]) -> None:
@@ -64,7 +64,7 @@ class Bounds(Unrecorded):
 
 
 def rounds() -> Rounds:
-    return tilted.protect(MODEL, search(WEIGHTS, TARGET), TARGET, 1, Unwatched())
+    return tilted.protect(MODEL, search(WEIGHTS, TARGET), TARGET, 1, StratumRecorder())
 
 
 @pytest.mark.parametrize(("law", "variance", "kurtosis"), [("laplace", 2 * 8.0**2, 6.0), ("gaussian", 8.0**2, 3.0)])

@@ -13,7 +13,7 @@ import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.records import Crosstab, Floats
-from dpdist.engine.protocol import Pass, Unrecorded, visit_blocks
+from dpdist.engine.protocol import BlockRecorder, Pass, visit_blocks
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.post import Network
 from dpdist.mechanisms.marginals.query import TableSums, next_tables
@@ -69,7 +69,7 @@ def peak(model: Network, number: int) -> tuple[int, Floats]:
     keys = tuple((a, b, c) for a in range(8) for b in range(a) for c in range(b))
     own, parts = model.measuring(keys), blocks(8, number)
     tracemalloc.start()
-    total = visit_blocks(Pass(TableSums(own), "sum"), parts, [{} for _ in parts], [Unrecorded()] * number)
+    total = visit_blocks(Pass(TableSums(own), "sum"), parts, [{} for _ in parts], [BlockRecorder()] * number)
     found = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return found, total

@@ -18,7 +18,7 @@ import dpdist
 from dpdist.cli.main import app
 from dpdist.core.errors import DataError, FitError, JobError
 from dpdist.core.files import sha256
-from dpdist.engine.protocol import Unwatched, noise_of, run_rounds
+from dpdist.engine.protocol import StratumRecorder, noise_of, run_rounds
 from dpdist.job import Job
 from dpdist.job.loading import load_calibration, parse_job
 from dpdist.mechanisms.registry import MECHANISMS
@@ -168,7 +168,7 @@ def test_constants_of_weights_meet_the_target_on_another_sample(mechanism: str, 
     assert (tmp_path / "work" / "public" / "manifest.json").exists()
 
 
-class Bounds(Unwatched):
+class Bounds(StratumRecorder):
     """Keeps a stratum's bound."""
 
     def summary(self, values: Any) -> None:

@@ -21,7 +21,7 @@ from coded_surveys import survey_of
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Cells, Codes, Crosstab, Floats, Ints, cross
-from dpdist.engine.protocol import Unwatched, noise_of, run_rounds
+from dpdist.engine.protocol import StratumRecorder, noise_of, run_rounds
 from dpdist.estimation.linear import StatisticFigures, Units, figures_of
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
@@ -158,7 +158,7 @@ def released(job: Job, crosstab: Crosstab, records: Records, key: Key) -> Releas
                 learned = learned_from(job, model, taught, own.child("reference"), label, earlier, len(here))
             if (of_stratum := donors_of(learned)) is not None:
                 donors[label] = of_stratum
-            rounds = mechanism.protect(job, model, Unwatched(), learned)
+            rounds = mechanism.protect(job, model, StratumRecorder(), learned)
             fit = run_rounds(rounds, model, sampler, own, label, [here], noise=noise_of(own))
             found.append([model.describe(theta) for theta in fit.parameters])
     sets = tuple(dict(zip(crosstab.stratum_labels, each, strict=True)) for each in zip(*found, strict=True))

@@ -20,7 +20,7 @@ from dpdist.core.errors import FitError, installed
 from dpdist.core.files import replaced, scratch
 from dpdist.core.keys import Key
 from dpdist.core.records import Cells, Crosstab, Floats, Ints, cell_name
-from dpdist.engine.protocol import Learned, Unwatched, noise_of, run_rounds
+from dpdist.engine.protocol import Learned, StratumRecorder, noise_of, run_rounds
 from dpdist.estimation.direct import Direct, SamplingDesign
 from dpdist.estimation.donors import AbsentRecords
 from dpdist.job import Job, Statistic, Table
@@ -417,7 +417,7 @@ def released_by(
 ) -> tuple[StratumModel, Sequence[Draws]]:
     """The mechanism's release of a stratum in memory, with noise from the key: the model it used, and θ of every set."""
     model = fixed_model(model, learned)
-    rounds = mechanism_of(job).protect(job, model, Unwatched(), learned)
+    rounds = mechanism_of(job).protect(job, model, StratumRecorder(), learned)
     return model, run_rounds(rounds, model, sampler, key, label, [records], noise=noise_of(key)).parameters
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab, Floats
-from dpdist.engine.protocol import Unwatched, noise_of, run_rounds
+from dpdist.engine.protocol import StratumRecorder, noise_of, run_rounds
 from dpdist.job import Adjacency, Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
@@ -137,7 +137,7 @@ def model_of(job: Job, records: int) -> Any:
 
 
 def released(job: Job, model: Any, file: Records, key: Key) -> tuple[Draws, ...]:
-    rounds = mechanism_of(job).protect(job, model, Unwatched(), None)
+    rounds = mechanism_of(job).protect(job, model, StratumRecorder(), None)
     return run_rounds(rounds, model, ExactSampler(1), key, "all", [file], noise=noise_of(key)).parameters
 
 

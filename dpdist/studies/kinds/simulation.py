@@ -6,9 +6,9 @@ random numbers, whatever the worker or the time.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, Union
 
 import numpy as np
@@ -20,7 +20,16 @@ from dpdist.core.errors import suggestion
 from dpdist.core.files import scratch
 from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, Codes, Crosstab, Floats
-from dpdist.engine.protocol import Columns, Learned, Mechanism, Rounds, noise_of, run_rounds
+from dpdist.engine.protocol import (
+    BlockRecorder,
+    Columns,
+    Learned,
+    Mechanism,
+    Rounds,
+    StratumRecorder,
+    noise_of,
+    run_rounds,
+)
 from dpdist.job import (
     FAMILIES,
     SAMPLERS,
@@ -41,12 +50,12 @@ from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.pseudo_posterior import tilted
 from dpdist.mechanisms.pseudo_posterior.query import WeightedEMechanism, WeightedMechanism
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.models.protocol import Draws, Improper, Spurious, StratumModel
+from dpdist.models.protocol import Improper, Spurious, StratumModel
 from dpdist.privacy.weights import NotReached, search
 from dpdist.quality.microdata import distances, location
 from dpdist.quality.predicted.replicates import taught
 from dpdist.sampling import PosteriorSampler, completed, sampler_of
-from dpdist.studies.generators import GENERATORS, Generator, GeneratorName, generator
+from dpdist.studies.generators import GENERATORS, Generator, GeneratorName
 from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Refusal, Replicate, Result, StudyKind, randomness
 from dpdist.studies.results import as_number
 from dpdist.studies.settings import Study, known_or_refused
@@ -80,7 +89,7 @@ class SimulationLaw(Frozen):
 
     @model_validator(mode="after")
     def _parameters_of_the_law(self) -> Self:
-        names = [field.name for field in dataclasses.fields(GENERATORS[self.name])]
+        names = list(signature(GENERATORS[self.name]).parameters)
         for name in self.parameters:
             if name not in names:
                 near = suggestion(name, names, "use one of these")
@@ -91,7 +100,7 @@ class SimulationLaw(Frozen):
         return self
 
     def generator(self) -> Generator:
-        return generator(self.name, self.parameters)
+        return GENERATORS[self.name](**self.parameters)
 
 
 class Case(Frozen):
@@ -357,24 +366,17 @@ ANY = "1"
 
 
 @dataclass
-class StudyRecorder:
+class StudyRecorder(BlockRecorder, StratumRecorder):
     """What a mechanism records about a stratum with one block."""
 
-    wants_log_lik: bool = False
     figures: dict[str, Any] = field(default_factory=dict)
     columns: Columns = field(default_factory=dict)
-
-    def posterior(self, fit: str, draws: Confidential[Draws]) -> None:
-        return None
 
     def summary(self, values: Confidential[dict[str, Any]]) -> None:
         self.figures = values.disclose_to_custodian()
 
     def bounds(self, columns: Confidential[Columns]) -> None:
         self.columns = columns.disclose_to_custodian()
-
-    def log_lik(self, values: Confidential[Floats]) -> None:
-        return None
 
 
 class Run(NamedTuple):
