@@ -11,9 +11,16 @@ from typing import Any
 
 import pandas as pd
 
-from dpdist.approval.acceptance import ACCEPTED, bounded_sums, gate_noise, measure, refuse_unmet, refuse_unreachable
-from dpdist.approval.acceptance import cautions as of_gates
-from dpdist.approval.acceptance import described as gates_described
+from dpdist.approval.acceptance import (
+    ACCEPTED,
+    bounded_sums,
+    cautions as of_gates,
+    described as gates_described,
+    gate_noise,
+    measure,
+    refuse_unmet,
+    refuse_unreachable,
+)
 from dpdist.approval.holding import publish_approved, publish_unless_refused
 from dpdist.core.cautions import Caution
 from dpdist.core.files import private, publishing, recover, refuse_links
@@ -40,8 +47,7 @@ from dpdist.planning.plan import Plan, read_by, readers_in_identity
 from dpdist.privacy.claims import promised
 from dpdist.privacy.noisy_counts import refuse_small_counts
 from dpdist.publish.accuracy import design_left_out
-from dpdist.publish.folder import REPLAYED, SIMULATED
-from dpdist.publish.folder import publish as publish_folder
+from dpdist.publish.folder import REPLAYED, SIMULATED, publish as publish_folder
 from dpdist.publish.noisy_figures import NoiseErrors
 from dpdist.publish.opened import Release
 from dpdist.publish.released import (

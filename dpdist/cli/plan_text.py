@@ -19,17 +19,16 @@ from dpdist.planning.plan import (
     design,
     first_stage,
     hierarchies,
+    in_words as noise_in_words,
     records_text,
     reference,
     shown_records,
     sizes,
     third_party,
 )
-from dpdist.planning.plan import in_words as noise_in_words
 from dpdist.privacy import adjacency
 from dpdist.privacy.claims import promised
-from dpdist.quality.predicted.alternatives import Alternative, described
-from dpdist.quality.predicted.alternatives import in_words as others_in_words
+from dpdist.quality.predicted.alternatives import Alternative, described, in_words as others_in_words
 from dpdist.quality.predicted.prediction import ErrorPrediction, with_epsilon
 from dpdist.quality.predicted.scores import number
 from dpdist.quality.predicted.words import epsilon_for, in_words, worth

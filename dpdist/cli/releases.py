@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpdist.cli import cluster
-from dpdist.cli import scheduled as schedule
+from dpdist.cli import cluster, scheduled as schedule
 from dpdist.cli.console import (
     ANEW,
     RESUMES,
@@ -62,8 +61,7 @@ def validate(
             from dpdist.cli.loading import read_job
             from dpdist.cli.plan_text import clipped, for_custodian, valid_text
             from dpdist.ledger.runs import terms
-            from dpdist.release import cautions
-            from dpdist.release import validate as validate_job
+            from dpdist.release import cautions, validate as validate_job
 
             plan = validate_job(read_job(job, settings, input), input, listener)
             account = terms(plan.job, plan.promise.total)

@@ -73,8 +73,7 @@ def audit(
     def of_run(workspace: str) -> None:
         with listening(quiet, as_json) as listener:
             from dpdist.audit.attacking import attack, refuse_shown
-            from dpdist.audit.auditing import audit as audit_workspace
-            from dpdist.audit.auditing import bound_from_outside, refuse_losses
+            from dpdist.audit.auditing import audit as audit_workspace, bound_from_outside, refuse_losses
             from dpdist.cli import custodian
 
             if holdout is not None:
@@ -169,8 +168,7 @@ def study(
 
     def act() -> None:
         with listening(quiet, as_json) as listener:
-            from dpdist.studies.run import Overview, load, run_overview
-            from dpdist.studies.run import run as run_study
+            from dpdist.studies.run import Overview, load, run as run_study, run_overview
 
             content = load(file)
             if isinstance(content, Overview):
@@ -203,8 +201,7 @@ def rehearse(
     def act() -> None:
         with listening(quiet, as_json) as listener:
             from dpdist.job.loading import load_job
-            from dpdist.studies.rehearsal import RECOMMENDED
-            from dpdist.studies.rehearsal import rehearse as rehearse_job
+            from dpdist.studies.rehearsal import RECOMMENDED, rehearse as rehearse_job
             from dpdist.studies.rehearsal_trials import advice
 
             if Path(job).resolve() == (to / RECOMMENDED).resolve():

@@ -246,8 +246,7 @@ def sign(
 ) -> None:
     """Sign a complete release. Writes manifest.json.minisig, which minisign can check, too."""
     from dpdist.core.minisign import SecretKey
-    from dpdist.opening.verifying import public_of
-    from dpdist.opening.verifying import sign as sign_folder
+    from dpdist.opening.verifying import public_of, sign as sign_folder
 
     def act() -> None:
         secret = SecretKey.read(key)
@@ -287,8 +286,7 @@ def approve(
     ] = False,
 ) -> None:
     """Publish a held release, or refuse it, with a reason. Spends no budget, and a refusal gives none back."""
-    from dpdist.approval.holding import approve as approve_release
-    from dpdist.approval.holding import refuse as refuse_release
+    from dpdist.approval.holding import approve as approve_release, refuse as refuse_release
     from dpdist.cli.report import donates
     from dpdist.cli.table_text import PUBLISHED_TOO
     from dpdist.core.minisign import SecretKey

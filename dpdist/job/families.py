@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, ByteSize, Field, WithJsonSchema, field_validator
 
-from dpdist.core.plugins import FAMILIES as GROUP
-from dpdist.core.plugins import MemberName, Members
+from dpdist.core.plugins import FAMILIES as GROUP, MemberName, Members
 from dpdist.core.records import Floats
 from dpdist.job.values import ExecutorName, Frozen, SamplerName, Synthesis, Toolchain, at_most, complete
 

@@ -18,8 +18,7 @@ from dpdist.job.reference import ONE_FORM
 from dpdist.job.rules import Contradiction
 from dpdist.job.specs import SPECS, STATISTICS, those
 from dpdist.job.values import NAME, PATTERNS, TABLE
-from dpdist.job.weights import Weights
-from dpdist.job.weights import sections as weight_sections
+from dpdist.job.weights import Weights, sections as weight_sections
 from dpdist.job.yaml_lines import Lines, Where, dotted, place
 
 Schema = TypeVar("Schema", bound=BaseModel)

@@ -15,8 +15,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from dpdist.core.plugins import WEIGHT_RULES as GROUP
-from dpdist.core.plugins import MemberName, Members, PluginRefused
+from dpdist.core.plugins import WEIGHT_RULES as GROUP, MemberName, Members, PluginRefused
 from dpdist.job.values import Frozen
 
 PLACES = {

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.core.errors import DpdistError, JobError, WorkspaceError
-from dpdist.core.files import OTHER_LIMITS, scratch, version_of, write_text
-from dpdist.core.files import STATEMENT as FORMAT
+from dpdist.core.files import OTHER_LIMITS, STATEMENT as FORMAT, scratch, version_of, write_text
 from dpdist.core.minisign import PublicKey, SecretKey, unsigned
 from dpdist.core.progress import Listener, silent
 from dpdist.core.public_files import (

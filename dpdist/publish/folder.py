@@ -28,8 +28,14 @@ from dpdist.estimation.estimators import PsuSums
 from dpdist.job import Table
 from dpdist.models.protocol import supports
 from dpdist.publish.further_statistics import Material
-from dpdist.publish.noisy_figures import FILE as MEASUREMENTS
-from dpdist.publish.noisy_figures import NoisedTables, NoiseParts, remember_noise, write_measurements, write_model_tables
+from dpdist.publish.noisy_figures import (
+    FILE as MEASUREMENTS,
+    NoisedTables,
+    NoiseParts,
+    remember_noise,
+    write_measurements,
+    write_model_tables,
+)
 from dpdist.publish.predicted_errors import OfTable, Ratios, Within, beyond_direct, within_cells
 from dpdist.publish.printed_tables import WrittenTables, printed_table, with_withheld, without_empty_figures
 from dpdist.publish.refit import Expected

@@ -24,8 +24,7 @@ from dpdist.publish.accuracy import design_in_words
 from dpdist.publish.noisy_figures import release_key
 from dpdist.publish.printed_tables import printed_table, rows_with
 from dpdist.publish.released import ReleasedObject, read_released
-from dpdist.publish.writers.dotplot import MOST_ROWS as MOST_PLOTTED
-from dpdist.publish.writers.dotplot import chart, height_of
+from dpdist.publish.writers.dotplot import MOST_ROWS as MOST_PLOTTED, chart, height_of
 from dpdist.publish.writers.page import HEAVIEST, environment
 from dpdist.quality.errors import by_statistic, estimates_of, labels_of, number_of_statistics, place
 from dpdist.quality.report_material import BOUNDS, RecordBounds, ReportMaterial, clipped, evenly_spread

@@ -21,8 +21,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import ProgramError, StanError, ToolchainError, install
 from dpdist.core.files import write_text
 from dpdist.core.records import Floats
-from dpdist.job import Diagnostics as DiagnosticLimits
-from dpdist.job import Program, Sampler, Toolchain
+from dpdist.job import Diagnostics as DiagnosticLimits, Program, Sampler, Toolchain
 from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, OUTCOME, WEIGHT, User
 from dpdist.sampling.samplers import Unconverged

@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from dpdist.core.errors import DataError, Problem
-from dpdist.core.files import STATEMENT as STATEMENT_FORMAT
-from dpdist.core.files import sha256
+from dpdist.core.files import STATEMENT as STATEMENT_FORMAT, sha256
 from dpdist.core.public_files import (
     MANIFEST,
     SIGNATURE,

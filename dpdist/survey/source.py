@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.core.files import sha256
 from dpdist.core.parquet import batches
-from dpdist.core.plugins import READERS as GROUP
-from dpdist.core.plugins import Members, Plugin, PluginRefused
+from dpdist.core.plugins import READERS as GROUP, Members, Plugin, PluginRefused
 from dpdist.job import Job, Simulate, TextFile
 from dpdist.survey.csv_file import PARQUET, kind_by_content
 from dpdist.survey.schema import needed_columns

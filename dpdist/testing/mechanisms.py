@@ -19,8 +19,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from dpdist.core.errors import JobError
-from dpdist.core.plugins import MECHANISMS as GROUP
-from dpdist.core.plugins import PluginRefused
+from dpdist.core.plugins import MECHANISMS as GROUP, PluginRefused
 from dpdist.engine.protocol import Measurement, Query, noise_of
 from dpdist.job import SPECS, Adjacency, Job, MechanismSpec
 from dpdist.job.checks import contradictions

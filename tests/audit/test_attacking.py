@@ -9,8 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from public_files import public_files
-from small_release import JOB as STRICT
-from small_release import survey
+from small_release import JOB as STRICT, survey
 from typer.testing import CliRunner
 
 import dpdist

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dpdist.core.records import TOTAL, Cells, Crosstab, cross, split_by
 

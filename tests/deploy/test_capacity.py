@@ -10,8 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import given, strategies as some
 from rendering import DEPLOY
 
 sys.path.insert(0, str(DEPLOY / "capacity"))

@@ -17,8 +17,7 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 from rendering import DEPLOY, render
-from small_release import LAPLACE_JOB as JOB
-from small_release import survey
+from small_release import LAPLACE_JOB as JOB, survey
 
 import dpdist
 from dpdist.cli.observing import Metrics

@@ -7,8 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 import scipy
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from dpdist.core.records import TOTAL, Crosstab, cross

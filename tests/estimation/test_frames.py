@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dpdist.core.records import Crosstab, Level
 from dpdist.estimation.crosstab_table import crosstab_from_table, crosstab_table

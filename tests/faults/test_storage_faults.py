@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 from campaign import Ended, Server, Survey, arguments, inventory, public_bytes, run
-from small_release import LAPLACE_JOB as JOB
-from small_release import survey
+from small_release import LAPLACE_JOB as JOB, survey
 
 import dpdist
 from dpdist.core.errors import WorkspaceError

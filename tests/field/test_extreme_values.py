@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from small_release import LAPLACE_JOB as JOB
-from small_release import survey
+from small_release import LAPLACE_JOB as JOB, survey
 
 import dpdist
 from dpdist.core.records import Floats

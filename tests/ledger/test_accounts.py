@@ -8,8 +8,7 @@ from fractions import Fraction
 from itertools import count
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dpdist.core.errors import BudgetRefused
 from dpdist.job import LedgerSettings, Limits, budget_text, epsilon_of

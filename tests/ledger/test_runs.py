@@ -14,8 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from public_files import public_files
-from small_release import LAPLACE, survey
-from small_release import LAPLACE_JOB as SMALL
+from small_release import LAPLACE, LAPLACE_JOB as SMALL, survey
 from typer.testing import CliRunner, Result
 
 import dpdist

@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from public_files import public_files
-from small_release import JOB as STRICT
-from small_release import survey as strict_survey
-from strict_survey import job as tables_job
-from strict_survey import survey
+from small_release import JOB as STRICT, survey as strict_survey
+from strict_survey import job as tables_job, survey
 
 import dpdist
 from dpdist.core.errors import WorkspaceError

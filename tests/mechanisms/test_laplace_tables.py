@@ -18,15 +18,13 @@ from dpdist.core.records import TOTAL, UNIT, Crosstab, cross
 from dpdist.estimation import least_squares
 from dpdist.estimation.estimators import Stage, stratum_sizes
 from dpdist.mechanisms.laplace_tables.post import NoisyTables
-from dpdist.mechanisms.laplace_tables.query import FINER, RowSums
-from dpdist.mechanisms.laplace_tables.query import exact as exact_figures
+from dpdist.mechanisms.laplace_tables.query import FINER, RowSums, exact as exact_figures
 from dpdist.privacy.cell_sums import CellBounds
 from dpdist.publish import noisy_figures
 from dpdist.publish.noisy_figures import NoisedTables
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.statement import statement as made_statement
-from dpdist.publish.tables import Grounds
-from dpdist.publish.tables import table as published_table
+from dpdist.publish.tables import Grounds, table as published_table
 
 JOB = """
 dataset: noised

@@ -9,8 +9,7 @@ import pytest
 import scipy
 from test_tables import population, system_of, unread
 
-from dpdist.mechanisms.tables import posterior as module
-from dpdist.mechanisms.tables import rows as rows_module
+from dpdist.mechanisms.tables import posterior as module, rows as rows_module
 from dpdist.mechanisms.tables.limits import TableLimits
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums
 from dpdist.mechanisms.tables.residual_prior import lone_variances

@@ -31,13 +31,13 @@ from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.mechanisms.tables import (
     clipped_residuals,
     followed_limits,
+    learned_prediction as predicting,
     measured_sums,
     measurements,
     posterior,
     random_effects,
     table_law,
 )
-from dpdist.mechanisms.tables import learned_prediction as predicting
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.cells import PLANS
 from dpdist.mechanisms.tables.learned_prediction import predict

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dpdist.core.records import Floats
 from dpdist.estimation.donors import FEWEST, MOST, Donors, donors_from_table, donors_table

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cases import model_of, records_of, some_alpha, some_records
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 from scipy.special import gammaln, logsumexp
 

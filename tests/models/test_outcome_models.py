@@ -28,8 +28,7 @@ from cases import (
     some_records,
     theta_at_random,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 from scipy.special import expit
 

@@ -17,11 +17,11 @@ from test_lognormal import (
     Z_LIMIT,
     crosstab_of,
     indicators,
+    model_of as model_of_one,
     some_alpha,
     some_records,
     z_scores,
 )
-from test_lognormal import model_of as model_of_one
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import given, strategies as some
 
 from dpdist.planning.blocks import AHEAD, MOST_STRATA, STRATUM_SECONDS, cut, limits
 

@@ -9,8 +9,7 @@ from math import exp, log, sqrt
 import numpy as np
 import opendp.prelude as dp
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dpdist.job import epsilon_of, rho_of
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, Strict

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from neighbours import Record, Sums, held, largest_distance
 
 from dpdist.core.records import UNIT, Floats

@@ -27,8 +27,7 @@ import dpdist
 from dpdist.job import Job, Statistic
 from dpdist.job.loading import parse_job
 from dpdist.publish.printed_tables import FEW_TABLES, PrintedTable, TableColumn, WrittenTables, printed_table
-from dpdist.publish.writers import page as page_writer
-from dpdist.publish.writers import workbook
+from dpdist.publish.writers import page as page_writer, workbook
 from dpdist.publish.writers.csv_tables import wide_text
 from dpdist.publish.writers.dotplot import chart
 from dpdist.publish.writers.page import shown_table, write_page

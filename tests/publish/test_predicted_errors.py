@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from trucks import JOB as OF_TRUCKS
-from trucks import trucks
+from trucks import JOB as OF_TRUCKS, trucks
 
 import dpdist
 from dpdist.core.keys import Key

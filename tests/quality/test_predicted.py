@@ -32,8 +32,7 @@ from dpdist.quality.predicted.prediction import (
 from dpdist.quality.predicted.replicates import DirectFigures, ReplicateFigures, direct_of
 from dpdist.quality.predicted.scores import FALSE_ALARM, FIGURES, named_above
 from dpdist.quality.predicted.words import alarms, epsilon_for, in_words, not_predicted, proposals, worth
-from dpdist.quality.summary import errors_in_words, verdicts
-from dpdist.quality.summary import in_words as verdict_in_words
+from dpdist.quality.summary import errors_in_words, in_words as verdict_in_words, verdicts
 
 CELLS = {"a": 1500, "b": 700, "c": 300, "d": 120}
 JOB = """

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_release import LAPLACE_JOB as JOB
-from small_release import survey
+from small_release import LAPLACE_JOB as JOB, survey
 from typer.testing import CliRunner, Result
 
 import dpdist

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_release import JOB as TABLES
-from small_release import LAPLACE, survey
-from small_release import LAPLACE_JOB as JOB
+from small_release import JOB as TABLES, LAPLACE, LAPLACE_JOB as JOB, survey
 from typer.testing import CliRunner, Result
 
 import dpdist

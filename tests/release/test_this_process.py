@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_release import LAPLACE_JOB as JOB
-from small_release import survey
+from small_release import LAPLACE_JOB as JOB, survey
 
 import dpdist
 from dpdist.core.errors import BudgetRefused

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dpdist.models.protocol import Draws, Parameter
 from dpdist.storage import arrays

@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from coded_surveys import job_of as coded_job
-from coded_surveys import survey_of
+from coded_surveys import job_of as coded_job, survey_of
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key

@@ -16,13 +16,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from first_year import FILES as SIMULATED
-from first_year import job_text
-from first_year import rows_of as simulated
-from test_unseen_files import SURVEYS, read
-from test_unseen_files import job as survey_job
-from trucks import JOB as OF_TRUCKS
-from trucks import trucks
+from first_year import FILES as SIMULATED, job_text, rows_of as simulated
+from test_unseen_files import SURVEYS, job as survey_job, read
+from trucks import JOB as OF_TRUCKS, trucks
 
 import dpdist
 from dpdist.core.keys import Key

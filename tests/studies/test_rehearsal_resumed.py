@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from test_rehearsal import JOB as FULL_JOB
-from test_rehearsal import people
+from test_rehearsal import JOB as FULL_JOB, people
 from typer.testing import CliRunner
 
 from dpdist.cli.main import app

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from test_rehearsal import JOB as FULL_JOB
-from test_rehearsal import people
+from test_rehearsal import JOB as FULL_JOB, people
 
 from dpdist.core.errors import FitError
 from dpdist.core.keys import Key

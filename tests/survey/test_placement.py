@@ -14,15 +14,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError
 from dpdist.job import Job
-from dpdist.survey import census as censuses
-from dpdist.survey import csv_file
-from dpdist.survey import source as sources
+from dpdist.survey import census as censuses, csv_file, source as sources
 from dpdist.survey.census import Census, place, take_census
 from dpdist.survey.csv_file import CsvSource
 from dpdist.survey.source import ParquetSource, Source

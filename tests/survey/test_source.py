@@ -16,8 +16,7 @@ import pytest
 
 from dpdist.core.errors import DataError
 from dpdist.job import Job
-from dpdist.survey import csv_file
-from dpdist.survey import source as sources
+from dpdist.survey import csv_file, source as sources
 from dpdist.survey.csv_file import CsvSource
 from dpdist.survey.source import ParquetSource, SimulatedSource, Source, open_source
 

@@ -32,8 +32,7 @@ from dpdist.mechanisms.marginals.sensitivity import (
     table_scale,
     tables,
 )
-from dpdist.mechanisms.marginals.spec import CodedMarginals as Settings
-from dpdist.mechanisms.marginals.spec import candidates, forest
+from dpdist.mechanisms.marginals.spec import CodedMarginals as Settings, candidates, forest
 from dpdist.mechanisms.promises import (
     MOVES_EXCHANGED,
     MOVES_OF_TWO,

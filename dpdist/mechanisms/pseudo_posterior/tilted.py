@@ -42,8 +42,8 @@ from dpdist.privacy.weights import (
     informed,
     product,
     summary_of,
+    weigh as weigh_by,
 )
-from dpdist.privacy.weights import weigh as weigh_by
 
 
 class FixedPrivacyWeights(NamedTuple):

@@ -53,8 +53,7 @@ from dpdist.quality.predicted.replicates import (
 )
 from dpdist.quality.predicted.scores import FIGURES, PUBLIC, Statistics, number, summaries
 from dpdist.sampling import sampler_of
-from dpdist.survey.reference_file import ReferenceFile, absent_records, in_rows
-from dpdist.survey.reference_file import open_reference as open_public
+from dpdist.survey.reference_file import ReferenceFile, absent_records, in_rows, open_reference as open_public
 from dpdist.survey.released_reference import ReferenceRelease
 
 TIMES = (Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))

@@ -23,8 +23,14 @@ from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, TOTAL, Cells, Crosstab, Floats
 from dpdist.engine.protocol import Columns, noise_of, run_rounds
 from dpdist.estimation.direct import SamplingDesign, degrees_of_freedom, direct
-from dpdist.estimation.estimators import STATISTICS as ALL_STATISTICS
-from dpdist.estimation.estimators import Interval, PsuSums, group_sums, record_sums, t_interval
+from dpdist.estimation.estimators import (
+    STATISTICS as ALL_STATISTICS,
+    Interval,
+    PsuSums,
+    group_sums,
+    record_sums,
+    t_interval,
+)
 from dpdist.job import Budget, Frozen, Job, Name, RuleOrName, StatisticName, Synthesis, budget_text
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.lognormal.model import Lognormal

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from nodes import CONTROL, Cluster
-from object_server import BUCKET, KEY, Link, ObjectServer
-from object_server import SECRET as SECRET_KEY
+from object_server import BUCKET, KEY, SECRET as SECRET_KEY, Link, ObjectServer
 from pods import DEPLOY, Objects, Release
 
 from dpdist.runtime import tls
