@@ -238,7 +238,7 @@ def _run(
                 with private():
                     metered = meter.reserve(key)
                     store_noisy_crosstab(space, job, plan.crosstab)
-                    gates = _gates(space, plan) if job.accept is not None else None
+                    gates = _gates(space, plan) if job.gates else None
                     released = of_run(protect(space, plan, key, workers, sampled_by, listener), space.date, metered)
                     meter.settle(key)
                 with _publishing(workers, space, released) as on_batches:

@@ -42,7 +42,7 @@ from dpdist.core.files import write_json
 from dpdist.core.keys import digest
 from dpdist.core.records import UNIT, Crosstab, Floats
 from dpdist.engine.protocol import Noise
-from dpdist.job import Gate, Job, Statistic, Table, budget_text
+from dpdist.job import Gate, Job, Statistic, budget_text
 from dpdist.privacy.cell_sums import CellBounds
 from dpdist.privacy.proof import GATE_SENSITIVITY, query_of_gates
 from dpdist.storage.noise_once import noise_once
@@ -87,11 +87,10 @@ def gate_noise(space: Workspace, job: Job, sums: Mapping[str, Floats]) -> Floats
     It is drawn before any noise of the release is stored. Raises `WorkspaceError` if stored noise belongs to other gates or
     sums.
     """
-    assert job.accept is not None
-    gates = [[gate.measure, gate.of.text, gate.limit] for gate in job.accept.gates]
+    gates = [[gate.measure, gate.of.text, gate.limit] for gate in job.gates]
     tables = [
         [table.name, table.by, table.margins, *([list(table.universe.items())] if table.universe else [])]
-        for table in gated_tables(job)
+        for table in job.gated_tables
     ]
     query = digest({"gates": gates, "tables": tables, "bounds": bounds_of(job), "sensitivity": GATE_SENSITIVITY})
     request = Noise(noise_scale(job), len(gates), 0, "laplace", query, digest(dict(sums)))
@@ -114,9 +113,8 @@ def measure(
     """Measures the noisy value of every gate, once. `published` holds the release's tables by name."""
     measure_path = space.confidential / f"{ACCEPTED}.json"
     if not space.finished(ACCEPTED):
-        assert job.accept is not None
         results = [
-            gate_value(job, gate, crosstab, sums, published, eta) for gate, eta in zip(job.accept.gates, noise, strict=True)
+            gate_value(job, gate, crosstab, sums, published, eta) for gate, eta in zip(job.gates, noise, strict=True)
         ]
         write_json(measure_path, [asdict(result) for result in results])
         space.mark(ACCEPTED, [measure_path])
@@ -153,15 +151,9 @@ IN_WORDS = (
 
 def described(job: Job, results: Iterable[GateResult]) -> dict[str, Any]:
     """Returns the statement's entry on the gates, all of which were met."""
-    assert job.accept is not None
-    tables = [table.name for table in gated_tables(job)]
-    entry = {"in_words": IN_WORDS, "epsilon": budget_text(job.accept.epsilon), "tables": tables}
+    tables = [table.name for table in job.gated_tables]
+    entry = {"in_words": IN_WORDS, "epsilon": budget_text(job.epsilon.gates), "tables": tables}
     return entry | {"gates": [asdict(result) for result in results]}
-
-
-def gated_tables(job: Job) -> list[Table]:
-    assert job.accept is not None
-    return [table for table in job.tables if table.name in job.accept.tables or not job.accept.tables]
 
 
 def bounded_sums(job: Job, crosstab: Crosstab, records: Iterable[Records]) -> dict[str, Floats]:
@@ -187,7 +179,7 @@ def gate_value(
     """Returns a gate's value under noise, and its limit. `eta` is the noise in parts of unit/2^20."""
     outcome = gate.of.variable or job.outcomes[0]
     errors, lengths = list[Floats](), list[Floats]()
-    for table in gated_tables(job):
+    for table in job.gated_tables:
         cells = table.cells(crosstab)
         figures = _figures(gate, published[table.name])
         scaled = scaled_errors(gate.of, bounds_of(job)[outcome], cells.membership @ sums[outcome], figures)
@@ -256,9 +248,7 @@ def numerator(job: Job, gate: Gate) -> float:
 
 def cautions(job: Job) -> Iterator[Caution]:
     """Says for every gate how large figures must be for its noise."""
-    if job.accept is None:
-        return
-    for gate in job.accept.gates:
+    for gate in job.gates:
         limit = 1.0 if gate.measure == "coverage" else gate.limit
         deviation = numerator(job, gate)
         numbers = {"deviation": f"{deviation:,.0f}", "least": f"{deviation / limit:,.0f}"}
@@ -267,10 +257,10 @@ def cautions(job: Job) -> Iterator[Caution]:
 
 def refuse_unreachable(job: Job, crosstab: Crosstab) -> None:
     """Raises `JobError` for gates whose noise exceeds the limit at all weights and means within public bounds."""
-    if job.accept is None or job.sizes_secret:
+    if job.sizes_secret:
         return
     problems = []
-    for i, gate in enumerate(job.accept.gates):
+    for i, gate in enumerate(job.gates):
         if gate.measure != "coverage" and (least := _least_sd(job, gate, crosstab)) > gate.limit:
             fault = f"the noise has a standard deviation of at least {least:.2g}, which exceeds the limit {gate.limit:g}"
             remedy = "list tables of larger cells, use fewer gates or narrower bounds, or give gates more of the budget"
@@ -284,7 +274,7 @@ def refuse_unreachable(job: Job, crosstab: Crosstab) -> None:
 def _least_sd(job: Job, gate: Gate, crosstab: Crosstab) -> float:
     """Returns the noise sd if every weight were its upper bound, and every mean as far from 0 as its bounds allow."""
     bounds = bounds_of(job)[gate.of.variable or job.outcomes[0]]
-    counts = [table.cells(crosstab).membership @ crosstab.count for table in gated_tables(job)]
+    counts = [table.cells(crosstab).membership @ crosstab.count for table in job.gated_tables]
     records = np.concatenate(counts)
     most = float(records[records > 0].min(initial=np.inf)) * bounds.weight
     if gate.of.name == "mean":

@@ -146,9 +146,8 @@ def needed_text(
     """The answer of `plan --for-error`: the ε, the settings that give the job this ε, and a sentence."""
     epsilon = epsilon_for(plan, error, table, listener, public)
     settings = [f"--set budget.epsilon={budget_text(epsilon)}"]
-    reference = with_epsilon(plan.job, epsilon).reference
-    if reference is not None and reference.histograms is not None:
-        settings.append(f"--set reference.histogram.epsilon={budget_text(reference.histograms.epsilon)}")
+    if histograms := with_epsilon(plan.job, epsilon).epsilon.histograms:
+        settings.append(f"--set reference.histogram.epsilon={budget_text(histograms)}")
     what = f"of {table}" if table is not None else "of every table"
     words = f"at ε = {budget_text(epsilon)} the predicted median error {what} is at most {error:g} direct standard errors"
     return {"epsilon": float(epsilon), "settings": " ".join(settings), "in_words": f"{words}: {' '.join(settings)}"}

@@ -25,7 +25,7 @@ from dpdist.job.budget import (
 from dpdist.job.calibration import CALIBRATION_SCHEMA, Calibration
 from dpdist.job.data import Column, Input, Keep, Recode, Survey
 from dpdist.job.families import MODELS, Diagnostics, Model, Outcome, Record, Runtime, Sampler, samplers_of
-from dpdist.job.presentation import Acceptance, Approval, Correction, Presentation
+from dpdist.job.presentation import Acceptance, Approval, Correction, Gate, Presentation
 from dpdist.job.reference import Fit, HistogramReference, HistogramsAlone, Reference
 from dpdist.job.specs import SPECS, STORED, Former, Mechanism
 from dpdist.job.statistics import KINDS
@@ -190,6 +190,22 @@ class BudgetShares(JobKeys):
         """The parts of ε."""
         gates = self.accept.epsilon if self.accept is not None else Fraction(0)
         return Split(self.budget.epsilon, gates, *self._paid)
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """Gates that the release must meet to be published."""
+        return self.accept.gates if self.accept is not None else ()
+
+    @property
+    def gated_tables(self) -> list[Table]:
+        """The tables on whose cells gates are measured."""
+        listed = self.accept.tables if self.accept is not None else ()
+        return [table for table in self.tables if table.name in listed or not listed]
+
+    @property
+    def plain(self) -> bool:
+        """True if all statistics of the tables are counts, means and totals."""
+        return all(statistic.plain for table in self.tables for statistic in table.statistics)
 
     @property
     def rho(self) -> Split:

@@ -325,9 +325,9 @@ def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeti
     several = f"sequential over {parts.number} {parts.name}"
     composition = (several if repeated or parts.number > 1 else "one synthetic set") + parts.after + parallel(job)
     total = of_part if isinstance(of_part, NoGuarantee) else of_part.sets(parts.number)
-    if job.accept is not None and isinstance(total, Strict):
-        total += Strict(job.budget.adjacency, job.accept.epsilon, exchange=Fraction(1))
-        composition += GATES.format(epsilon=budget_text(job.accept.epsilon))
+    if job.gates and isinstance(total, Strict):
+        total += Strict(job.budget.adjacency, job.epsilon.gates, exchange=Fraction(1))
+        composition += GATES.format(epsilon=budget_text(job.epsilon.gates))
     total, composition = with_frame(job, total), composition + of_frame(job)
     target = None if isinstance(of_part, NoGuarantee) else target_of(job)
     weights = (WEIGHTS_ARE_ATTRIBUTES,) if job.survey.measured_weight else ()

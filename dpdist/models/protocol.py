@@ -596,8 +596,7 @@ def has_laws(job: Job, model: StratumModel) -> bool:
 
 def needs_laws(job: Job) -> bool:
     """True if standard errors need the laws of all strata, and not only sums over cells."""
-    further = any(not statistic.plain for table in job.tables for statistic in table.statistics)
-    return bool(further or job.rake or job.noisy_crosstab)
+    return bool(not job.plain or job.rake or job.noisy_crosstab)
 
 
 def needs_rows(job: Job, crosstab: Crosstab) -> bool:

@@ -442,9 +442,9 @@ def design(plan: Plan) -> Iterator[str]:
 
 def first_stage(job: Job) -> dict[str, str]:
     """A line on the noisy histograms in place of a reference, if the job pays for them; else empty."""
-    if job.reference is None or job.reference.histograms is None:
+    if not job.epsilon.histograms:
         return {}
-    cost, remaining = (budget_text(epsilon) for epsilon in (job.reference.histograms.epsilon, job.epsilon.tables))
+    cost, remaining = (budget_text(epsilon) for epsilon in (job.epsilon.histograms, job.epsilon.tables))
     how = "each cell gets the clipping limits with the smallest predicted error, which can be the public bounds"
     return {"reference": f"none; noisy histograms take {cost} of epsilon and leave {remaining}: {how}"}
 

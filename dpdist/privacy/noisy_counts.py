@@ -248,9 +248,8 @@ def _published_unasked(job: Job) -> bool:
 
 
 def _remedies(job: Job) -> str:
-    by_histograms = job.reference is not None and job.reference.histograms is not None
     needs_no_reference = job.mechanism.histogram_share is not None
-    return REMEDIES.format(("", BY_A_REFERENCE)[by_histograms] if needs_no_reference else BY_NOISY_COUNTS)
+    return REMEDIES.format(("", BY_A_REFERENCE)[job.epsilon.histograms > 0] if needs_no_reference else BY_NOISY_COUNTS)
 
 
 def accepted(job: Job, crosstab: Crosstab) -> dict[str, Any]:

@@ -58,9 +58,8 @@ ROUNDING = 1.0 + 1e-9
 
 def query_of_gates(job: Job) -> NoisyQuery:
     """The query for all gates of a job, which share its ε equally; approval/acceptance.py has the proof."""
-    assert job.accept is not None
-    distance, number = Moved(*[Fraction(GATE_SENSITIVITY)] * 3), len(job.accept.gates)
-    scale = GATE_SENSITIVITY * number / record_epsilon(job, job.accept.epsilon)
+    distance, number = Moved(*[Fraction(GATE_SENSITIVITY)] * 3), len(job.gates)
+    scale = GATE_SENSITIVITY * number / record_epsilon(job, job.epsilon.gates)
     return NoisyQuery("values of gates", distance, scale, times=number)
 
 
@@ -69,7 +68,7 @@ def proof_record(job: Job, promise: Promise, queries: Iterable[NoisyQuery] | Non
     total, exchanged = promise.total, "anywhere" if job.sizes_secret else "same_x"
     claims = promised(promise, {})
     entries = _draws(job, total) if queries is None else [query.entry for query in queries]
-    further = [*queries_of_counts(job), *([query_of_gates(job)] if job.accept is not None else [])]
+    further = [*queries_of_counts(job), *([query_of_gates(job)] if job.gates else [])]
     stated = [] if isinstance(total, NoGuarantee) else [*entries, *(query.entry for query in further)]
     return {
         "format": PROOF,

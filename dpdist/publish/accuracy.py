@@ -113,7 +113,7 @@ def standard_errors(released: ReleasedObject) -> list[str]:
             "Raked estimates have the errors of their residuals from a regression on the margins; a raked total has "
             "no error."
         )
-    texts += FURTHER if any(not statistic.plain for table in job.tables for statistic in table.statistics) else []
+    texts += FURTHER if not job.plain else []
     return [
         *texts,
         *_design(released),

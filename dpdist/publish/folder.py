@@ -202,7 +202,7 @@ def _write_tables(
     with stage(listener, "tables", len(job.tables)) as tick:
         work = _TableWork(released, grounds, material, within_cells(released, grounds))
         results: Iterator[_TableFigures]
-        if all(statistic.plain for spec in job.tables for statistic in spec.statistics):
+        if job.plain:
             results = share_out(replace(work, released=released.without_records, material=None), job.tables)
         else:
             results = map(work, job.tables)

@@ -300,11 +300,7 @@ def derive(released: ReleasedObject, job: Job) -> ReleasedObject:
 
 def _histogram_share(job: Job) -> Fraction | None:
     """The part of the budget that histograms alone take; None with another reference."""
-    if not job.on_histograms:
-        return None
-    assert job.reference is not None
-    assert job.reference.histograms is not None
-    return job.reference.histograms.epsilon / job.budget.epsilon
+    return job.epsilon.histograms / job.budget.epsilon if job.on_histograms else None
 
 
 def _underivable(released: Job, job: Job) -> str:

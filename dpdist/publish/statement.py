@@ -232,8 +232,8 @@ def _density(released: ReleasedObject) -> str:
 
 def _on_a_file(released: ReleasedObject) -> bool:
     """True if limits come from a reference file: the job has no histograms, and the promise names no earlier release."""
-    reference = released.job.reference
-    return reference is not None and reference.histograms is None and "chain" not in released.promise.get("reference", {})
+    job, chained = released.job, "chain" in released.promise.get("reference", {})
+    return job.reference is not None and not job.epsilon.histograms and not chained
 
 
 def _public(released: ReleasedObject) -> list[str]:
@@ -247,7 +247,7 @@ def _public(released: ReleasedObject) -> list[str]:
     ]
     if job.reference is not None:
         what = "a file that the job declares public (its checksum is given under `reference`)"
-        chained, binned = "chain" in released.promise.get("reference", {}), job.reference.histograms is not None
+        chained, binned = "chain" in released.promise.get("reference", {}), bool(job.epsilon.histograms)
         if chained:
             also = ", together with noisy histograms of the current file" if binned else ""
             what = f"an earlier release (the checksum of its manifest is given under `reference`){also}"

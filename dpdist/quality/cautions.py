@@ -88,8 +88,8 @@ def _psus_of_no_stratum(plan: Plan) -> Iterator[Caution]:
 def _of_reference(job: Job) -> Iterator[Caution]:
     reference = job.reference
     if reference is None or not reference.holds_records:
-        if reference is not None and "reference" not in job.model_fields_set and reference.histograms is not None:
-            cost, epsilon = map(budget_text, (reference.histograms.epsilon, job.budget.epsilon))
+        if job.epsilon.histograms and "reference" not in job.model_fields_set:
+            cost, epsilon = map(budget_text, (job.epsilon.histograms, job.budget.epsilon))
             yield Caution.of("no_reference", cost=cost, epsilon=epsilon)
         return
     if reference.period is None:

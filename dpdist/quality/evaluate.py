@@ -194,108 +194,6 @@ class Yardstick(NamedTuple):
         return dict(zip(STATISTICS, errors, strict=True))
 
 
-def compare(
-    job: Job,
-    table: Table,
-    crosstab: Crosstab,
-    yardsticks: Mapping[str, Yardstick],
-    published: pd.DataFrame,
-    truth: Truth | None,
-    key: Key,
-    baselines: ReferenceBaselines | None = None,
-    fits: BaselineSums | None = None,
-    records: Direct | None = None,
-    noise: Mapping[str, Mapping[StatisticName, Floats]] | None = None,
-) -> pd.DataFrame:
-    """Returns a row for each cell and statistic: direct estimate, published figures, comparators, and their errors.
-
-    - `direct` is the estimate from the unclipped file, after the public universe and rules, with `direct_se`, df and CV.
-      Where cells are not design strata, `direct_se` includes the random number of a cell's records. `direct_se_given_n`
-      leaves it out, since releases use these exact numbers (`estimation.direct.errors_given_sizes`).
-    - `direct_clipped` is the estimate from the clipped file, which the release and the noised comparators use.
-      `clipping_error_in_se` is the distance between the two estimates.
-    - `synthetic` is the published default estimate (from parameters, or from records where the model has no other), with
-      its published standard error, df and 90 % interval. `synthetic_noise_se` is the standard error by noise alone, from
-      `noise` by outcome and statistic; NaN if it is not known.
-    - `*_error` is against the truth where it is known, otherwise against `direct`. `*_error_in_se` is |estimate − direct| /
-      direct_se; it is missing where direct_se is 0 or unknown. A `direct_se` that differs from 0 only by rounding is set to
-      0. Ratios are of absolute errors.
-    - `*_note` is a comparator's guarantee, or the reason why a figure is missing. Fitted comparators have figures from
-      parameters, and `*_records` from synthetic records.
-
-    Statistics other than counts, means and totals have direct estimates from `records`, and no comparators.
-    """
-    cells = table.cells(crosstab)
-    outcomes = job.outcomes
-    first = yardsticks[outcomes[0]]
-    df = degrees_of_freedom(first.unclipped, crosstab, cells, first.design, first.replicated)
-    estimates = {name: yardstick.estimates(yardstick.unclipped, crosstab, cells) for name, yardstick in yardsticks.items()}
-    of_comparator = {
-        name: yardstick.errors_given_sizes(crosstab, cells, job.sizes_secret) for name, yardstick in yardsticks.items()
-    }
-    clipped = {name: yardstick.estimates(yardstick.clipped_sums, crosstab, cells) for name, yardstick in yardsticks.items()}
-    columns = _comparators(job, table, crosstab, cells, yardsticks, clipped, key, baselines, fits)
-    notes = {
-        f"{how}_note": fits.notes(cells)
-        if fits is not None and how in FITTED
-        else baselines.notes(how, cells, guarantee_of(job, how))
-        if baselines is not None and how in REFERRED
-        else guarantee_of(job, how)
-        for how in job.compare
-    }
-    frames = []
-    for statistic in table.statistics:
-        outcome, plain = statistic.variable or outcomes[0], statistic.plain
-        if plain:
-            estimate = estimates[outcome][statistic.name]
-        else:
-            assert records is not None
-            estimate = records.estimate(cells, statistic)
-        rows = pd.DataFrame(list(cells.labels), columns=list(table.by), index=range(len(cells)))
-        rows["statistic"], rows["variable"] = statistic.label, statistic.about
-        rows["records"] = (cells.membership @ crosstab.count).astype(np.int64)
-        rows["direct"] = estimate.value
-        error = np.sqrt(estimate.variance)
-        rows["direct_se"] = np.where(without_error(estimate.value, error), 0.0, error)
-        rows["direct_se_given_n"] = of_comparator[outcome][statistic.name] if plain else np.nan
-        rows["direct_df"] = df
-        rows["direct_cv"] = (rows["direct_se"] / rows["direct"]).abs().where(rows["direct"] != 0)
-        rows["direct_clipped"] = clipped[outcome][statistic.name].value if plain else estimate.value
-        rows = rows.assign(**_published(published, statistic))
-        rows["synthetic_noise_se"] = noise[outcome][statistic.name] if plain and noise is not None else np.nan
-        for name, figures in columns.items():
-            rows[name] = figures[outcome][statistic.name] if plain else np.nan
-        for name, texts in notes.items():
-            rows[name] = texts if plain else NO_COMPARATOR
-        true = None if truth is None or not plain else truth_in_cells(truth, job, table, crosstab, outcome)
-        rows["truth"] = np.nan if true is None else true[statistic.name]
-        frames.append(rows)
-    return with_distances(pd.concat(frames, ignore_index=True), list(columns), job.compare)
-
-
-def _comparators(
-    job: Job,
-    table: Table,
-    crosstab: Crosstab,
-    cells: Cells,
-    yardsticks: Mapping[str, Yardstick],
-    clipped: Mapping[str, Mapping[StatisticName, Estimate]],
-    key: Key,
-    baselines: ReferenceBaselines | None,
-    fits: BaselineSums | None,
-) -> dict[str, Mapping[str, Mapping[StatisticName, Floats]]]:
-    columns: dict[str, Mapping[str, Mapping[StatisticName, Floats]]] = {}
-    for how in job.compare:
-        if fits is not None and how in FITTED:
-            columns[how] = {job.outcomes[0]: fits.figures(how, "parameters", cells)}
-            columns[f"{how}_records"] = {job.outcomes[0]: fits.figures(how, "records", cells)}
-        elif baselines is not None and how in REFERRED:
-            columns[how] = {job.outcomes[0]: baselines.figures(how, cells)}
-        else:
-            columns[how] = _noised(job, table, crosstab, cells, yardsticks, clipped, how, key)
-    return columns
-
-
 def _published(published: pd.DataFrame, statistic: Statistic) -> dict[str, Floats | float]:
     """Published figures of a statistic: the default estimate with its error and interval, and the estimate from records."""
     mine = published[rows_with(published, statistic)]
@@ -305,33 +203,6 @@ def _published(published: pd.DataFrame, statistic: Statistic) -> dict[str, Float
     names |= {f"synthetic_{name}": name for name in ("df", "lower", "upper")}
     figures: dict[str, Floats | float] = {name: first[column].to_numpy(dtype=float) for name, column in names.items()}
     return figures | {"synthetic_records": records["estimate"].to_numpy(dtype=float) if len(records) else np.nan}
-
-
-def _noised(
-    job: Job,
-    table: Table,
-    crosstab: Crosstab,
-    cells: Cells,
-    yardsticks: Mapping[str, Yardstick],
-    estimates: Mapping[str, Mapping[StatisticName, Estimate]],
-    how: Comparator,
-    key: Key,
-) -> dict[str, dict[StatisticName, Floats]]:
-    """Noised statistics, by outcome. Counts are noised once, with the first outcome."""
-    figures = figures_met(crosstab, job.tables)
-    epsilon, by_outcome = float(record_epsilon(job, job.budget.epsilon)), dict[str, dict[StatisticName, Floats]]()
-    for number, (outcome, estimate) in enumerate(estimates.items()):
-        statistics = [s for s in table.statistics if s.plain]
-        names = [s.name for s in statistics if s.variable == outcome or (s.variable is None and number == 0)]
-        outcome_key = key if number == 0 else key.child(f"outcome {number + 1}")
-        values: dict[StatisticName, Floats] = {name: estimate[name].value for name in names}
-        mine = noised(values, yardsticks[outcome].clipped_sums, cells, epsilon, how, outcome_key, table.name, figures)
-        count = next(iter(by_outcome.values()), mine).get("count")
-        if how == "laplace_consistent" and number and count is not None and {"mean", "total"} <= set(mine):
-            with np.errstate(divide="ignore", invalid="ignore"):
-                mine["mean"] = mine["total"] / count
-        by_outcome[outcome] = mine
-    return by_outcome
 
 
 def truth_in_cells(truth: Truth, job: Job, table: Table, crosstab: Crosstab, outcome: str = "salary") -> dict[str, Floats]:
@@ -413,7 +284,7 @@ def evaluate(space: Workspace, plan: Plan, noise: NoiseErrors, key: Key, listene
         baselines = None
         if set(job.compare) & set(REFERRED):
             baselines = reference_baselines(job, crosstab, each_block(space.records), each_block(space.reference), key)
-        records = _records(space, plan) if _further(job) else None
+        records = None if job.plain else _records(space, plan)
         work = _Comparison(job, crosstab, yardsticks, source.truth, key, baselines, fits, records)
         published = PiecesInTurn(lambda k: _PublishedTable.of(space, job.tables[k], noise), len(job.tables))
         results = share_out(work, published) if records is None and fits is None else map(work, published)
@@ -439,7 +310,25 @@ class _PublishedTable(NamedTuple):
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Work on a published table: `compare`, with its arguments."""
+    """Work on a published table. Each cell and statistic has a row with direct estimate, published figures, comparators, and
+    their errors.
+
+    - `direct` is the estimate from the unclipped file, after the public universe and rules, with `direct_se`, df and CV.
+      Where cells are not design strata, `direct_se` includes the random number of a cell's records. `direct_se_given_n`
+      leaves it out, since releases use these exact numbers (`estimation.direct.errors_given_sizes`).
+    - `direct_clipped` is the estimate from the clipped file, which the release and the noised comparators use.
+      `clipping_error_in_se` is the distance between the two estimates.
+    - `synthetic` is the published default estimate (from parameters, or from records where the model has no other), with
+      its published standard error, df and 90 % interval. `synthetic_noise_se` is the standard error by noise alone, from
+      `noise` by outcome and statistic; NaN if it is not known.
+    - `*_error` is against the truth where it is known, otherwise against `direct`. `*_error_in_se` is |estimate − direct| /
+      direct_se; it is missing where direct_se is 0 or unknown. A `direct_se` that differs from 0 only by rounding is set to
+      0. Ratios are of absolute errors.
+    - `*_note` is a comparator's guarantee, or the reason why a figure is missing. Fitted comparators have figures from
+      parameters, and `*_records` from synthetic records.
+
+    Statistics other than counts, means and totals have direct estimates from `records`, and no comparators.
+    """
 
     job: Job
     crosstab: Crosstab
@@ -451,14 +340,93 @@ class _Comparison:
     records: Direct | None
 
     def __call__(self, published: _PublishedTable) -> Confidential[pa.Table]:
-        rows = published.rows.to_pandas()
-        of_file = self.yardsticks, rows, self.truth, self.key, self.baselines, self.fits, self.records
-        compared = compare(self.job, published.table, self.crosstab, *of_file, published.noise)
+        compared = self._rows(published.table, published.rows.to_pandas(), published.noise)
         return Confidential(pa.Table.from_pandas(compared, preserve_index=False))
 
+    def _rows(
+        self, table: Table, published: pd.DataFrame, noise: Mapping[str, Mapping[StatisticName, Floats]]
+    ) -> pd.DataFrame:
+        job, crosstab, cells = self.job, self.crosstab, table.cells(self.crosstab)
+        first, yardsticks = self.yardsticks[job.outcomes[0]], self.yardsticks.items()
+        df = degrees_of_freedom(first.unclipped, crosstab, cells, first.design, first.replicated)
+        estimates = {name: yardstick.estimates(yardstick.unclipped, crosstab, cells) for name, yardstick in yardsticks}
+        given_sizes = {
+            name: yardstick.errors_given_sizes(crosstab, cells, job.sizes_secret) for name, yardstick in yardsticks
+        }
+        clipped = {name: yardstick.estimates(yardstick.clipped_sums, crosstab, cells) for name, yardstick in yardsticks}
+        columns, notes = self._comparators(table, cells, clipped)
+        frames = []
+        for statistic in table.statistics:
+            outcome, plain = statistic.variable or job.outcomes[0], statistic.plain
+            if plain:
+                estimate = estimates[outcome][statistic.name]
+            else:
+                assert self.records is not None
+                estimate = self.records.estimate(cells, statistic)
+            rows = pd.DataFrame(list(cells.labels), columns=list(table.by), index=range(len(cells)))
+            rows["statistic"], rows["variable"] = statistic.label, statistic.about
+            rows["records"] = (cells.membership @ crosstab.count).astype(np.int64)
+            rows["direct"] = estimate.value
+            error = np.sqrt(estimate.variance)
+            rows["direct_se"] = np.where(without_error(estimate.value, error), 0.0, error)
+            rows["direct_se_given_n"] = given_sizes[outcome][statistic.name] if plain else np.nan
+            rows["direct_df"] = df
+            rows["direct_cv"] = (rows["direct_se"] / rows["direct"]).abs().where(rows["direct"] != 0)
+            rows["direct_clipped"] = clipped[outcome][statistic.name].value if plain else estimate.value
+            rows = rows.assign(**_published(published, statistic))
+            rows["synthetic_noise_se"] = noise[outcome][statistic.name] if plain else np.nan
+            for name, figures in columns.items():
+                rows[name] = figures[outcome][statistic.name] if plain else np.nan
+            for name, texts in notes.items():
+                rows[name] = texts if plain else NO_COMPARATOR
+            true = None if self.truth is None or not plain else truth_in_cells(self.truth, job, table, crosstab, outcome)
+            rows["truth"] = np.nan if true is None else true[statistic.name]
+            frames.append(rows)
+        return with_distances(pd.concat(frames, ignore_index=True), list(columns), job.compare)
 
-def _further(job: Job) -> bool:
-    return any(not statistic.plain for table in job.tables for statistic in table.statistics)
+    def _comparators(
+        self, table: Table, cells: Cells, clipped: Mapping[str, Mapping[StatisticName, Estimate]]
+    ) -> tuple[dict[str, Mapping[str, Mapping[StatisticName, Floats]]], dict[str, str | list[str]]]:
+        """Figures by comparator and outcome, and notes."""
+        columns = dict[str, Mapping[str, Mapping[StatisticName, Floats]]]()
+        notes, first = dict[str, str | list[str]](), self.job.outcomes[0]
+        for how in self.job.compare:
+            guarantee = guarantee_of(self.job, how)
+            if self.fits is not None and how in FITTED:
+                columns[how] = {first: self.fits.figures(how, "parameters", cells)}
+                columns[f"{how}_records"] = {first: self.fits.figures(how, "records", cells)}
+                notes[f"{how}_note"] = self.fits.notes(cells)
+            elif self.baselines is not None and how in REFERRED:
+                columns[how] = {first: self.baselines.figures(how, cells)}
+                notes[f"{how}_note"] = self.baselines.notes(how, cells, guarantee)
+            else:
+                columns[how] = self._noised(table, cells, clipped, how)
+                notes[f"{how}_note"] = guarantee
+        return columns, notes
+
+    def _noised(
+        self, table: Table, cells: Cells, estimates: Mapping[str, Mapping[StatisticName, Estimate]], how: Comparator
+    ) -> dict[str, dict[StatisticName, Floats]]:
+        """Noised statistics, by outcome. Counts are noised once, with the first outcome."""
+        figures = figures_met(self.crosstab, self.job.tables)
+        epsilon, by_outcome = (
+            float(record_epsilon(self.job, self.job.budget.epsilon)),
+            dict[str, dict[StatisticName, Floats]](),
+        )
+        for number, (outcome, estimate) in enumerate(estimates.items()):
+            statistics = [s for s in table.statistics if s.plain]
+            names = [s.name for s in statistics if s.variable == outcome or (s.variable is None and number == 0)]
+            outcome_key = self.key if number == 0 else self.key.child(f"outcome {number + 1}")
+            values: dict[StatisticName, Floats] = {name: estimate[name].value for name in names}
+            mine = noised(
+                values, self.yardsticks[outcome].clipped_sums, cells, epsilon, how, outcome_key, table.name, figures
+            )
+            count = next(iter(by_outcome.values()), mine).get("count")
+            if how == "laplace_consistent" and number and count is not None and {"mean", "total"} <= set(mine):
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    mine["mean"] = mine["total"] / count
+            by_outcome[outcome] = mine
+        return by_outcome
 
 
 def _records(space: Workspace, plan: Plan) -> Direct:

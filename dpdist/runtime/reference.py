@@ -191,8 +191,8 @@ def _chained(plan: Plan, earlier: ReferenceRelease) -> dict[str, Any]:
 
 
 def _histograms(job: Job) -> dict[str, Any]:
-    histograms = job.reference.histograms if job.reference is not None else None
-    return {"histogram": {"epsilon": budget_text(histograms.epsilon)}} if histograms is not None else {}
+    cost = job.epsilon.histograms
+    return {"histogram": {"epsilon": budget_text(cost)}} if cost else {}
 
 
 def store_records(space: Workspace, plan: Plan, identity: Identity, listener: Listener) -> None:

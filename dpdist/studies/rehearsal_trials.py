@@ -207,8 +207,8 @@ def _fewest_changes(job: Job, terms: Terms) -> tuple[Terms, Job] | str:
 def _of_a_third(terms: Terms, job: Job, reference: str) -> Terms:
     """The job of a trial: without keys of a run, with the ε that gates leave, and another third as reference."""
     run = {key: value for key, value in terms.items() if key not in OF_THE_RUN}
-    if job.accept is not None:
-        run["budget"] = run["budget"] | {"epsilon": budget_text(job.budget.epsilon - job.accept.epsilon)}
+    if job.gates:
+        run["budget"] = run["budget"] | {"epsilon": budget_text(job.budget.epsilon - job.epsilon.gates)}
     if job.has_reference:
         run["reference"] = {"path": reference, "provenance": "a third of a public file"}
     return run

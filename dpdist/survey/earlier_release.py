@@ -379,8 +379,7 @@ def _check_exchange(claim: Spent, job: Job) -> None:
     """
     if claim.rho is not None:
         return
-    gates = job.accept.epsilon if job.accept is not None else 0
-    due = claim.epsilon if claim.adjacency == "substitution" else 2 * claim.epsilon - gates
+    due = claim.epsilon if claim.adjacency == "substitution" else 2 * claim.epsilon - job.epsilon.gates
     if claim.substitution_epsilon != due:
         allowed = f"{printable(budget_text(due), 200)}, which follows from its job"
         raise DamagedFile(

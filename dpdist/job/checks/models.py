@@ -159,8 +159,7 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
     """An earlier release, or histograms of the current file, can be a reference only for some mechanisms and settings."""
     chained = job.mechanism.uses("reference.release") and job.carries
     yield from broken("no_public_file", job, chained=chained)
-    histograms = None if job.reference is None else job.reference.histograms
-    if histograms is None:
+    if not job.epsilon.histograms:
         return
     weight, most, share = job.survey.measured_weight, job.most_records, job.mechanism.histogram_share
     bounds = job.columns[weight].bounds if weight in job.columns else None
@@ -168,7 +167,7 @@ def release_or_histogram(job: Job) -> Iterator[Contradiction]:
         "share": share or Fraction(1, 3),
         "too_little": TOO_LITTLE,
         "little_left": 0 < job.epsilon.tables / most < LEAST_BUDGET,
-        "little_each": histograms.epsilon / most < LEAST_BUDGET,
+        "little_each": job.epsilon.histograms / most < LEAST_BUDGET,
         "without_bounds": weight is not None and (bounds is None or bounds[0] < 0),
     }
     yield from broken("histograms", job, chained=chained, **facts)

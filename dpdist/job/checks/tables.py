@@ -343,21 +343,14 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
         "weight": job.columns.get(job.survey.weight or ""),
     }
     yield from broken("accept", job, **facts)
-    yield from _gated_tables(job)
-
-
-def _gated_tables(job: Job) -> Iterator[Contradiction]:
-    accept = job.accept
-    assert accept is not None
     tables = {table.name: table for table in job.tables}
     for i, name in enumerate(accept.tables):
         if name not in tables:
             yield Contradiction(("accept", "tables", i), f"no table '{name}'", f"name one of {', '.join(tables)}")
-    listed = [table for name, table in tables.items() if name in accept.tables or not accept.tables]
     for i, gate in enumerate(accept.gates):
         if gate.of.name not in ("count", "mean"):
             yield Contradiction(("accept", "gates", i, "of"), "gates apply to counts and means", "name count or {mean: …}")
-        elif any(gate.of not in table.statistics or COUNT not in table.statistics for table in listed):
+        elif any(gate.of not in table.statistics or COUNT not in table.statistics for table in job.gated_tables):
             fault = f"a listed table does not publish {gate.of.text}, or publishes it without a count"
             yield Contradiction(("accept", "gates", i, "of"), fault, "add it to the table's statistics, or list others")
         if gate.measure == "coverage" and gate.limit > 1:

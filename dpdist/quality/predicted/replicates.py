@@ -456,7 +456,6 @@ def _seen(job: Job, crosstab: Crosstab, key: Key) -> Crosstab:
 
 def tables_of(released: ReleasedObject) -> dict[str, pd.DataFrame]:
     """The tables of a release, by name, as they are published."""
-    all_plain = all(statistic.plain for spec in released.job.tables for statistic in spec.statistics)
     with scratch() as folder:
-        grounds, material = grounds_of(released, folder, records=not all_plain)
+        grounds, material = grounds_of(released, folder, records=not released.job.plain)
         return {spec.name: table(released, spec, grounds, material).to_pandas() for spec in released.job.tables}
