@@ -31,8 +31,6 @@ class Escaping(Console):
 
 
 out, err = Escaping(soft_wrap=True, highlight=False), Escaping(stderr=True, soft_wrap=True, highlight=False)
-
-
 RESUMES, ANEW = "; the same command resumes", "; the same command starts again from the beginning"
 
 

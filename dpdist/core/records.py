@@ -214,8 +214,6 @@ MANY_ROWS = 50_000
 """Number of crosstab rows from which sums over tables' cells take long."""
 NAMED = 10
 """Largest number of cells that a line names."""
-
-
 ROWS_OF_PART = 64
 """Largest number of rows whose draws are summed in their own precision."""
 

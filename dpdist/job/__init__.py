@@ -18,10 +18,10 @@ from dpdist.job.families import (
     Runtime,
     Sampler,
 )
-from dpdist.job.mechanism import JobView, MechanismSpec, Noisy, declared, family_facts
+from dpdist.job.mechanism import JobView, MechanismSpec, Noisy, OwnKey, declared, family_facts
 from dpdist.job.presentation import FLAGS, Gate, Presentation, refuse_formats
 from dpdist.job.reference import Fit, Reference, SimulatedReference
-from dpdist.job.rules import Contradiction
+from dpdist.job.rules import Contradiction, broken
 from dpdist.job.specs import SPECS, Former, Mechanism, spec_of, those
 from dpdist.job.tables import Hierarchy, Statistic, Table
 from dpdist.job.values import (
@@ -81,6 +81,7 @@ __all__ = [
     "Name",
     "NoiseName",
     "Noisy",
+    "OwnKey",
     "Presentation",
     "Prior",
     "Program",
@@ -101,6 +102,7 @@ __all__ = [
     "Toolchain",
     "Weights",
     "Window",
+    "broken",
     "budget_text",
     "declared",
     "epsilon_of",

@@ -131,8 +131,6 @@ PLACES = {
 """Places of dpdist's specifications by mechanism; a plug-in's place is its entry point."""
 FORMER = {"weighted_marginals": "marginals", "privbayes": "marginals"}
 """Names of earlier versions, in stored jobs too, and the mechanism that reads their sections: `of_former` of its class."""
-
-
 FORMER_FACTS = {
     **dict.fromkeys(("weighs", "tunes_weights", "cuts_weights"), "weighting"),
     **dict.fromkeys(("whole_tables", "sets_are_free", "donates"), "sets"),

@@ -98,15 +98,11 @@ TOO_LITTLE = (
     "below 1e-6 the noise would exceed 2^53, where float64 rounds whole numbers, and the rounding would reveal something "
     "about the sums"
 )
-
-
 LONGEST = 2_000
 """Largest number of characters, and largest exponent of ten, of an exact number.
 
 Without a limit, a short text such as 1e999999999 could fill the memory.
 """
-
-
 NUMBER = re.compile(r"[+-]?(?:\d+/\d+|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?(?P<exponent>\d{1,4}))?)", re.ASCII)
 """A decimal number, or a ratio of whole numbers. Python accepts more, such as underscores in an exponent."""
 

@@ -23,8 +23,6 @@ Where = tuple[str | int, ...]
 """The keys, and positions in lists, that lead to a value."""
 Lines = Mapping[Where, str]
 """The origin of every value: `line 3`, or another place."""
-
-
 DEEPEST = 50
 """Largest depth to which lists and mappings may be nested."""
 MOST_TEXT = 8 * 2**20

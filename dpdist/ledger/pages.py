@@ -28,8 +28,6 @@ EXPORTED = (
     "made_by",
     "release",
 )
-
-
 SHOWN_OF_AN_ID = 12
 """Number of characters of a release's id that a page shows. The export has the whole id."""
 

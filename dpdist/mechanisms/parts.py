@@ -158,8 +158,6 @@ def words_of(job: Job) -> Words:
 
 MODELS: Parts[Callable[[Job], type[StratumModel]]] = Parts("model_of", *REQUIRED["model_of"])
 """By mechanism, a function of the job that returns the class of the model."""
-
-
 NOISY = {
     "expect": "expected weight and weighted outcome, from which tables are made",
     "simulate": "synthetic weight and outcome",

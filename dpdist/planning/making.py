@@ -14,10 +14,8 @@ from dpdist.core.progress import Event, Listener, stage
 from dpdist.core.records import POOLED, Crosstab, Floats
 from dpdist.core.this_process import container_memory, machine_memory
 from dpdist.estimation.estimators import stratum_sizes
-from dpdist.job import Job, refuse_formats
+from dpdist.job import Job, broken, family_facts, refuse_formats
 from dpdist.job.families import parametric
-from dpdist.job.mechanism import family_facts
-from dpdist.job.rules import broken
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.lognormal.conjugate import SINGULAR

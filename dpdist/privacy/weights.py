@@ -435,8 +435,6 @@ def _finite(bound: Floats, alpha: Floats) -> Floats:
 
 
 Search = Generator[Step, Summary, None]
-
-
 Carry = dict[str, Floats]
 """Per-record values that fits of a search pass on, (record,) each: alpha, unweighted (F) and bound (F(α))."""
 W = TypeVar("W")

@@ -10,10 +10,9 @@ from dpdist.core.cautions import Caution, described
 from dpdist.core.files import STATEMENT
 from dpdist.core.minisign import PublicKey
 from dpdist.estimation.donors import DONORS, HISTORY
-from dpdist.job import Job, budget_text
+from dpdist.job import Job, budget_text, family_facts
 from dpdist.job.data import in_words as merges_in_words
 from dpdist.job.families import facts_of
-from dpdist.job.mechanism import family_facts
 from dpdist.mechanisms.parts import words_of
 from dpdist.privacy.adjacency import TRUST_MODEL, domain, headline, listed, neighbours, not_protected, protected, unit
 from dpdist.privacy.claims import in_words, of_chain

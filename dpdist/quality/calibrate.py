@@ -36,8 +36,6 @@ REFUSED = float("inf")
 """Loss of constants for which the mechanism refuses the file."""
 TUNED_FACTORS = tuple(0.85**step for step in range(16))
 """Factors by which a constant c is tried: from 1 down to about a tenth."""
-
-
 BOUNDS_OF_1 = Summary(1.0, 1.0, 1.0)
 """A stand-in for a fit that has not been made, when a rule states the start of its scan."""
 

@@ -12,8 +12,7 @@ from dpdist.core.cautions import Caution
 from dpdist.core.records import Crosstab, first_named
 from dpdist.estimation.donors import DONORS
 from dpdist.estimation.estimators import margins_of
-from dpdist.job import Job, family_facts
-from dpdist.job.values import budget_text
+from dpdist.job import Job, budget_text, family_facts
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.shapes import FEWEST_UNMIXED
 from dpdist.models.protocol import StratumModel

@@ -310,7 +310,7 @@ class _PublishedTable(NamedTuple):
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Work on a published table. Each cell and statistic has a row with direct estimate, published figures, comparators, and
+    """Work on a published table. A row for each cell and statistic has direct estimate, published figures, comparators, and
     their errors.
 
     - `direct` is the estimate from the unclipped file, after the public universe and rules, with `direct_se`, df and CV.

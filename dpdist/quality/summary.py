@@ -39,8 +39,6 @@ NOTHING = "nothing could be judged"
 SMALL = "errors too small"
 GIVEN_N = "given the published sample counts"
 PART = "no fault found in the figures that could be judged"
-
-
 Judgements = Mapping[str, Verdict | Unpublished | None]
 """The verdict on each statistic of each table, by name; None if nothing can be judged."""
 

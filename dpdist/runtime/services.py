@@ -29,8 +29,6 @@ _HTTP_ROUTES = {
     f"distributed.{side}.http.routes": [f"distributed.http.{side}.prometheus", "distributed.http.health"]
     for side in ("scheduler", "worker")
 }
-
-
 NANNY_BYTES = 128 * 2**20
 """Memory, in bytes, of the process that watches a worker and restarts it."""
 

@@ -87,8 +87,6 @@ def number(value: float) -> str:
 
 
 INK = "#1f2937"
-
-
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": ["sans-serif"],
@@ -109,16 +107,10 @@ STYLE: dict[Any, Any] = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
 }
-
-
 WIDTH = 10.4
 """Width in inches of a full-width figure, which needs no scaling."""
-
-
 FEW = 30
 """Largest number of replicates at which a violin also shows each replicate as a point."""
-
-
 POINTS_SHOWN = 1_500
 """Largest number of a file's records in a scatter plot, so that a page stays small."""
 

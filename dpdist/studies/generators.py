@@ -147,14 +147,8 @@ def _figures(law: Any) -> dict[str, float]:
 
 
 SEXES = ("male", "female")
-
-
 AGES = ("under 30", "30-34", "35-39", "40-44", "45-49", "50-54", "55-59", "60-64", "65 and over")
-
-
 WEEKS = ("2-26", "27-39", "40-51", "52")
-
-
 SHARES: Mapping[str, Floats] = {
     "sex": np.array([0.7, 0.3]),
     "age": np.array([0.02, 0.12, 0.16, 0.16, 0.14, 0.13, 0.12, 0.09, 0.06]),

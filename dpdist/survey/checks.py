@@ -12,10 +12,9 @@ import pyarrow.compute as pc
 from dpdist.core.errors import Problem
 from dpdist.core.records import Codes, Crosstab, Floats, Ints, Level
 from dpdist.estimation.estimators import Margin, NotMet, factors, margins_of
-from dpdist.job import Column, Job
+from dpdist.job import Column, Job, family_facts
 from dpdist.job.data import NOT_REPORTED, Keep, Recode, level_text
 from dpdist.job.families import families_for
-from dpdist.job.mechanism import family_facts
 from dpdist.survey.batch import DECIMAL_TEXT, WHOLE_TEXT, Batch, Findings, Mask, positions
 from dpdist.survey.schema import (
     AS_NUMBERS,

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job import Contradiction, JobView, Noisy
+from dpdist.job import Contradiction, JobView, Noisy, broken
 from dpdist.job.mechanism import Sets
-from dpdist.job.rules import broken
 from dpdist.job.values import Consistency, Guarantee, Sensitivity, StatisticName
 
 RULES = Path(__file__).with_name("rules.txt")

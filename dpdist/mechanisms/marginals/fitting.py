@@ -214,8 +214,6 @@ ROUNDS, CLOSE, CLOSE_SUMS = 200, 1e-12, 1e-9
 """Rounds of fitting a table to its margins, and tolerances relative to the total, for margins and for sums of rows."""
 LEAST_MIXED = 1e-9
 """Part of every table that is spread over all cells, so that margins and sums above 0 can be met."""
-
-
 WITHIN = 1e-3
 """Tolerance relative to the total, for a table to count as having its sums of rows and its margins."""
 TOWARDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)

@@ -77,8 +77,6 @@ WITH_VALUES = (
     "same way if their sums by the other column were measured. If no table of a pair can have both its margins and its "
     "sums, the margins take precedence, and the sums are moved towards those of independent columns until a table fits."
 )
-
-
 UNEXPLAINED = (
     "Standard errors include neither the effects of clipping nor those of relations that the network leaves out, and they "
     "take the chosen network as given."
@@ -113,8 +111,6 @@ WORDS = OfSelection(
     errors=f"{SAMPLED} {CLIPPED} {WIDE}",
     steps=(AGREED, LAID_OUT),
 )
-
-
 Value = tuple[int, int | None]
 """A sum of a column's values: the column, and the column whose levels divide it; None: over all records."""
 

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job import LEAST_BUDGET, TOO_LITTLE, Budget, Column, Frozen, Guarantee
-from dpdist.job.mechanism import JobView, Noisy, OwnKey, declared
+from dpdist.job import LEAST_BUDGET, TOO_LITTLE, Budget, Column, Frozen, Guarantee, JobView, Noisy, OwnKey, declared
 from dpdist.job.rules import Contradiction, broken, listed
 
 RULES = Path(__file__).with_name("rules.txt")

@@ -44,8 +44,6 @@ LAW_AGAIN = (
     "enters as a share of its public bound. Errors of counts do not include the variation of weights within a cell, which "
     "was not released. No error includes the bias that arises if outcomes follow another distribution."
 )
-
-
 WORDS = Words(
     density=(
         "noisy sums, over the observed sample, of bounded functions of {weight} and {outcome}, which are sufficient for "

@@ -10,9 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job import Column, Guarantee, budget_text
-from dpdist.job.mechanism import JobView, Noisy, declared, levels_between, without_distinct_levels
-from dpdist.job.rules import Contradiction, broken
+from dpdist.job import Column, Contradiction, Guarantee, JobView, broken, budget_text
+from dpdist.job.mechanism import Noisy, declared, levels_between, without_distinct_levels
 
 Law = Literal["normal", "lognormal", "bernoulli", "multinomial"]
 """Laws whose sufficient statistics get noise."""

@@ -24,8 +24,6 @@ from dpdist.privacy.guarantees import Moved, NoisyQuery, record_epsilon
 AIC_SENSITIVITY = Fraction(2)
 SLACK = Fraction(1, 2**10)
 """The most that rounding errors of log Γ change a score, in files of up to 10⁹ records."""
-
-
 COUNTS_MOVED = Moved.of(UNIT)
 """L1 distance of a layer's counts under neighbouring files."""
 SCORES_MOVED = Moved.of((AIC_SENSITIVITY + SLACK) * UNIT)

@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from dpdist.job.mechanism import JobView, Noisy, declared, levels_between, without_distinct_levels
-from dpdist.job.rules import Contradiction, broken
+from dpdist.job import Contradiction, JobView, broken
+from dpdist.job.mechanism import Noisy, declared, levels_between, without_distinct_levels
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, ColumnName, Guarantee
 
 RULES = Path(__file__).with_name("rules.txt")

@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job import Guarantee, JobView, Noisy
-from dpdist.job.mechanism import OwnKey
+from dpdist.job import Guarantee, JobView, Noisy, OwnKey
 
 
 class PerturbedHistogram(Noisy):

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job import RuleOrName, Weights
-from dpdist.job.mechanism import ClampedSpec, FixedWeights, JobView, MechanismSpec, OwnKey, Weighting
-from dpdist.job.rules import Contradiction, broken
+from dpdist.job import Contradiction, JobView, RuleOrName, Weights, broken
+from dpdist.job.mechanism import ClampedSpec, FixedWeights, MechanismSpec, OwnKey, Weighting
 from dpdist.job.values import LARGEST_DRIFT, Guarantee
 
 RULES = Path(__file__).with_name("rules.txt")

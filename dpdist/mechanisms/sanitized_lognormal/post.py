@@ -223,8 +223,6 @@ SUMS = ("p1", "p2")
 """Names of the sums of each cell."""
 SCATTER = ("1 - |p|^2", "p1^2 - p2^2", "2 p1 p2")
 """Names of the sums over all cells."""
-
-
 FIT_AGAIN = (
     "Estimator `parameters`: standard errors include the variation in the sample's composition by cells and the errors of "
     "the fit. The latter are the sampling error of the winsorised moments, noise, the reference's own error if a cell was "

@@ -8,9 +8,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job import Contradiction, Guarantee, JobView, NoiseName, Noisy, Prior, Sampler, declared
+from dpdist.job import Contradiction, Guarantee, JobView, NoiseName, Noisy, Prior, Sampler, broken, declared
 from dpdist.job.mechanism import OwnKey, Sets
-from dpdist.job.rules import broken
 
 RULES = Path(__file__).with_name("rules.txt")
 

@@ -19,11 +19,7 @@ from dpdist.survey.census import place, take_census
 from dpdist.survey.source import Source, open_source
 
 STATISTICS: tuple[StatisticName, ...] = ("count", "mean")
-
-
 BATCHES = 50
-
-
 MONTE_CARLO = "_monte_carlo"
 """Suffix of the measure with the standard error of a median over cells, from resampled replicates."""
 
@@ -79,26 +75,16 @@ RATIO_TITLES = {
     "laplace_composed": "RMSE of {}s over Laplace's, ε shared",
     "laplace_strict": "RMSE of {}s over strict Laplace tables'",
 }
-
-
 RATIO = (
     "Root mean squared error against the truth over replicates, cell by cell, over the yardstick's; means and standard "
     "deviations here are over the cells. Below 1 the synthetic table is the better one."
 )
-
-
 COVERAGE_TITLE = "proportion of cells whose 90 % interval covers the true {}"
-
-
 COVERED = (
     "Nominal .90, with the standard errors that a release publishes (direct estimates: Taylor, t); the mean over "
     "replicates has a Monte Carlo error of the sd over √R. Over "
 )
-
-
 MARGINS = "the margins, where it hardly matters that the model has no interaction of field and sex."
-
-
 ALL_CELLS = "all cells of the table."
 
 

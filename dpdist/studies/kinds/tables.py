@@ -66,8 +66,6 @@ from dpdist.survey.simulate import FIELDS, SEXES
 from dpdist.survey.source import open_source
 
 Yardstick = Literal["direct", "laplace", "laplace_composed", "laplace_strict"]
-
-
 YARDSTICKS: tuple[Yardstick, ...] = ("direct", "laplace", "laplace_composed", "laplace_strict")
 
 
@@ -180,17 +178,11 @@ NOISED = {
         "strict",
     ),
 }
-
-
 ALONE = (
     "Nominal .90, by the combining rule for an analysis of the synthetic sets without the published errors. With one set "
     "the variance is W alone, without the spread between sets. It never includes the bias of the privacy weights."
 )
-
-
 TABLE = "; counts and mean salaries by field × sex with margins"
-
-
 OWN_SAMPLE, OWN_POPULATION = "a sample of its own", "a population and a sample of its own"
 
 
