@@ -28,7 +28,7 @@ from dpdist.job import Job, NoiseName
 from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.privacy.guarantees import NoisyQuery, Promise
 from dpdist.privacy.noise import simulated_noise
-from dpdist.sampling.samplers import ExactSampler, PosteriorSampler
+from dpdist.sampling.samplers import PosteriorSampler
 
 Learned = Any
 """What a mechanism learned from a reference about a stratum, before the current file was read.
@@ -230,8 +230,8 @@ def drive(
         def stream() -> np.random.Generator:
             return key.generator(request.stage, stratum, set=request.set)
 
-        if request.set or not isinstance(sampler, ExactSampler):
-            return (sampler.draw if request.set else sampler.sample)(target_model, posterior, stream())
+        if request.set:
+            return sampler.draw(target_model, posterior, stream())
         if request.stage not in repeated or repeated[request.stage][0] is not target_model:
             repeated[request.stage] = target_model, sampler.repeated(target_model, stream)
         return repeated[request.stage][1](posterior)

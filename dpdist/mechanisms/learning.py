@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+from typing import Any, TypeVar
+
 import pyarrow as pa
 
 from dpdist.confidential.records import Records
@@ -11,8 +14,6 @@ from dpdist.estimation.donors import AbsentRecords
 from dpdist.job import Job
 from dpdist.mechanisms.pseudo_posterior.on_reference import (
     CHECKED,
-    Centre,
-    RecordWeights,
     ReferenceDistributions,
     check_centre,
     evenly,
@@ -24,6 +25,7 @@ from dpdist.privacy.weights import for_later_files, reference_counts
 from dpdist.sampling.markov import GeneratedQuantities, check_clamp
 from dpdist.sampling.samplers import PosteriorSampler
 
+T = TypeVar("T")
 TRIED = 40
 """Number of reference records on which a user's program is tested: it must clamp as the mechanism does."""
 
@@ -57,49 +59,33 @@ def learned_from(
         if not job.frozen:
             return ReferenceDistributions(facts)
         model = model.within(facts)
-    if job.frozen:
-        return _weights(job, model, sampler, key, stratum, evenly(records, current), block)
-    return _centre(job, model, sampler, key, stratum, records, current, block)
 
+    def run(rounds: Generator[Any, Any, T], of: Sequence[Records]) -> T:
+        return run_rounds(rounds, model, sampler, key, stratum, of)
 
-def _weights(
-    job: Job, model: StratumModel, sampler: PosteriorSampler, key: Key, stratum: str, records: Records, block: int
-) -> RecordWeights:
+    if not job.frozen:
+        learned, draws = run(learn_centre(job, model, current, len(records)), _blocks(records, block))
+        _check_program(job, model, learned.theta, draws, records)
+        run(check_centre(job, model, learned), [evenly(records, min(current, CHECKED))])
+        return learned
+    records = evenly(records, current)
     try:
-        learned, draws = run_rounds(learn_weights(job, model), model, sampler, key, stratum, _blocks(records, block))
+        weights, draws = run(learn_weights(job, model), _blocks(records, block))
     except Improper as failure:
         if reference_counts(job.mechanism) is not for_later_files:
             raise
         third = "a reference's record counts a third at most, as far as a current file's fit may lie from its own"
         raise Improper(f"{failure}; {third}") from None
-    _check_program(job, model, learned, draws, records)
+    _check_program(job, model, weights.theta, draws, records)
     if not supports(model, "weights_corrected"):
-        return learned
-    return learned._replace(facts=model.weights_corrected(records, learned.frozen.weigh(model, records)[1]))
+        return weights
+    return weights._replace(facts=model.weights_corrected(records, weights.frozen.weigh(model, records)[1]))
 
 
-def _centre(
-    job: Job,
-    model: StratumModel,
-    sampler: PosteriorSampler,
-    key: Key,
-    stratum: str,
-    records: Records,
-    current: int,
-    block: int,
-) -> Centre:
-    rounds = learn_centre(job, model, current, len(records))
-    learned, draws = run_rounds(rounds, model, sampler, key, stratum, _blocks(records, block))
-    _check_program(job, model, learned, draws, records)
-    sample = evenly(records, min(current, CHECKED))
-    run_rounds(check_centre(job, model, learned), model, sampler, key, stratum, [sample])
-    return learned
-
-
-def _check_program(job: Job, model: StratumModel, learned: Centre | RecordWeights, draws: Draws, records: Records) -> None:
+def _check_program(job: Job, model: StratumModel, theta: Draws, draws: Draws, records: Records) -> None:
     """Tests on some records that a user's program has the mechanism's clamped likelihood."""
     if job.mechanism.clamps and isinstance(model, GeneratedQuantities):
-        check_clamp(model, learned.theta, draws, evenly(records, TRIED))
+        check_clamp(model, theta, draws, evenly(records, TRIED))
 
 
 def _blocks(records: Records, size: int) -> list[Records]:

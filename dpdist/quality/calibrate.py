@@ -24,7 +24,7 @@ from dpdist.models.protocol import Draws, StratumModel, supports
 from dpdist.privacy.weights import Summary, rule_of
 from dpdist.quality.microdata import distances
 from dpdist.quality.predicted.replicates import FITS, in_stratum, released_by, taught
-from dpdist.sampling import PosteriorSampler, check, completed, prepare, sampler_of
+from dpdist.sampling import PosteriorSampler, check, prepare, sampler_of
 from dpdist.survey.census import place, take_census
 from dpdist.survey.same_file import content
 from dpdist.survey.source import open_source
@@ -274,7 +274,7 @@ def stratum(job: Job, crosstab: Crosstab, records: Records, number: int, sampler
             f"stratum {crosstab.stratum_labels[number]}", fault, allowed, "pool strata, or use a larger reference"
         )
         raise DataError("reference", [problem])
-    return Stratum(crosstab.stratum_labels[number], completed(model, sampler), ran, earlier)
+    return Stratum(crosstab.stratum_labels[number], sampler.complete(model), ran, earlier)
 
 
 def with_headroom(job: Job) -> Job:

@@ -47,7 +47,7 @@ from dpdist.privacy.weights import NotReached
 from dpdist.runtime.attempts import beat, note
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.sharing import pieces_on
-from dpdist.sampling import PosteriorSampler, Unconverged, completed, sampler_of
+from dpdist.sampling import PosteriorSampler, Unconverged, sampler_of
 from dpdist.storage.byproducts import BatchStore, MemberStore, StratumFinished, StratumStore
 from dpdist.storage.noise_once import noise_once
 from dpdist.storage.store import Store, checksums
@@ -94,7 +94,7 @@ class JobFit:
     def model(self, stratum: int) -> StratumModel:
         build = builder_of(self.job).build
         model = build(self.job, self.crosstab, self.crosstab.rows_of(stratum), proper=self.address.name == "proper")
-        return completed(model, self.sampler)
+        return self.sampler.complete(model)
 
     def fitted(self, stratum: int) -> StratumModel:
         """The model with what was learned from the reference, if this has been computed."""

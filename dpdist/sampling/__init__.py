@@ -44,7 +44,7 @@ def sampler_of(job: Job, folder: Path) -> PosteriorSampler:
 
 
 @dataclass(frozen=True)
-class ReferenceSampler:
+class ReferenceSampler(PosteriorSampler):
     """Samples posteriors of a public file: by closed form, or on a grid, where the model allows it.
 
     For a clamped posterior it uses the job's sampler.
@@ -70,11 +70,6 @@ class ReferenceSampler:
 def reference_sampler(job: Job, sampler: PosteriorSampler) -> ReferenceSampler:
     """A sampler for the reference. Its number of draws is the total of the job's sampler."""
     return ReferenceSampler(job.sampler.total, sampler)
-
-
-def completed(model: StratumModel, sampler: PosteriorSampler) -> StratumModel:
-    """The model, with a way to run its program's generated quantities if it needs one."""
-    return sampler.complete(model) if isinstance(sampler, StanSampler) else model
 
 
 def check(job: Job, model: StratumModel) -> None:
@@ -148,7 +143,6 @@ __all__ = [
     "PosteriorSampler",
     "Unconverged",
     "check",
-    "completed",
     "facts",
     "prepare",
     "reference_sampler",

@@ -24,7 +24,7 @@ from dpdist.core.records import Floats
 from dpdist.job import Diagnostics as DiagnosticLimits, Program, Sampler, Toolchain
 from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, OUTCOME, WEIGHT, User
-from dpdist.sampling.samplers import Unconverged
+from dpdist.sampling.samplers import PosteriorSampler, Unconverged
 from dpdist.sampling.stan import Chains, StanSettings, fit, generate, log_density, seed_of
 from dpdist.sampling.toolchain import Executable, cache_folder, executable
 
@@ -152,7 +152,7 @@ GENERATED_VALUES = 2**20
 
 
 @dataclass(frozen=True)
-class StanSampler:
+class StanSampler(PosteriorSampler):
     """Runs chains by NUTS.
 
     If an attempt fails, or exceeds a limit under `policy: fail`, it is repeated with another seed.

@@ -1,11 +1,11 @@
-"""The protocol of samplers, and those without Markov chains: `exact`, `grid`, and rejection from a clamped posterior."""
+"""The base class of samplers, and those without Markov chains: `exact`, `grid`, and rejection from a clamped posterior."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -123,8 +123,38 @@ def _kept(model: StratumModel, posterior: Clamped) -> Squares:
 _SQUARES: WeakKeyDictionary[Clamped, Squares] = WeakKeyDictionary()
 
 
+class Unconverged(Exception):
+    """A posterior could not be sampled as the job asks. The message gives the reason, without figures of the records."""
+
+
+class PosteriorSampler(ABC):
+    """Draws from π(θ) ∏ p(record_i | θ)^α_i, given statistics of α-weighted records, or from a clamped posterior.
+
+    A generator in the same state gives the same draws, and similar statistics give similar draws. All rounds therefore
+    share random numbers.
+    """
+
+    @abstractmethod
+    def sample(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+        """The job's S draws. Raises `Improper` if the posterior does not exist."""
+
+    @abstractmethod
+    def draw(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
+        """One draw."""
+
+    def repeated(
+        self, model: StratumModel, stream: Callable[[], np.random.Generator]
+    ) -> Callable[[Floats | Clamped], Draws]:
+        """`sample` of the rounds of one stage, which share the random numbers of a stream."""
+        return lambda posterior: self.sample(model, posterior, stream())
+
+    def complete(self, model: StratumModel) -> StratumModel:
+        """The model, with a way to run its program's generated quantities if it needs one."""
+        return model
+
+
 @dataclass(frozen=True)
-class IndependentSampler(ABC):
+class IndependentSampler(PosteriorSampler):
     """Draws without Markov chains, each independent of the others."""
 
     draws: int
@@ -146,7 +176,6 @@ class ExactSampler(IndependentSampler):
     def repeated(
         self, model: StratumModel, stream: Callable[[], np.random.Generator]
     ) -> Callable[[Floats | Clamped], Draws]:
-        """`sample` of the rounds of one stage, which share the random numbers of a stream."""
         redraw = redrawing(model, self.draws, stream)
 
         def draws_of(posterior: Floats | Clamped) -> Draws:
@@ -171,23 +200,3 @@ class GridSampler(IndependentSampler):
         if isinstance(posterior, Clamped):
             return draw_clamped(model, posterior, draws, rng)
         return model.draw_on_grid(posterior, draws, rng)
-
-
-class Unconverged(Exception):
-    """A posterior could not be sampled as the job asks. The message gives the reason, without figures of the records."""
-
-
-class PosteriorSampler(Protocol):
-    """Draws from π(θ) ∏ p(record_i | θ)^α_i, given statistics of α-weighted records, or from a clamped posterior.
-
-    A generator in the same state gives the same draws, and similar statistics give similar draws. All rounds therefore
-    share random numbers.
-    """
-
-    def sample(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
-        """The job's S draws. Raises `Improper` if the posterior does not exist."""
-        ...
-
-    def draw(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
-        """One draw."""
-        ...

@@ -146,6 +146,11 @@ class Sanitized(PublicModel):
         """Names of the parameters that `laws` draws."""
 
     @property
+    def limits(self) -> tuple[float | None, float | None, float | None]:
+        """The centre of the outcome's bounds, the weight's upper bound, and the half width of the outcome's bounds."""
+        return None, None if self.weights is None else self.weights[1], None
+
+    @property
     def parts(self) -> tuple[tuple[int, int], ...]:
         """First position of every group's sums, and the position after the last."""
         return tuple(pairwise(np.cumsum([0, *map(len, self.names)]).tolist()))
@@ -249,6 +254,11 @@ class Moments(Sanitized):
         """Centre and half width of the outcome's bounds; under the lognormal law, of the bounds of its logarithm."""
         low, high = np.log(self.outcome_bounds) if self.law == "lognormal" else self.outcome_bounds
         return (low + high) / 2.0, (high - low) / 2.0
+
+    @property
+    def limits(self) -> tuple[float | None, float | None, float | None]:
+        """Under a lognormal law, the outcome's are the bounds of its logarithm."""
+        return self.middle[0], super().limits[1], self.middle[1]
 
     def laws(self, sums: Floats, rng: np.random.Generator) -> Mapping[str, Floats]:
         sizes = self.sums_of_weights(sums)
@@ -442,16 +452,7 @@ def figures(release: ReleaseView, model: Sanitized, stratum: int, theta: Draws) 
             names,
             values.reshape(len(where), several),
             [scale] * several,
-            lambda *_: _of_bounds(model),
+            lambda *_: model.limits,
             law=law,
             sensitivity=float(distance),
         )
-
-
-def _of_bounds(model: Sanitized) -> tuple[float | None, float | None, float | None]:
-    """The centre of the outcome's bounds, the weight's upper bound, and the half width of the outcome's bounds.
-
-    Under a lognormal law, they are the bounds of the outcome's logarithm.
-    """
-    cap = None if model.weights is None else model.weights[1]
-    return (model.middle[0], cap, model.middle[1]) if isinstance(model, Moments) else (None, cap, None)

@@ -19,7 +19,7 @@ from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints
 from dpdist.estimation.least_squares import nearest_on_simplices
 from dpdist.job import Column, Job
 from dpdist.mechanisms.partitions.sensitivity import scales_of
-from dpdist.mechanisms.partitions.spec import Partitioned, Steps, UniversalHistogram
+from dpdist.mechanisms.partitions.spec import Partitioned
 from dpdist.mechanisms.parts import (
     SUM_OF_ABSENT,
     SUM_OF_V,
@@ -232,7 +232,7 @@ class PartitionCounts(LinearModel):
             design(crosstab, (), rows),
             job.outcome_column.bounds or (0.0, 1.0),
             attributes,
-            _layers(settings, job),
+            settings.splits(job),
             settings.selections(job),
             int(crosstab.count[rows].sum()),
             job.columns[weight].bounds if weight is not None else None,
@@ -394,17 +394,6 @@ class PartitionCounts(LinearModel):
         """The inverse of `describe`."""
         raw = Draws({"selected": np.array(described["selected"], dtype=float)[None]})
         return self.released(self._selected(raw), np.array(described["sums"], dtype=float))
-
-
-def _layers(spec: Partitioned, job: Job) -> tuple[tuple[int, ...], ...] | None:
-    """Positions of the attributes of every layer but the last; None if attributes are selected."""
-    if isinstance(spec, UniversalHistogram):
-        order = np.random.default_rng(spec.order_seed).permutation(len(job.outcomes))
-        return tuple((int(attribute),) for attribute in order[: spec.layers - 1])
-    if isinstance(spec, Steps):
-        splitting = (spec.order or ())[: spec.layers_of(job) - 1]
-        return None if spec.order is None else tuple(tuple(map(job.outcomes.index, names)) for names in splitting)
-    return ()
 
 
 def model_of(job: Job) -> type[PartitionCounts]:

@@ -12,6 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import BeforeValidator, Field
 
 from dpdist.job import Contradiction, JobView, broken
@@ -62,6 +63,10 @@ class Partitioned(Noisy):
     def layers_of(self, job: JobView) -> int:
         """Number of layers with noisy counts. The last layer has all cells."""
         return 1
+
+    def splits(self, job: JobView) -> tuple[tuple[int, ...], ...] | None:
+        """Positions of the attributes of every layer but the last; None if attributes are selected."""
+        return ()
 
     def selections(self, job: JobView) -> int:
         """Number of layers in which the attribute to split by is selected under noise."""
@@ -115,15 +120,14 @@ class FlatLaplace(Partitioned):
 class Layered(Partitioned):
     """Noisy counts in several layers, each of which refines the previous one."""
 
-    def _of_layers(self, job: JobView, layers: int, path: str) -> Iterator[Contradiction]:
+    def _of_layers(self, job: JobView, layers: int) -> Iterator[Contradiction]:
         if not 2 <= layers <= len(job.outcomes):
             fault = (
                 f"{layers} layers of {len(job.outcomes)} outcomes, although every layer but the last uses one outcome or "
                 "more"
             )
-            yield Contradiction(
-                ("mechanism", path), fault, "use at least 2 and at most as many as outcomes, or flat_laplace"
-            )
+            remedy = "use at least 2 and at most as many as outcomes, or flat_laplace"
+            yield Contradiction(("mechanism", "layers"), fault, remedy)
 
 
 class UniversalHistogram(Layered):
@@ -138,9 +142,13 @@ class UniversalHistogram(Layered):
     def layers_of(self, job: JobView) -> int:
         return self.layers
 
+    def splits(self, job: JobView) -> tuple[tuple[int, ...], ...]:
+        order = np.random.default_rng(self.order_seed).permutation(len(job.outcomes))
+        return tuple((int(attribute),) for attribute in order[: self.layers - 1])
+
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
-        yield from self._of_layers(job, self.layers, "layers")
+        yield from self._of_layers(job, self.layers)
 
 
 class Steps(Layered):
@@ -170,6 +178,11 @@ class Steps(Layered):
             return self.layers or 1
         return len(self.order) + (len(set(job.outcomes)) > sum(map(len, self.order)))
 
+    def splits(self, job: JobView) -> tuple[tuple[int, ...], ...] | None:
+        if self.order is None:
+            return None
+        return tuple(tuple(map(job.outcomes.index, names)) for names in self.order[: self.layers_of(job) - 1])
+
     def selections(self, job: JobView) -> int:
         return 0 if self.order is not None else max(0, self.layers_of(job) - 1)
 
@@ -177,7 +190,7 @@ class Steps(Layered):
         yield from super().contradictions(job)
         yield from broken("steps", job, RULES)
         if self.order is None and self.layers is not None:
-            yield from self._of_layers(job, self.layers, "layers")
+            yield from self._of_layers(job, self.layers)
         elif self.order is not None and self.layers is None:
             yield from self._of_order(job, [name for group in self.order for name in group])
 

@@ -40,7 +40,7 @@ from dpdist.publish.tables import table
 from dpdist.quality.errors import SAME, relative_to, without_error
 from dpdist.quality.verdict import NOMINAL
 from dpdist.runtime.reference import learned_from
-from dpdist.sampling import PosteriorSampler, Unconverged, completed, facts, reference_sampler, sampler_of
+from dpdist.sampling import PosteriorSampler, Unconverged, facts, reference_sampler, sampler_of
 from dpdist.survey.census import Census, design_of, place, records_as_they_came, replicates_as_they_came, take_census
 from dpdist.survey.reference_file import ReferenceFile, absent_records, in_rows, records_of
 from dpdist.survey.source import Source
@@ -387,7 +387,7 @@ def release_of(job: Job, crosstab: Crosstab, files: PublicReplicate, key: Key) -
         sampler = sampler_of(job, folder)
 
         def fit(label: str, rows: slice, proper: bool) -> tuple[Sequence[Mapping[str, Any]], Learned]:
-            model = completed(builder_of(job).build(job, public_crosstab, rows, proper=proper), sampler)
+            model = sampler.complete(builder_of(job).build(job, public_crosstab, rows, proper=proper))
             part, learned = clipped.stratum(crosstab, rows), None
             if part.reference is not None:
                 learned = taught(job, model, sampler, label, part.reference, len(part.current), key, part.absent)

@@ -54,7 +54,7 @@ from dpdist.models.protocol import Improper, Spurious, StratumModel
 from dpdist.privacy.weights import NotReached, search
 from dpdist.quality.microdata import distances, location
 from dpdist.quality.predicted.replicates import taught
-from dpdist.sampling import PosteriorSampler, completed, sampler_of
+from dpdist.sampling import sampler_of
 from dpdist.studies.generators import GENERATORS, Generator, GeneratorName
 from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Refusal, Replicate, Result, StudyKind, randomness
 from dpdist.studies.results import as_number
@@ -424,10 +424,13 @@ def run_arm(
     crosstab, data = file.crosstab, file.records
     with scratch() as folder:
         sampler = sampler_of(job, folder)
-        model = completed(builder_of(job).build(job, crosstab, slice(0, len(crosstab))), sampler)
+        model = sampler.complete(builder_of(job).build(job, crosstab, slice(0, len(crosstab))))
         noted = StudyRecorder()
         try:
-            learned = learned_by(case, job, model, sampler, key) if arm.reference else None
+            learned = None
+            if arm.reference:  # another simulated file of the same law and size
+                earlier = simulated_file(case, key.generator("reference")).records
+                learned = taught(job, model, sampler, POOLED, earlier, case.n, key)
             rounds = rounds_of(arm, job, model, noted, None if reached is None else reached.database_bound, learned)
             released = run_rounds(rounds, model, sampler, key, POOLED, [data], [noted], noise_of(key))
         except (NotReached, Improper, Spurious):
@@ -437,12 +440,6 @@ def run_arm(
         for number, theta in enumerate(released.parameters, start=1)
     ]
     return Run(synthetic, noted)
-
-
-def learned_by(case: Case, job: Job, model: StratumModel, sampler: PosteriorSampler, key: Key) -> Learned:
-    """What the mechanism learns from a reference, which is another simulated file of the same law and size."""
-    earlier = simulated_file(case, key.generator("reference")).records
-    return taught(job, model, sampler, POOLED, earlier, case.n, key)
 
 
 def rounds_of(
