@@ -35,7 +35,6 @@ from dpdist.quality.predicted.words import epsilon_for, in_words, worth
 from dpdist.quality.summary import percent
 from dpdist.release import cautions
 from dpdist.survey.checks import CLIPPED
-from dpdist.survey.reference_file import ReferenceFile
 
 CUSTODIAN = "confidential: for the custodian alone"
 
@@ -111,7 +110,7 @@ def for_custodian(plan: Plan) -> dict[str, str]:
         columns = " and ".join(f"columns.{name}.bounds" for name in narrow)
         remedy = f"check units and codes of missing values, such as 999999, then widen {columns}"
         lines["bounds too narrow"] = f"a larger ε does not restore what bounds cut off: {remedy} ({CUSTODIAN})"
-    if isinstance(plan.reference, ReferenceFile) and plan.reference.factors and not plan.job.sizes_secret:
+    if plan.reference is not None and plan.reference.factors and not plan.job.sizes_secret:
         names = " and ".join(plan.reference.factors)
         lines["reference's unit"] = f"medians of {names} differ from the file's by a factor of 10 or more ({CUSTODIAN})"
     return lines

@@ -318,11 +318,6 @@ class Plan:
         return count_small(self.job, self.crosstab, self.census.small)
 
 
-def doubts_of(reference: ReferenceFile | ReferenceRelease | None) -> tuple[Caution, ...]:
-    """What public facts make doubtful about a reference file."""
-    return reference.doubts if isinstance(reference, ReferenceFile) else ()
-
-
 def plan_lines(plan: Plan) -> str:
     """Returns the text of a plan, in ten lines or fewer: the input, the promise and the published tables."""
     job, figures = plan.job, sizes(plan)
@@ -452,7 +447,7 @@ def first_stage(job: Job) -> dict[str, str]:
 def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
     """A line on the reference's size."""
     text = f"{opened.records:,} records"
-    if isinstance(opened, ReferenceFile) and opened.left_out:
+    if opened.left_out:
         text += f", of which {opened.left_out:,} "
         if plan.job.mechanism.sets == "copied":
             text += (

@@ -30,6 +30,7 @@ from dpdist.publish.standard_errors import (
     NOISED,
     CellsKey,
     CellSums,
+    TableVariances,
     VarianceParts,
     cell_estimates,
     cells_key,
@@ -106,9 +107,11 @@ def predict_errors(
     else:
         weight, product = (np.array([pair[i] for pair in grounds.expected]) for i in range(2))
         values = [draws.mean(axis=0) for draws in cell_estimates(cells, n, weight, product)]
-        parts = table_variances(released, cells, grounds.expected, grounds.spread, grounds.outcome).parts
+        of_table = table_variances(released, cells, grounds.expected, grounds.spread, grounds.outcome)
+        parts, mean_weight = of_table.parts, weight.mean(axis=0)
         if within is not None:
-            both = _direct_variances(released, cells, grounds, within, within.over(released, table, cells))
+            sums, outcome = within.over(released, table, cells), released.job.outcomes[grounds.outcome]
+            both = _direct_variances(released, cells, outcome, of_table, mean_weight, within, sums)
             parts = [
                 VarianceParts(direct, part.other + remainder) for (direct, remainder), part in zip(both, parts, strict=True)
             ]
@@ -195,7 +198,13 @@ def within_cells(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> di
 
 
 def _direct_variances(
-    released: ReleasedObject, cells: Cells, grounds: Grounds, within: Within, sums: CellSums
+    released: ReleasedObject,
+    cells: Cells,
+    outcome: str,
+    of_table: TableVariances,
+    weight: Floats,
+    within: Within,
+    sums: CellSums,
 ) -> list[tuple[Floats, Floats]]:
     """Variances of direct counts, means and totals over samples, and of what estimates leave of them, (cell,) each.
 
@@ -203,11 +212,8 @@ def _direct_variances(
     whole file as they may do in no cell: direct errors are then those of nearly equal weights within cells. A count or
     total varies at least as its number of records.
     """
-    assert grounds.expected is not None
-    assert grounds.spread is not None
-    effects = plain_effects(released.design_effects, cells, released.job.outcomes[grounds.outcome])
-    variances_of_table = table_variances(released, cells, grounds.expected, grounds.spread, grounds.outcome)
-    composed, followed = variances_of_table.composed, variances_of_table.centres
+    effects = plain_effects(released.design_effects, cells, outcome)
+    composed, followed = of_table.composed, of_table.centres
     direct = ratios(*sums)
     noised = [composition(released, cells, [pair]) for pair in zip(*within.noised, strict=True)]
     numbers = counts_and_means(
@@ -215,7 +221,7 @@ def _direct_variances(
     )[0]
     sampling_variances, variances = [normal_variance(figure) for figure in direct], []
     if released.job.on_histograms:
-        weight, n = np.mean([pair[0] for pair in grounds.expected], axis=0), released.crosstab.count
+        n = released.crosstab.count
         equal = cells.membership @ (n * weight**2)
         alike = equal / np.maximum(equal + sampling_variances[0], np.finfo(float).tiny)
         sampling_variances = [alike * variance for variance in sampling_variances]

@@ -51,7 +51,7 @@ def estimates(released: ReleasedObject, cells: Cells, grounds: Grounds) -> dict[
         return {"records": combined_records(released, cells, sums, outcome=outcome)}
     parameters = from_parameters(released, cells, expected, spread, outcome)
     if spread is not None:
-        records = {"records": _records_of(released, cells, grounds, parameters)} if len(sums) else {}
+        records = {"records": _records_of(released, cells, grounds, expected, spread, parameters)} if len(sums) else {}
         return {"parameters": parameters} | records
     if not len(sums):
         return {"parameters": parameters}
@@ -156,7 +156,14 @@ def from_parameters(
     return _intervals(points, variances(released, cells, expected, spread, outcome), [df] * len(points))
 
 
-def _records_of(released: ReleasedObject, cells: Cells, grounds: Grounds, parameters: Sequence[Interval]) -> list[Interval]:
+def _records_of(
+    released: ReleasedObject,
+    cells: Cells,
+    grounds: Grounds,
+    expected: Sequence[tuple[Floats, Floats]],
+    spread: Spreads,
+    parameters: Sequence[Interval],
+) -> list[Interval]:
     """Intervals from synthetic records, with a variance T.
 
     V is the variance from parameters, W the variance within a set, and m the number of sets. `standard_errors` defines V_x.
@@ -165,10 +172,8 @@ def _records_of(released: ReleasedObject, cells: Cells, grounds: Grounds, parame
     fit, T = V + (V + W)/m. If records have the table from parameters, T = V. If V is unknown, `combined_records` gives
     T.
     """
-    assert grounds.expected is not None
-    assert grounds.spread is not None
     sets, per_set = len(released.sets), _per_set(released, cells, grounds.sums)
-    composed = table_variances(released, cells, grounds.expected, grounds.spread, grounds.outcome).composed
+    composed = table_variances(released, cells, expected, spread, grounds.outcome).composed
     combined, free_sets = _combined(released, cells, per_set, None, grounds.outcome), released.job.mechanism.sets == "drawn"
     effects = plain_effects(released.design_effects, cells, released.job.outcomes[grounds.outcome])
     totals, degrees = [], []

@@ -16,7 +16,7 @@ from dpdist.job import Job, budget_text, family_facts
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.shapes import FEWEST_UNMIXED
 from dpdist.models.protocol import StratumModel
-from dpdist.planning.plan import Plan, doubts_of, hidden, shown_records
+from dpdist.planning.plan import Plan, hidden, shown_records
 from dpdist.privacy import noisy_counts
 from dpdist.privacy.guarantees import large_delta
 from dpdist.publish.accuracy import design_left_out
@@ -49,7 +49,12 @@ def cautions(plan: Plan, prediction: ErrorPrediction | None = None, workspace: s
         *map(Caution.stated, plan.promise.cautions),
         *large_delta(job, shown_records(job, plan.crosstab)),
     ]
-    cautions_found += [*_small_cells(plan), *design_left_out(job), *_of_reference(job), *doubts_of(plan.reference)]
+    cautions_found += [
+        *_small_cells(plan),
+        *design_left_out(job),
+        *_of_reference(job),
+        *(plan.reference.doubts if plan.reference is not None else ()),
+    ]
     cautions_found += [*_priorities(job), *_small_totals(job, plan.crosstab)]
     if plan.promise.total.name != "none" and job.budget.epsilon > LARGE_EPSILON:
         cautions_found.append(Caution.of("weak_guarantee", epsilon=f"{float(job.budget.epsilon):g}"))

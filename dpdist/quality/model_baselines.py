@@ -81,14 +81,14 @@ class Visits:
     """Names of the per-record values of each block, in the order of its file's rows."""
 
     def __call__(self, request: Pass) -> Floats:
-        total: Floats | None = None
+        return combine(request, self._partials(request))
+
+    def _partials(self, request: Pass) -> Iterator[Floats]:
         for number, records in self.blocks():
             carry = self._carry(number)
             partial = request.kernel(records, carry, BlockRecorder())
             self._keep(number, carry)
-            total = partial if total is None else combine(request, [total, partial])
-        assert total is not None
-        return total
+            yield partial
 
     def blocks(self) -> Iterator[tuple[int, Records]]:
         for number, part in enumerate(each_part(self.path, self.span.start, self.span.stop, self.size)):

@@ -65,6 +65,10 @@ class ReferenceFile:
         on = self.row >= 0
         return np.bincount(self.row[on], weights=self.census.crosstab.count[on], minlength=len(crosstab)).astype(np.int64)
 
+    def sized(self, crosstab: Crosstab) -> Crosstab:
+        """The current crosstab with the sizes of the reference."""
+        return replace(crosstab, count=self.counts(crosstab), sampled=self.census.crosstab.sampled)
+
     @property
     def left_out(self) -> int:
         """Number of reference records of combinations that the current file lacks."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from dpdist.confidential.records import Records
+from dpdist.core.cautions import Caution
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.public_files import printable
 from dpdist.core.records import Codes, Crosstab, Floats, Ints
@@ -38,6 +40,13 @@ class ReferenceRelease:
     """Records with which the chain began, in rows of the current crosstab, of a release that states totals."""
     absent: AbsentRecords | None = None
     """Those of these records that have no such row."""
+    doubts: ClassVar[tuple[Caution, ...]] = ()
+    factors: ClassVar[tuple[str, ...]] = ()
+    left_out: ClassVar[int] = 0
+
+    def sized(self, crosstab: Crosstab) -> Crosstab:
+        """The crosstab unchanged: a release has no sizes of its own."""
+        return crosstab
 
     @property
     def sha256(self) -> str:

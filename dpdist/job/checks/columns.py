@@ -197,13 +197,8 @@ def predictors(job: Job) -> Iterator[Contradiction]:
     }
     yield from broken("noisy_counts", job, **facts)
     if job.noisy_crosstab or job.mechanism.sums_weights:
-        yield from _columns_exist(job)
-
-
-def _columns_exist(job: Job) -> Iterator[Contradiction]:
-    assert job.predictors is not None
-    for i, name in enumerate(job.predictors.protect.columns or ()):
-        yield from broken("protected", job, i=i, name=name, columns=", ".join(job.categories) or "none")
+        for i, name in enumerate(protect or ()):
+            yield from broken("protected", job, i=i, name=name, columns=", ".join(job.categories) or "none")
 
 
 def hierarchies(job: Job) -> Iterator[Contradiction]:

@@ -10,7 +10,7 @@ An error is |published − direct estimate| over the direct estimate's standard 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import takewhile
 from pathlib import Path
@@ -177,9 +177,8 @@ def predicted(
 
 def predicted_before(plan: Plan) -> ErrorPrediction | None:
     """The prediction of a plan if it is stored, otherwise None; takes no time."""
-    if unknown(plan, None):
+    if unknown(plan, None) or plan.reference is None:
         return None
-    assert plan.reference is not None
     crosstab = public_sizes(plan.job, plan.crosstab, plan.reference)
     stored = known_before(identity(plan.job, crosstab, plan.reference, [*TIMES, STORED]))
     return None if stored is None else ErrorPrediction(plan.job, _restored(stored))
@@ -263,9 +262,7 @@ def identity(
 
 def public_sizes(job: Job, crosstab: Crosstab, reference: ReferenceFile | ReferenceRelease) -> Crosstab:
     """The crosstab with the sizes of replicates: the current file's, or the reference's if the job keeps sizes secret."""
-    if not job.sizes_secret or isinstance(reference, ReferenceRelease):
-        return crosstab
-    return replace(crosstab, count=reference.counts(crosstab), sampled=reference.census.crosstab.sampled)
+    return reference.sized(crosstab) if job.sizes_secret else crosstab
 
 
 def with_epsilon(job: Job, epsilon: Fraction) -> Job:
