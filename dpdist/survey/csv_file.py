@@ -22,7 +22,7 @@ import pyarrow.csv as pa_csv
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import sha256
 from dpdist.job import TextFile
-from dpdist.survey.typed_file import CSV_NULLS, unreadable
+from dpdist.survey.typed_file import CSV_NULLS, Source, unreadable
 
 HEADER_BYTES = 1 << 20
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -309,7 +309,7 @@ LONG_LINE = "straddling"
 
 
 @dataclass(frozen=True)
-class CsvSource:
+class CsvSource(Source):
     path: Path
     written: CsvFormat = UTF8
     text_only: bool = True
@@ -360,10 +360,6 @@ class CsvSource:
 
     def fingerprint(self) -> str:
         return sha256(self.path)
-
-    @property
-    def truth(self) -> None:
-        return None
 
     def _open(self, text: Utf8, columns: list[str] | None, size: int) -> pa_csv.CSVStreamingReader:
         if columns is None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +27,17 @@ from dpdist.job import Job, Simulate, TextFile
 from dpdist.survey.csv_file import PARQUET, kind_by_content
 from dpdist.survey.schema import needed_columns
 from dpdist.survey.simulate import SCHEMA, Doctorates, Truth
-from dpdist.survey.typed_file import FORMATS, STATISTICAL, OneFile, decode, is_number, is_text, plain_type, unreadable
+from dpdist.survey.typed_file import (
+    FORMATS,
+    STATISTICAL,
+    OneFile,
+    Source as Source,
+    decode,
+    is_number,
+    is_text,
+    plain_type,
+    unreadable,
+)
 
 PLACES = {
     "parquet": "dpdist.survey.source:ParquetSource",
@@ -313,37 +323,6 @@ Input: TypeAlias = str | Path | pd.DataFrame | pa.Table | ArrowExporter | None
 """A file or a table in memory that replaces the job's own input."""
 
 
-class Source(Protocol):
-    """Microdata as a stream of record batches, in the order of rows."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def text_only(self) -> bool:
-        """True if all values are text until the job gives their types, as in CSV files."""
-        ...
-
-    @property
-    def columns(self) -> Sequence[str]: ...
-
-    @property
-    def rows(self) -> int | None:
-        """Number of rows; None if it is only known after reading."""
-        ...
-
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]: ...
-
-    def lines(self, rows: set[int]) -> Mapping[int, int]: ...
-
-    def fingerprint(self) -> str:
-        """SHA-256 that identifies the content."""
-        ...
-
-    @property
-    def truth(self) -> Truth | None: ...
-
-
 def open_source(job: Job, path: Input = None, text_format: TextFile | None = None) -> Source:
     """The job's input, or the given file or table in its place.
 
@@ -435,7 +414,7 @@ class ParquetSource(OneFile):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TableSource:
+class TableSource(Source):
     """A table in memory. Its fingerprint depends on its content, not on its chunks."""
 
     table: pa.Table
@@ -453,19 +432,12 @@ class TableSource:
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         yield from self.table.select(list(columns)).to_batches(max_chunksize=BATCH_ROWS)
 
-    def lines(self, rows: set[int]) -> Mapping[int, int]:
-        return {}
-
     def fingerprint(self) -> str:
         table = self.table.replace_schema_metadata(None).unify_dictionaries().combine_chunks()
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as stream:
             stream.write_table(table)
         return hashlib.sha256(sink.getvalue()).hexdigest()
-
-    @property
-    def truth(self) -> None:
-        return None
 
 
 def arrow(frame: pd.DataFrame) -> pa.Table:
@@ -492,7 +464,7 @@ def arrow(frame: pd.DataFrame) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class SimulatedSource:
+class SimulatedSource(Source):
     survey: Doctorates
     text_only: bool = False
     name: str = "simulated doctorates"
@@ -508,9 +480,6 @@ class SimulatedSource:
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for batch in self.survey.batches():
             yield batch.select(list(columns))
-
-    def lines(self, rows: set[int]) -> Mapping[int, int]:
-        return {}
 
     def fingerprint(self) -> str:
         return hashlib.sha256(json.dumps(self.survey.settings.model_dump(), sort_keys=True).encode()).hexdigest()

@@ -17,6 +17,7 @@ from dpdist.core.errors import DataError, Problem, install, installed
 from dpdist.core.files import sha256
 from dpdist.core.plugins import READERS, declared
 from dpdist.job import TextFile
+from dpdist.survey.simulate import Truth
 
 # Readers give columns as their files store them. `plain_values` is the one place that decides what is missing: a null, a
 # number that is NaN, and a text that is empty or blank. Codes that a file of SAS, Stata or SPSS declares as missing arrive
@@ -129,8 +130,46 @@ def formats() -> str:
     return f"{FORMATS}; by plug-ins: {suffixes}" if suffixes else FORMATS
 
 
+class Source(ABC):
+    """Microdata as a stream of record batches, in the order of rows."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @property
+    def text_only(self) -> bool:
+        """True if all values are text until the job gives their types, as in CSV files."""
+        return False
+
+    @property
+    @abstractmethod
+    def columns(self) -> Sequence[str]: ...
+
+    @property
+    @abstractmethod
+    def rows(self) -> int | None:
+        """Number of rows; None if it is only known after reading."""
+
+    @abstractmethod
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]: ...
+
+    def lines(self, rows: set[int]) -> Mapping[int, int]:
+        """Lines of a text file in which rows stand, for messages."""
+        return {}
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """SHA-256 that identifies the content."""
+
+    @property
+    def truth(self) -> Truth | None:
+        """True figures, if they are known."""
+        return None
+
+
 @dataclass(frozen=True)
-class OneFile(ABC):
+class OneFile(Source):
     """A file with typed columns, without text lines or known true figures. Raises `DataError` if it cannot be read."""
 
     path: Path
@@ -141,10 +180,6 @@ class OneFile(ABC):
     @property
     def name(self) -> str:
         return str(self.path)
-
-    @property
-    def text_only(self) -> bool:
-        return False
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -160,26 +195,12 @@ class OneFile(ABC):
     def described(self) -> pa.Schema: ...
 
     @property
-    @abstractmethod
-    def rows(self) -> int | None: ...
-
-    @abstractmethod
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]: ...
-
-    @property
     def columns(self) -> Sequence[str]:
         names: list[str] = self.schema.names
         return names
 
-    def lines(self, rows: set[int]) -> Mapping[int, int]:
-        return {}
-
     def fingerprint(self) -> str:
         return sha256(self.path)
-
-    @property
-    def truth(self) -> None:
-        return None
 
 
 SPSS = (".sav", ".zsav")
