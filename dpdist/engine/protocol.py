@@ -13,6 +13,7 @@ stay with the records.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
 from fractions import Fraction
 from functools import reduce
@@ -177,26 +178,24 @@ class StratumRecorder:
         """Records database_bound (Δ), epsilon_local (2Δ, zero_out), epsilon_local_range and diagnostics."""
 
 
-class Mechanism(Protocol):
+class Mechanism(ABC):
     """A mechanism, which states a promise and protects a stratum.
 
     `promise` needs the job alone, and is called before data are read. `protect` returns the generator of requests;
     `learned` is what the mechanism learned from the reference.
     """
 
-    @property
-    def scope(self) -> Literal["stratum", "file"]: ...
+    scope: Literal["stratum", "file"] = "stratum"
 
+    @abstractmethod
     def promise(self, job: Job) -> Promise: ...
 
-    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Learned = None) -> Rounds: ...
+    def listed(self, job: Job) -> tuple[NoisyQuery, ...] | None:
+        """The queries under noise from which the promise is computed; None if it draws from a posterior."""
+        return None
 
-
-@runtime_checkable
-class ListsQueries(Protocol):
-    """A mechanism whose promise is computed from queries under noise, which it lists."""
-
-    def listed(self, job: Job) -> tuple[NoisyQuery, ...]: ...
+    @abstractmethod
+    def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Any = None) -> Rounds: ...
 
 
 T = TypeVar("T")

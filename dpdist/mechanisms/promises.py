@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from dpdist.engine.protocol import (
     Choice,
     Columns,
     Measurement,
+    Mechanism,
     Noise,
     Pass,
     Released,
@@ -84,7 +85,7 @@ def _without_bounds(records: Records) -> Columns:
     }
 
 
-class NoisySums(ABC, Generic[S, M]):
+class NoisySums(Mechanism, Generic[S, M]):
     """Base class of a mechanism with one class of settings and one model of sums.
 
     A subclass defines `queries`, `promised` and `rounds`, which get settings and model under their own types. The
@@ -95,7 +96,6 @@ class NoisySums(ABC, Generic[S, M]):
     """Class of the settings that the mechanism reads; unset if it reads only settings that all mechanisms have."""
     sums: ClassVar[type[Any]]
     """The model that sums the statistics."""
-    scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
         """The promise for a job, before data are seen."""

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpdist.core.confidential import Confidential
-from dpdist.engine.protocol import ListsQueries, Mechanism, Rounds, StratumRecorder
+from dpdist.engine.protocol import Mechanism, Rounds, StratumRecorder
 from dpdist.job import SPECS, Former, Job
 from dpdist.mechanisms.parts import REQUIRED, Incomplete, Parts, check
 from dpdist.mechanisms.promises import NoisySums, per_set, promise_of
@@ -74,14 +74,13 @@ def mechanism_of(job: Job) -> Mechanism:
 def proof_of(job: Job) -> dict[str, Any]:
     """The proof record of a job's release. It follows from the job alone."""
     mechanism = mechanism_of(job)
-    queries = mechanism.listed(job) if isinstance(mechanism, ListsQueries) else None
-    return proof_record(job, mechanism.promise(job), queries)
+    return proof_record(job, mechanism.promise(job), mechanism.listed(job))
 
 
 def number_of_queries(job: Job) -> int:
     """The number of the proof record's first queries that are the mechanism's; those of counts and gates follow."""
-    mechanism = mechanism_of(job)
-    return len(mechanism.listed(job)) if isinstance(mechanism, ListsQueries) else len(proof_of(job)["queries"])
+    listed = mechanism_of(job).listed(job)
+    return len(proof_of(job)["queries"]) if listed is None else len(listed)
 
 
 def _held(mechanism: Mechanism) -> bool:

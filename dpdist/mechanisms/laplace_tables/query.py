@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,8 +64,7 @@ class RowSums(Summing):
         return np.column_stack([np.bincount(records.row, column, minlength=rows) for column in columns.T])
 
 
-@dataclass(frozen=True)
-class LaplaceTables:
+class LaplaceTables(Mechanism):
     """Noisy figures of whole tables; margins get noise as cells do ([T]; METHODS §7).
 
     `laplace` gives all of ε to every figure, and `laplace_composed` divides ε among the figures of a record. With the
@@ -73,7 +72,7 @@ class LaplaceTables:
     guarantee is strict.
     """
 
-    scope: Literal["file"] = "file"
+    scope = "file"
 
     def promise(self, job: Job) -> Promise:
         if job.local:

@@ -110,16 +110,6 @@ class Partitioned(Noisy):
         facts = {"nothing_left": self.selecting >= 1, "little": little, "too_little": TOO_LITTLE}
         yield from broken("partitioned", job, RULES, **facts)
 
-
-class FlatLaplace(Partitioned):
-    """One layer: a noisy count for every cell."""
-
-    name: Literal["flat_laplace"] = Field(description="a noisy count for every combination of all outcomes")
-
-
-class Layered(Partitioned):
-    """Noisy counts in several layers, each of which refines the previous one."""
-
     def _of_layers(self, job: JobView, layers: int) -> Iterator[Contradiction]:
         if not 2 <= layers <= len(job.outcomes):
             fault = (
@@ -130,7 +120,13 @@ class Layered(Partitioned):
             yield Contradiction(("mechanism", "layers"), fault, remedy)
 
 
-class UniversalHistogram(Layered):
+class FlatLaplace(Partitioned):
+    """One layer: a noisy count for every cell."""
+
+    name: Literal["flat_laplace"] = Field(description="a noisy count for every combination of all outcomes")
+
+
+class UniversalHistogram(Partitioned):
     """The universal histogram, modified: each layer but the last splits by one outcome, in a public random order."""
 
     name: Literal["universal_histogram"] = Field(
@@ -151,7 +147,7 @@ class UniversalHistogram(Layered):
         yield from self._of_layers(job, self.layers)
 
 
-class Steps(Layered):
+class Steps(Partitioned):
     """STEPS: layers split by outcomes in the order of their importance, which the job names or AIC selects under noise."""
 
     name: Literal["steps"] = Field(

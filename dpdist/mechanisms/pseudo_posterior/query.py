@@ -7,7 +7,6 @@ the largest α |f| over records and over the draws of the fit with weights α, a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from dpdist.engine.protocol import Mechanism, Rounds, StratumRecorder
 from dpdist.job import Job, family_facts
@@ -41,7 +40,7 @@ def cautioned(job: Job, promise: Promise) -> Promise:
 
 
 @dataclass(frozen=True)
-class WeightedMechanism:
+class WeightedMechanism(Mechanism):
     """Pseudo posterior whose privacy weights are tuned on the file itself until Δ ≤ Δ*: asymptotic ([T], [V]).
 
     Without weights this is the ordinary posterior, with no guarantee. With `enforced` False, a bound above Δ* is
@@ -49,7 +48,6 @@ class WeightedMechanism:
     """
 
     enforced: bool = True
-    scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
         weights = job.mechanism.weights
@@ -89,11 +87,8 @@ class WeightedEMechanism(WeightedMechanism):
         return fixed(job.mechanism.weights, target_of(job))
 
 
-@dataclass(frozen=True)
-class CensorUWMechanism:
+class CensorUWMechanism(Mechanism):
     """Mechanism censor_uw [G]: the likelihood is clamped, with α = 1: strict."""
-
-    scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
         return promise_of(job, strict(job), CLAMPED, exactness(job))
@@ -102,14 +97,11 @@ class CensorUWMechanism:
         return clamped.protect(model, target_of(job), job.synthetic_sets, recorder)
 
 
-@dataclass(frozen=True)
-class CentredMechanism:
+class CentredMechanism(Mechanism):
     """The centred clamp (METHODS §4b): a record's log factor is clamp(a(f − f at θ_ref), ±M): strict.
 
     θ_ref and a are fixed in advance. A θ_ref from the current file would have no bound at all. The prior must be proper.
     """
-
-    scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
         return promise_of(job, strict(job), CLAMPED, CENTRED, *referred(job), exactness(job))
@@ -120,16 +112,13 @@ class CentredMechanism:
         return clamped.protect(model, target_of(job), sets, recorder, constant, reference=learned.theta)
 
 
-@dataclass(frozen=True)
-class CensorWMechanism:
+class CensorWMechanism(Mechanism):
     """Mechanism censor_w [G]: the likelihood is clamped and has *re-weighted* privacy weights (METHODS §4).
 
     With a reference, α is a fixed function of a record, and the guarantee is strict. Without one, α is learned on the
     confidential file, and the guarantee is asymptotic. The steps without a reference are: fit with α = 1; bounds F; α;
     fit with α; bounds Δ_i; re-weighted α; clamped fit.
     """
-
-    scope: Literal["stratum"] = "stratum"
 
     def promise(self, job: Job) -> Promise:
         if job.frozen:
