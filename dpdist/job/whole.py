@@ -71,8 +71,29 @@ def _switched(value: object) -> object:
     return None if value is False else value
 
 
-class JobKeys(Frozen):
-    """The top-level keys of a job file."""
+DESCRIPTION = "A release: data, design, model, mechanism, budget, tables."
+_NO_SETTINGS = Model(family="lognormal")
+
+
+class Job(Frozen):
+    """A release: data, design, model, mechanism, budget, tables.
+
+    Parameters
+    ----------
+    The keys of a job file: docs/reference/job-file.md describes every one.
+
+    Raises
+    ------
+    ValidationError : a key is wrong. `load_job` and `parse_job` say the same with line and remedy, as a `JobError`.
+
+    Example
+    -------
+    >>> job = dpdist.load_job("doctorates")
+    >>> job.outcomes, job.strict
+    (('salary',), False)
+    """
+
+    model_config = ConfigDict(json_schema_extra={"description": DESCRIPTION})
 
     extends: Annotated[Base, WithJsonSchema(BASE_SCHEMA)] | None = Field(
         default=None, exclude=True, description="another job file, whose keys apply unless this one states them"
@@ -180,10 +201,49 @@ class JobKeys(Frozen):
     )
     presentation: Presentation = Field(default=Presentation(), description="titles, labels, units and printing rules")
     runtime: Runtime = Field(default=Runtime(), description="where and how the work is done, without effect on the result")
+    _alias: Caution | None = PrivateAttr(None)
 
+    @property
+    def of_alias(self) -> tuple[Caution, ...]:
+        """The caution on a former name that the job file gives its mechanism, if it does."""
+        return () if self._alias is None else (self._alias,)
 
-class BudgetShares(JobKeys):
-    """A job's keys, together with the parts of its budget."""
+    def under_alias(self, caution: Caution) -> Self:
+        """The same job, with the caution on the former name of its mechanism."""
+        job = self.model_copy()
+        job._alias = caution
+        return job
+
+    @model_validator(mode="after")
+    def _sampler_resolved(self) -> Self:
+        """Replaces the sampler `auto` by the one to use, because the published job and the run's identity name it."""
+        if self.sampler.name == "auto":
+            samplers = (samplers_of(self.family) or ("exact",)) if not self.mechanism.adds_noise else ("exact",)
+            possible = [name for name in samplers if name != "exact" or not self.mechanism.clamps]
+            object.__setattr__(self, "sampler", self.sampler.model_copy(update={"name": (possible or samplers)[0]}))
+        return self
+
+    @model_validator(mode="after")
+    def _reference_resolved(self) -> Self:
+        """Makes histograms of the current file the reference, if the job names none and the mechanism allows it.
+
+        They need sample sizes that are public or already measured under noise. Where gates and noisy counts leave nothing
+        of the budget, `job.checks` says so.
+        """
+        funded = self.epsilon.release > 0
+        share = self.mechanism.histogram_share
+        if self.reference is None and share is not None and not self.sizes_in_sums and funded:
+            histogram = HistogramReference(epsilon=self.epsilon.release * share)
+            object.__setattr__(self, "reference", HistogramsAlone(histogram=histogram))
+            self.model_fields_set.discard("reference")  # a null states nothing
+        return self
+
+    @model_validator(mode="after")
+    def _publication_resolved(self) -> Self:
+        """Publishes always where no verdict can decide, unless the job says otherwise: `job.checks` then refuses it."""
+        if "publish" not in self.model_fields_set and (self.accept is not None or self.local):
+            object.__setattr__(self, "publish", "always")
+        return self
 
     @property
     def epsilon(self) -> Split:
@@ -234,74 +294,6 @@ class BudgetShares(JobKeys):
     def noisy_crosstab(self) -> bool:
         """True if sample counts get noise of their own, before anything is fitted, from a part of the budget."""
         return self._paid[0] > 0
-
-
-DESCRIPTION = "A release: data, design, model, mechanism, budget, tables."
-_NO_SETTINGS = Model(family="lognormal")
-
-
-class Job(BudgetShares):
-    """A release: data, design, model, mechanism, budget, tables.
-
-    Parameters
-    ----------
-    The keys of a job file: docs/reference/job-file.md describes every one.
-
-    Raises
-    ------
-    ValidationError : a key is wrong. `load_job` and `parse_job` say the same with line and remedy, as a `JobError`.
-
-    Example
-    -------
-    >>> job = dpdist.load_job("doctorates")
-    >>> job.outcomes, job.strict
-    (('salary',), False)
-    """
-
-    model_config = ConfigDict(json_schema_extra={"description": DESCRIPTION})
-    _alias: Caution | None = PrivateAttr(None)
-
-    @property
-    def of_alias(self) -> tuple[Caution, ...]:
-        """The caution on a former name that the job file gives its mechanism, if it does."""
-        return () if self._alias is None else (self._alias,)
-
-    def under_alias(self, caution: Caution) -> Self:
-        """The same job, with the caution on the former name of its mechanism."""
-        job = self.model_copy()
-        job._alias = caution
-        return job
-
-    @model_validator(mode="after")
-    def _sampler_resolved(self) -> Self:
-        """Replaces the sampler `auto` by the one to use, because the published job and the run's identity name it."""
-        if self.sampler.name == "auto":
-            samplers = (samplers_of(self.family) or ("exact",)) if not self.mechanism.adds_noise else ("exact",)
-            possible = [name for name in samplers if name != "exact" or not self.mechanism.clamps]
-            object.__setattr__(self, "sampler", self.sampler.model_copy(update={"name": (possible or samplers)[0]}))
-        return self
-
-    @model_validator(mode="after")
-    def _reference_resolved(self) -> Self:
-        """Makes histograms of the current file the reference, if the job names none and the mechanism allows it.
-
-        They need sample sizes that are public or already measured under noise. Where gates and noisy counts leave nothing
-        of the budget, `job.checks` says so.
-        """
-        funded = self.epsilon.release > 0
-        share = self.mechanism.histogram_share
-        if self.reference is None and share is not None and not self.sizes_in_sums and funded:
-            histogram = HistogramReference(epsilon=self.epsilon.release * share)
-            object.__setattr__(self, "reference", HistogramsAlone(histogram=histogram))
-            self.model_fields_set.discard("reference")  # a null states nothing
-        return self
-
-    @model_validator(mode="after")
-    def _publication_resolved(self) -> Self:
-        """Publishes always where no verdict can decide, unless the job says otherwise: `job.checks` then refuses it."""
-        if "publish" not in self.model_fields_set and (self.accept is not None or self.local):
-            object.__setattr__(self, "publish", "always")
-        return self
 
     @classmethod
     def stored(cls, text: str | bytes) -> Self:

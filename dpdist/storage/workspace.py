@@ -41,10 +41,77 @@ SEALED = "sealed"
 
 
 @dataclass(frozen=True)
-class WorkspacePaths:
-    """The paths of a run's files, in its workspace."""
+class Identity:
+    """All that determines a run's result: job without runtime and paths, content of the input and, with noise, code."""
+
+    job: Mapping[str, Any]
+    """Settings of the job, by dotted key."""
+    input: str
+    """SHA-256 of the input file's content."""
+    version: str = field(default_factory=lambda: version_of("dpdist"))
+    """The version of dpdist that began the run."""
+
+    def differences(self, other: Identity) -> list[str]:
+        """The differences in words, such as "job (budget.epsilon, …)", "input (its content)", "version of dpdist (…)".
+
+        The version counts only if the run adds noise. Another version may compute other sums, to which stored noise
+        must not be added.
+        """
+        keys = sorted(self.job.keys() | other.job.keys())
+        mine, theirs = ([job.get(key, "not stated") for key in keys] for job in (self.job, other.job))
+        changed = [triple for triple in zip(keys, theirs, mine, strict=True) if triple[1] != triple[2]]
+        examples = [f"{key}: {there!s:.40} there, {here!s:.40} here" for key, there, here in changed[:5]]
+        texts = [f"job ({'; '.join(examples)}{'; …' if len(changed) > 5 else ''})"] if changed else []
+        texts += ["input (its content)"] if self.input != other.input else []
+        return texts + ([f"version of dpdist ({other.version} there, {self.version} here)"] if self._recoded(other) else [])
+
+    def remedy(self, other: Identity, otherwise: str) -> str:
+        """A remedy where only the version differs; else `otherwise`."""
+        same, has_version = self.job == other.job and self.input == other.input, other.version[:1].isdigit()
+        install = f"install dpdist {other.version}, which drew the stored noise; or "
+        return (install if same and has_version and self._recoded(other) else "") + otherwise
+
+    def _recoded(self, other: Identity) -> bool:
+        return self.version != other.version and self.adds_noise
+
+    @property
+    def adds_noise(self) -> bool:
+        """True if released figures contain noise, which is drawn once and stored."""
+        spec = spec_of(self.job)
+        return spec is not None and spec.adds_noise
+
+
+NOISY_FRAME = "noisy-frame"
+"""Name of the record that the noisy crosstab is stored, where predictors are protected."""
+REFERENCE = "reference.sha256"
+"""Name of a fact that determines a result besides the job's settings: the checksum of its reference."""
+OF_FILES = (REFERENCE, "input.third_party.", "reference.third_party.")
+"""Prefixes of the names of such facts, including those of plug-ins' readers."""
+
+REPEATED, KEYED = "draws of another run\n", "draws of a study's key\n"
+"""Contents of the file `replay`: what the run repeats."""
+
+MADE_AGAIN = "run the same `dpdist run` command again: it makes the file again and spends nothing"
+RESTORE = "restore it from a copy; a new folder spends the budget again"
+"""Remedy for a file that no run can make again."""
+REMOVED = (
+    "restore the whole folder, and the same command resumes; otherwise the same command begins a new release, which is "
+    "charged again"
+)
+"""Remedy for a folder that is gone."""
+IDENTITY = "identity"
+"""Name of the record of the files that say whose run it is: `identity.json` and `key`."""
+
+_OPENED: WeakValueDictionary[tuple[str, str], Workspace] = WeakValueDictionary()
+"""Workspaces of runs in this process, in which later tasks find files that are already copied."""
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The paths of a run's files, and the store with its files, completion records, owner and key."""
 
     root: Path
+    store: Store = FOLDER
 
     @property
     def public(self) -> Path:
@@ -172,79 +239,6 @@ class WorkspacePaths:
     @property
     def identity(self) -> Path:
         return self.confidential / "identity.json"
-
-
-@dataclass(frozen=True)
-class Identity:
-    """All that determines a run's result: job without runtime and paths, content of the input and, with noise, code."""
-
-    job: Mapping[str, Any]
-    """Settings of the job, by dotted key."""
-    input: str
-    """SHA-256 of the input file's content."""
-    version: str = field(default_factory=lambda: version_of("dpdist"))
-    """The version of dpdist that began the run."""
-
-    def differences(self, other: Identity) -> list[str]:
-        """The differences in words, such as "job (budget.epsilon, …)", "input (its content)", "version of dpdist (…)".
-
-        The version counts only if the run adds noise. Another version may compute other sums, to which stored noise
-        must not be added.
-        """
-        keys = sorted(self.job.keys() | other.job.keys())
-        mine, theirs = ([job.get(key, "not stated") for key in keys] for job in (self.job, other.job))
-        changed = [triple for triple in zip(keys, theirs, mine, strict=True) if triple[1] != triple[2]]
-        examples = [f"{key}: {there!s:.40} there, {here!s:.40} here" for key, there, here in changed[:5]]
-        texts = [f"job ({'; '.join(examples)}{'; …' if len(changed) > 5 else ''})"] if changed else []
-        texts += ["input (its content)"] if self.input != other.input else []
-        return texts + ([f"version of dpdist ({other.version} there, {self.version} here)"] if self._recoded(other) else [])
-
-    def remedy(self, other: Identity, otherwise: str) -> str:
-        """A remedy where only the version differs; else `otherwise`."""
-        same, has_version = self.job == other.job and self.input == other.input, other.version[:1].isdigit()
-        install = f"install dpdist {other.version}, which drew the stored noise; or "
-        return (install if same and has_version and self._recoded(other) else "") + otherwise
-
-    def _recoded(self, other: Identity) -> bool:
-        return self.version != other.version and self.adds_noise
-
-    @property
-    def adds_noise(self) -> bool:
-        """True if released figures contain noise, which is drawn once and stored."""
-        spec = spec_of(self.job)
-        return spec is not None and spec.adds_noise
-
-
-NOISY_FRAME = "noisy-frame"
-"""Name of the record that the noisy crosstab is stored, where predictors are protected."""
-REFERENCE = "reference.sha256"
-"""Name of a fact that determines a result besides the job's settings: the checksum of its reference."""
-OF_FILES = (REFERENCE, "input.third_party.", "reference.third_party.")
-"""Prefixes of the names of such facts, including those of plug-ins' readers."""
-
-REPEATED, KEYED = "draws of another run\n", "draws of a study's key\n"
-"""Contents of the file `replay`: what the run repeats."""
-
-MADE_AGAIN = "run the same `dpdist run` command again: it makes the file again and spends nothing"
-RESTORE = "restore it from a copy; a new folder spends the budget again"
-"""Remedy for a file that no run can make again."""
-REMOVED = (
-    "restore the whole folder, and the same command resumes; otherwise the same command begins a new release, which is "
-    "charged again"
-)
-"""Remedy for a folder that is gone."""
-IDENTITY = "identity"
-"""Name of the record of the files that say whose run it is: `identity.json` and `key`."""
-
-_OPENED: WeakValueDictionary[tuple[str, str], Workspace] = WeakValueDictionary()
-"""Workspaces of runs in this process, in which later tasks find files that are already copied."""
-
-
-@dataclass(frozen=True)
-class Workspace(WorkspacePaths):
-    """The paths of a run, and the store with its files, completion records, owner and key."""
-
-    store: Store = FOLDER
 
     @classmethod
     def of_place(cls, place: str | Path, reading: bool = False) -> Workspace:
