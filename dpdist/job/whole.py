@@ -448,6 +448,11 @@ class Job(Frozen):
         return self.reference is not None and self.reference.known_before
 
     @property
+    def on_records(self) -> bool:
+        """True if the job has a reference of records that it declares public."""
+        return self.reference is not None and self.reference.holds_records
+
+    @property
     def on_histograms(self) -> bool:
         """True if histograms of the current file replace a reference."""
         return self.reference is not None and not self.reference.known_before

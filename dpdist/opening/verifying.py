@@ -338,7 +338,8 @@ def verify_folder(public: Path, key: PublicKey | None = None, listener: Listener
     lines = [str(error) for error in all_damage(public) or _claims(public)]
     again, rest = Rederivation([], "", []), Reproduction([], [])
     if not lines:
-        again, rest = derived_again(public), remade(public, listener)
+        job, statement = read_job(public, "released/job.json"), read_object(public, STATEMENT)
+        again, rest = rederivation(public, job, statement), remade(public, listener)
         lines = [str(error) for error in rest.faults]
     if (why := unfit(public)) is not None:
         lines.append(f"{UNFIT}: {why}")
@@ -356,11 +357,6 @@ def advised(public: Path) -> list[Advisory]:
     except DamagedFile:
         return []
     return advisories(job, str(promise.get("protected_by") or ""))
-
-
-def derived_again(public: Path) -> Rederivation:
-    """The results derived from a proof record, for a folder without `problems`, and what could not be checked."""
-    return rederivation(public, read_job(public, "released/job.json"), read_object(public, STATEMENT))
 
 
 def refuse_unverified(public: Path, made_again: bool = False) -> None:

@@ -121,11 +121,8 @@ def _exchanged(promise: Mapping[str, Any], job: Job) -> list[str]:
     if promise["adjacency"] == "substitution":
         return []
     text = REMOVED_AND_ADDED if promise["adjacency"] == "add_remove" else SAME_X
-    return [text.format(**_whose(job), epsilon=promise["substitution_epsilon"])]
-
-
-def _whose(job: Job) -> dict[str, str]:
-    return {"values": listed(job.protected_components), "whom": whom(job)}
+    values = listed(job.protected_components)
+    return [text.format(values=values, whom=whom(job), epsilon=promise["substitution_epsilon"])]
 
 
 def _moves(job: Job) -> list[str]:
@@ -203,8 +200,7 @@ def _light_weights(job: Job) -> bool:
 
 
 def _figures_of_packages(job: Job) -> bool:
-    on_records = job.reference is not None and job.reference.holds_records
-    return isinstance(job.mechanism, Former) and job.mechanism.biased(on_records)
+    return isinstance(job.mechanism, Former) and job.mechanism.biased(job.on_records)
 
 
 ADVISORIES = (

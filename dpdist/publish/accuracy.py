@@ -132,11 +132,8 @@ def design_left_out(job: Job) -> Iterator[Caution]:
         return
     of_reference = job.reference is not None and job.reference.file is not None
     effect = "reference, which estimates it from the reference" if of_reference else "a public figure"
-    yield Caution.of("design_left_out", design=_design_in_words(job), effect=effect)
-
-
-def _design_in_words(job: Job) -> str:
-    return f"clustering by {job.survey.psu}" if job.survey.psu else "the design behind the replicate weights"
+    design = f"clustering by {survey.psu}" if survey.psu else "the design behind the replicate weights"
+    yield Caution.of("design_left_out", design=design, effect=effect)
 
 
 def design_in_words(job: Job, effects: Sequence[DesignEffect]) -> list[str]:

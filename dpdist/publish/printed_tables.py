@@ -354,7 +354,7 @@ def printed_table(job: Job, spec: Table, table: pa.Table, crosstab: Crosstab | N
 
     `crosstab` has the numbers of sample records, which are printed if the job says so.
     """
-    text, estimator = job.presentation, _estimator(job.presentation, table)
+    text, estimator = job.presentation, job.presentation.estimator or str(table["estimator"][0])
     rows = shown_rows(table, estimator)
     labels = [_labels(job, spec, name) for name in spec.by]
     across = _across(text, spec, labels)
@@ -455,11 +455,6 @@ def _codes(column: pa.ChunkedArray) -> Ints:
 
 def _is(column: pa.ChunkedArray, text: str) -> NDArray[np.bool_]:
     return np.asarray(pc.equal(column, text).to_numpy(zero_copy_only=False), dtype=np.bool_)
-
-
-def _estimator(text: Presentation, table: pa.Table) -> str:
-    """The job's estimator, or else the table's first, which is `parameters` where that exists."""
-    return text.estimator or str(table["estimator"][0])
 
 
 def _labels(job: Job, spec: Table, name: str) -> list[str]:

@@ -135,10 +135,6 @@ def note(event: str, unit: Mapping[str, int | str], **more: object) -> None:
         logging.getLogger(TASKS).info("%s", event, extra={"facts": {"event": event, **unit, **more}})
 
 
-def noting() -> bool:
-    return logging.getLogger(TASKS).isEnabledFor(logging.INFO)
-
-
 class Attempt(NamedTuple):
     """The outcome of a task: a value or an exception, and the seconds that it took."""
 
@@ -152,7 +148,7 @@ def attempt(task: Callable[[int], Any], key: int) -> Attempt:
     # Dask would log what is raised and keep it at the scheduler; a message from a library may quote a record
     began = time.perf_counter()
     try:
-        unit = unit_of(task, key) if noting() else {}
+        unit = unit_of(task, key) if logging.getLogger(TASKS).isEnabledFor(logging.INFO) else {}
         if unit:
             note("begin", unit)
         with single_threaded(), reporting_parts(beat):

@@ -208,7 +208,8 @@ def _private(folder: Path, executable: Executable) -> Iterator[Path]:
         if not any(private.glob("*.txt")):  # no run has begun
             raise
         remedy = "check the program and its data; a bad start is repeated up to `attempts` times"
-        raise StanError(executable.program, message(_console(private)), remedy) from None
+        console = "\n".join(path.read_text(errors="replace") for path in sorted(private.glob("*.txt")))
+        raise StanError(executable.program, message(console), remedy) from None
     finally:
         shutil.rmtree(private, ignore_errors=True)
 
@@ -224,10 +225,6 @@ def _environment_kept() -> Iterator[None]:
             os.environ.pop(_THREADS, None)
         else:
             os.environ[_THREADS] = before
-
-
-def _console(folder: Path) -> str:
-    return "\n".join(path.read_text(errors="replace") for path in sorted(folder.glob("*.txt")))
 
 
 def message(console: str) -> str:

@@ -94,21 +94,34 @@ class PartStore:
 
     stratum: StratumStore
     number: int
-    _bounds: dict[int, Columns] = field(default_factory=dict)
+    bounds_of_blocks: dict[int, Columns] = field(default_factory=dict)
     _chunks: list[Path] = field(default_factory=list)
 
     def block(self, start: int) -> BlockStore:
         """The recorder of the block that begins at this record of the stratum."""
         return BlockStore(self, start)
 
+    @property
+    def log_lik(self) -> bool:
+        return self.stratum.log_lik
+
+    def add_log_lik(self, start: int, values: Floats, record: Ints) -> None:
+        """Writes the log likelihoods of a block, (draw, record)."""
+        store, stop = self.stratum, start + values.shape[1]
+        store.refuse_late()
+        arrays.write_log_lik(store.space.log_lik, store.axis.region(store.stratum, start, stop), values, record)
+        self._chunks += store.chunks(start, stop)
+
     def close(self) -> dict[str, str]:
         """Writes the bounds, if a pass recorded any. Returns the checksums of all files that the blocks wrote."""
-        if not self._bounds:
+        if not self.bounds_of_blocks:
             return {}
         self.stratum.refuse_late()
         self.stratum.folder.mkdir(parents=True, exist_ok=True)
         bounds = self.stratum.folder / f"bounds-{self.number:05d}.arrow"
-        write_part(bounds, [pa.RecordBatch.from_pydict(self._bounds[start]) for start in sorted(self._bounds)])
+        write_part(
+            bounds, [pa.RecordBatch.from_pydict(self.bounds_of_blocks[start]) for start in sorted(self.bounds_of_blocks)]
+        )
         return checksums([bounds, *self._chunks], self.stratum.space.confidential)
 
 
@@ -116,23 +129,19 @@ class PartStore:
 class BlockStore(BlockRecorder):
     """The recorder of one block, which owns its chunks of the log likelihood store."""
 
-    span: PartStore
+    owner: PartStore | MemberStore
     start: int
 
     @property
     def wants_log_lik(self) -> bool:
-        return self.span.stratum.log_lik
+        return self.owner.log_lik
 
     def bounds(self, columns: Confidential[Columns]) -> None:
-        self.span._bounds[self.start] = columns.disclose_to_custodian()
+        self.owner.bounds_of_blocks[self.start] = columns.disclose_to_custodian()
 
     def log_lik(self, values: Confidential[Floats]) -> None:
-        tensor, store = values.disclose_to_custodian(), self.span.stratum
-        record = np.asarray(self.span._bounds[self.start]["record"], dtype=np.int64)
-        stop = self.start + tensor.shape[1]
-        store.refuse_late()
-        arrays.write_log_lik(store.space.log_lik, store.axis.region(store.stratum, self.start, stop), tensor, record)
-        self.span._chunks += store.chunks(self.start, stop)
+        record = np.asarray(self.owner.bounds_of_blocks[self.start]["record"], dtype=np.int64)
+        self.owner.add_log_lik(self.start, values.disclose_to_custodian(), record)
 
 
 def _disclosed(values: Confidential[dict[str, Any]]) -> dict[str, Any]:
@@ -237,25 +246,15 @@ class MemberStore(StratumRecorder):
         blocks = [self.bounds_of_blocks[start] for start in sorted(self.bounds_of_blocks)]
         return pa.RecordBatch.from_pydict({name: np.concatenate([each[name] for each in blocks]) for name in blocks[0]})
 
-    def block(self, start: int) -> MemberBlock:
+    def block(self, start: int) -> BlockStore:
         """The recorder of the block that begins at this record of the stratum."""
-        return MemberBlock(self, start)
-
-
-@dataclass(frozen=True)
-class MemberBlock(BlockRecorder):
-    member: MemberStore
-    start: int
+        return BlockStore(self, start)
 
     @property
-    def wants_log_lik(self) -> bool:
-        return self.member.batch.log_lik
+    def log_lik(self) -> bool:
+        return self.batch.log_lik
 
-    def bounds(self, columns: Confidential[Columns]) -> None:
-        self.member.bounds_of_blocks[self.start] = columns.disclose_to_custodian()
-
-    def log_lik(self, values: Confidential[Floats]) -> None:
-        tensor, batch = values.disclose_to_custodian(), self.member.batch
-        record = np.asarray(self.member.bounds_of_blocks[self.start]["record"], dtype=np.int64)
-        region = batch.axis.region(self.member.stratum, self.start, self.start + tensor.shape[1])
-        batch.add_chunks(region, tensor, record)
+    def add_log_lik(self, start: int, values: Floats, record: Ints) -> None:
+        """Adds the log likelihoods of a block, (draw, record)."""
+        region = self.batch.axis.region(self.stratum, start, start + values.shape[1])
+        self.batch.add_chunks(region, values, record)

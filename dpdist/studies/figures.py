@@ -129,16 +129,16 @@ def draw(figure: StudyFigure, material: StudyMaterial, number: int) -> str:
 def violins(figure: StudyFigure, material: StudyMaterial) -> Canvas:
     """Distributions over replicates: a panel for each case and ε, a row for each mechanism."""
     measure = figure.measure or "database_bound"
-    panels = panels_of(figure, material)
+    panels, caption = panels_of(figure, material), material.caption(measure)
     labels = list(dict.fromkeys(m for case, _ in panels for m in material.mechanisms(figure, case, measure)))
-    canvas, axes = canvas_of_rows(len(panels), len(labels), 3, one_case=len(material.cases(figure)) == 1)
+    canvas, axes = canvas_of_rows(len(panels), len(labels), one_case=len(material.cases(figure)) == 1)
     for axis, (case, epsilon) in zip(axes, panels, strict=True):
         for place, label in enumerate(labels):
             values, colour = material.values(case, label, epsilon, measure), material.colour(label)
             violin(axis, place, values, colour, sideways=True, points="_ratio_" not in measure)
         if (target := material.target(case, epsilon, measure)) is not None:
             mark(axis, target)
-        row_labels(axis, labels, axis_title(material.caption(measure)), figure.log)
+        row_labels(axis, labels, caption.axis or caption.title, figure.log)
         axis.set_title(panel_title(case if len(material.cases(figure)) > 1 else "", epsilon))
     return canvas
 
@@ -192,7 +192,7 @@ def record_bounds(figure: StudyFigure, material: StudyMaterial) -> Canvas:
     """Record bounds: unweighted in the first fit, weighted in the last."""
     panels = panels_of(figure, material)
     labels = [label for label in figure.mechanisms or material.arms if label != DATA]
-    canvas, axes = canvas_of_rows(len(panels), 1 + len(labels), 3, one_case=len(material.cases(figure)) == 1)
+    canvas, axes = canvas_of_rows(len(panels), 1 + len(labels), one_case=len(material.cases(figure)) == 1)
     for axis, (case, epsilon) in zip(axes, panels, strict=True):
         after = {label: material.column(case, label, epsilon, "weighted_record_bound") for label in labels}
         before = [material.column(case, label, epsilon, "unweighted_record_bound") for label in labels]
@@ -308,13 +308,9 @@ def canvas_of(
     return canvas, axes[:number]
 
 
-def canvas_of_rows(number: int, labels: int, columns: int, one_case: bool) -> tuple[Canvas, list[Axes]]:
+def canvas_of_rows(number: int, labels: int, one_case: bool) -> tuple[Canvas, list[Axes]]:
     """Panels with a row for each mechanism."""
-    return canvas_of(number, columns, 0.85 + 0.34 * labels, sharex=one_case, sharey=True)
-
-
-def axis_title(caption: Caption) -> str:
-    return caption.axis or caption.title
+    return canvas_of(number, 3, 0.85 + 0.34 * labels, sharex=one_case, sharey=True)
 
 
 def panel_title(case: str, epsilon: str) -> str:

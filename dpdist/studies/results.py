@@ -6,7 +6,6 @@ import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -101,8 +100,3 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "source"
-
-
-def identity_of(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """What must agree before parts may be combined."""
-    return {"study": dict(identity), "versions": dict(versions())}

@@ -30,7 +30,6 @@ from dpdist.runtime.executors import executor
 from dpdist.studies import results
 from dpdist.studies.figures import StudyMaterial, number
 from dpdist.studies.file import NOT_A_MAPPING, kind_of, load_study
-from dpdist.studies.kinds.protocol import Fact
 from dpdist.studies.settings import Note, Study, one_line
 from dpdist.studies.verdicts import ANSWERS, READING, comparison_of, findings
 
@@ -145,7 +144,7 @@ def owned(folder: Path, study: Study) -> Iterator[None]:
     """Claims the folder for this study alone. Parts of another study or version are refused."""
     (folder / "parts").mkdir(parents=True, exist_ok=True)
     with exclusive(folder / ".lock", folder, "another study runs in it", "wait for it, or choose another folder"):
-        path, here = folder / "study.json", results.identity_of(study.identity)
+        path, here = folder / "study.json", {"study": dict(study.identity), "versions": dict(results.versions())}
         if not path.exists():
             if any((folder / "parts").iterdir()) or (folder / "summary.csv").exists():
                 raise WorkspaceError(str(folder), "it holds results of an unknown study", "choose an empty folder", 2)
@@ -177,9 +176,10 @@ def page(material: StudyMaterial, versions: Mapping[str, str]) -> str:
 
     shown_measures = [name for name in study.all_measures if name in set(results.measure)]
     captions = {name: material.caption(name) for name in shown_measures}
+    used = ", ".join(f"{name} {version}" for name, version in versions.items())
     return template.render(
         study=study,
-        facts=[*kind.facts(study), _versions(versions)],
+        facts=[*kind.facts(study), ("Versions", [used])],
         heads=kind.heads,
         arms=kind.arms(study),
         notes=[*study.notes, *findings(study.limits, results)],
@@ -192,10 +192,6 @@ def page(material: StudyMaterial, versions: Mapping[str, str]) -> str:
         made_of=kind.made_of(study),
         refused=int((results.measure == "refused").sum()),
     )
-
-
-def _versions(versions: Mapping[str, str]) -> Fact:
-    return "Versions", [", ".join(f"{name} {version}" for name, version in versions.items())]
 
 
 def _summary(material: StudyMaterial, measure: str) -> dict[str, Any]:

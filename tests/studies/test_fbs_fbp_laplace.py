@@ -20,7 +20,7 @@ from dpdist.core.errors import StudyError
 from dpdist.job.loading import find_shipped
 from dpdist.studies.file import load_study, parse_study
 from dpdist.studies.kinds.populations import ratios
-from dpdist.studies.kinds.tables import TablesStudy
+from dpdist.studies.kinds.tables import YARDSTICKS, TablesStudy
 from dpdist.studies.run import run
 
 pytestmark = pytest.mark.long
@@ -125,7 +125,7 @@ def test_the_study_would_notice_a_comparator_with_a_fifth_of_its_noise(folder: P
     swapped = table[(table["mechanism"] != "laplace_composed") | (table["epsilon"] == "18")]
     swapped = swapped.assign(epsilon=swapped["epsilon"].where(swapped["mechanism"] != "laplace_composed", "3.6"))
     honest, wrong = (
-        median_ratios(ratios(study.seed, study.yardsticks, t)) for t in (table, swapped[swapped["epsilon"] == "3.6"])
+        median_ratios(ratios(study.seed, YARDSTICKS, t)) for t in (table, swapped[swapped["epsilon"] == "3.6"])
     )
     key = ("fbs", "3.6", "count_ratio_laplace_composed")
     assert abs(honest[key] - 0.59) < TOLERANCE
@@ -151,7 +151,7 @@ def test_ratios_are_those_of_the_loops() -> None:
         for s in ("count", "mean")
     ]
     others = [row | {"mechanism": name} for row in rows[:4] for name in ("laplace", "laplace_composed", "laplace_strict")]
-    found = median_ratios(ratios(study.seed, study.yardsticks, pd.DataFrame(rows + others)))
+    found = median_ratios(ratios(study.seed, YARDSTICKS, pd.DataFrame(rows + others)))
     assert found["fbs", "3.6", "count_ratio_direct"] == pytest.approx(np.sqrt((0.04 + 0.16) / (0.01 + 0.09)))
     assert found["laplace", "3.6", "count_ratio_direct"] == pytest.approx(1.0)
 
@@ -179,9 +179,7 @@ def test_medians_over_five_batches_agree_with_the_reference_study(tmp_path: Path
     found = pd.read_parquet(folder / "replicates.parquet")
     table = found.assign(case="normal", epsilon=found["epsilon"].map("{:g}".format))
     batches = [table[(table["replicate"] - 1) // 20 == b] for b in range(5)]
-    medians = pd.concat([median_ratios(ratios(study.seed, study.yardsticks, batch)) for batch in batches], axis=1).median(
-        axis=1
-    )
+    medians = pd.concat([median_ratios(ratios(study.seed, YARDSTICKS, batch)) for batch in batches], axis=1).median(axis=1)
     for (law, epsilon), (count, mean) in METHODS_7.items():
         assert medians[law, epsilon, "count_ratio_laplace"] == pytest.approx(count, abs=0.2)
         assert medians[law, epsilon, "mean_ratio_laplace"] == pytest.approx(mean, abs=0.3)

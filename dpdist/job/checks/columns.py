@@ -215,7 +215,7 @@ def hierarchies(job: Job) -> Iterator[Contradiction]:
 
 
 def _public(job: Job, columns: tuple[str, str]) -> bool:
-    return job.nested_by_file(columns) or (job.reference is not None and job.reference.holds_records)
+    return job.nested_by_file(columns) or job.on_records
 
 
 def _maps(job: Job, hierarchy: Hierarchy, path: Where) -> Iterator[Contradiction]:

@@ -140,7 +140,7 @@ def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradictio
         fault = f"'{job.mechanism.name}' does not give a {statistic.name}"
     elif statistic.of is None and statistic.of_shape and spec.sets == "none":
         fault = f"'{job.mechanism.name}' releases only sums, and no distribution from which a {statistic.name} could follow"
-    elif statistic.of is None and statistic.of_shape and spec.sets == "copied" and not _on_records(job):
+    elif statistic.of is None and statistic.of_shape and spec.sets == "copied" and not job.on_records:
         fault = f"'{job.mechanism.name}' takes the distribution for a {statistic.name} from the records of a reference"
         yield Contradiction(path, fault, "name a public file under reference.path, or leave the statistic out")
         return
@@ -156,10 +156,6 @@ def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradictio
     )
     remedy = "use a mechanism that gives it, or leave the statistic out"
     yield Contradiction(path, fault, remedy, listed(able, len(able)))
-
-
-def _on_records(job: Job) -> bool:
-    return job.reference is not None and job.reference.holds_records
 
 
 def table_universes(job: Job) -> Iterator[Contradiction]:

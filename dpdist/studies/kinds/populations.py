@@ -88,12 +88,12 @@ MARGINS = "the margins, where it hardly matters that the model has no interactio
 ALL_CELLS = "all cells of the table."
 
 
-def ratio(statistic: str, yardstick: str, reading: str = RATIO) -> Caption:
-    return Caption(RATIO_TITLES[yardstick].format(statistic), reading, "ratio of RMSE")
-
-
 def ratios_of_errors(yardsticks: tuple[str, ...]) -> dict[str, Caption]:
-    return {f"{name}_ratio_{other}": ratio(name, other) for name in STATISTICS for other in yardsticks}
+    return {
+        f"{name}_ratio_{other}": Caption(RATIO_TITLES[other].format(name), RATIO, "ratio of RMSE")
+        for name in STATISTICS
+        for other in yardsticks
+    }
 
 
 def coverages() -> dict[str, Caption]:

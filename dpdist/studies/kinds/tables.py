@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -156,11 +155,6 @@ class TablesStudy(StudyOfFiles):
         return tuple(budget_text(self.epsilon_per_set * Fraction(m)) for m in self.sets)
 
     @property
-    def yardsticks(self) -> tuple[str, ...]:
-        """Labels by whose RMSE all others are divided."""
-        return YARDSTICKS
-
-    @property
     def all_measures(self) -> tuple[str, ...]:
         order: tuple[Yardstick, ...] = ("laplace", "laplace_composed", "direct", "laplace_strict")
         ratios = tuple(f"{statistic}_ratio_{other}" for other in order for statistic in STATISTICS)
@@ -207,7 +201,7 @@ class TablesKind(StudyKind):
         return tabulate(study, study.cases[case], number)
 
     def by_cell(self, study: Any, results: pd.DataFrame) -> pd.DataFrame:
-        return ratios(study.seed, study.yardsticks, results)
+        return ratios(study.seed, YARDSTICKS, results)
 
     def facts(self, study: TablesStudy) -> list[Fact]:
         cases = [f"{c.name}: {_drawn(c)}" for c in study.cases]
@@ -302,7 +296,7 @@ def surveyed(study: TablesStudy, case: TableCase, key: Key) -> SimulatedSurvey:
     units = units_of(study, case.file, study.key_of(case.name))
     with scratch() as folder:
         path = folder / SAMPLE
-        write_sample(path, units, case.sample, key.generator("survey"))
+        systematic_sample(units, case.sample, key.generator("survey")).to_parquet(path)
         read = job.model_copy(update={"input": job.input.model_copy(update={"path": path})})
         return placed_survey(read, open_source(read), lambda crosstab, cells: truth_of(units, crosstab, cells))
 
@@ -469,11 +463,6 @@ def units_of(study: TablesStudy, file: TableFile, key: Key) -> pd.DataFrame:
             )
     salary = rows["salary"].to_numpy(float)
     return units.assign(salary=salary, **{SIZE: informative_size(salary, key.generator("sizes"))})
-
-
-def write_sample(path: Path, units: pd.DataFrame, n: int, rng: np.random.Generator) -> None:
-    """A systematic sample of n units, proportional to size, with inverse probabilities as weights."""
-    systematic_sample(units, n, rng).to_parquet(path)
 
 
 def truth_of(units: pd.DataFrame, crosstab: Crosstab, cells: Cells) -> dict[str, Floats]:
