@@ -237,9 +237,9 @@ def costs(case: CapturedStratum, mechanism: Any = None) -> LargestCost | None:
     return LargestCost(largest, budget, "rho" if gaussian else "epsilon")
 
 
-def overspent(name: str, case: CapturedStratum, mechanism: Any = None) -> list[str]:
+def overspent(name: str, case: CapturedStratum) -> list[str]:
     """A fault if the noise is less than the job's budget requires."""
-    spending = costs(case, mechanism)
+    spending = costs(case)
     return [] if spending is None else _over(name, spending)
 
 

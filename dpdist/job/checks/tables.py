@@ -365,7 +365,7 @@ def presentation(job: Job) -> Iterator[Contradiction]:
             yield _unknown(path, f"'{name}' is not a column of this job", name, columns)
         else:
             yield from _levels(path, name, column, job.columns.get(name))
-    yield from _twice(("presentation", "columns"), {name: texts.label(name) for name in columns}, "label")
+    yield from _twice(("presentation", "columns"), {name: texts.label(name) for name in columns})
     tables = {table.name: table for table in job.tables}
     for name, table in texts.tables.items():
         path = ("presentation", "tables", name)
@@ -394,17 +394,17 @@ def _levels(path: Where, name: str, text: ColumnText, column: Column | None) -> 
         if level not in levels:
             yield _unknown((*path, "levels", level), f"'{level}' is not a level of '{name}'", level, levels)
     labels = {level: text.levels.get(level, level) for level in levels}
-    yield from _twice((*path, "levels"), labels, "label")
+    yield from _twice((*path, "levels"), labels)
     for level, label in labels.items():
         if label == TOTAL:
             yield Contradiction((*path, "levels", level), f"'{TOTAL}' names the margins of tables", "use another label")
 
 
-def _twice(path: Where, labels: dict[str, str], what: str) -> Iterator[Contradiction]:
+def _twice(path: Where, labels: dict[str, str]) -> Iterator[Contradiction]:
     first: dict[str, str] = {}
     for name, label in labels.items():
         if label in first:
-            fault = f"'{name}' and '{first[label]}' have the same {what}, '{label}': readers could not tell them apart"
+            fault = f"'{name}' and '{first[label]}' have the same label, '{label}': readers could not tell them apart"
             yield Contradiction((*path, name), fault, "use another label")
         first.setdefault(label, name)
 
