@@ -424,22 +424,17 @@ def _judged(evaluations: Evaluations, release: ReleasedObject) -> JudgedTables:
             unjudged.append(table.name)
             continue
         rows = pd.read_parquet(evaluations.path(table.name), columns=[*table.by, "statistic", "variable"])
-        published = _published(table, table.labels(release.crosstab), rows)
-        unjudged += [f"{table.name}, {text}" for text in published.missing]
-        shown[table.name] = published.shown
-        number += number_of_statistics(rows[published.shown])
+        shown[table.name], missing = _published(table, table.labels(release.crosstab), rows)
+        unjudged += [f"{table.name}, {text}" for text in missing]
+        number += number_of_statistics(rows[shown[table.name]])
     judged = verdicts(EvaluatedTables(evaluations, shown), release.job.survey.clustered, number)
     return JudgedTables(shown, unjudged, judged)
 
 
-class _Published(NamedTuple):
+def _published(
+    table: Table, labels: Sequence[tuple[str, ...]], rows: pd.DataFrame
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], list[str]]:
     """Whether each row's figure is published, (row,); and published parts without an evaluation."""
-
-    shown: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    missing: list[str]
-
-
-def _published(table: Table, labels: Sequence[tuple[str, ...]], rows: pd.DataFrame) -> _Published:
     index = pd.MultiIndex.from_tuples(labels) if table.by else None
     cell = np.zeros(len(rows), dtype=np.int64)
     if index is not None:
@@ -448,7 +443,7 @@ def _published(table: Table, labels: Sequence[tuple[str, ...]], rows: pd.DataFra
     missing = [text for text, selection in rows_of.items() if not selection.any()]
     if len(np.unique(cell[cell >= 0])) < len(labels):
         missing.append("margins")
-    return _Published(np.logical_or.reduce([*rows_of.values()]) & (cell >= 0), missing)
+    return np.logical_or.reduce([*rows_of.values()]) & (cell >= 0), missing
 
 
 MARKING = "CONFIDENTIAL: for the custodian alone. This page depends on the records, and nothing on it may be published."
