@@ -62,8 +62,6 @@ class Composite(NamedTuple):
 
     own_weight: Floats
     error: Floats
-    unlike: Floats
-    """Standard deviation of a cell's true value about the borrowed value, (cell,)."""
 
 
 def composite(difference: Floats, sampling: Floats) -> Composite:
@@ -86,9 +84,7 @@ def composite(difference: Floats, sampling: Floats) -> Composite:
     variance = np.maximum(np.maximum(unlike + sampling[has_variance], difference[has_variance] ** 2), SMALLEST)
     weight[has_variance] = 1.0 - sampling[has_variance] / variance
     error[has_variance] = weight[has_variance] * sampling[has_variance]
-    far = np.full(len(difference), np.sqrt(unlike))
-    far[has_variance] = np.sqrt(variance - sampling[has_variance])
-    return Composite(weight, error, far)
+    return Composite(weight, error)
 
 
 DIRECT = 3_000
