@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpdist.cli.console import out, run_command
+from dpdist.cli.console import errors_reported, out
 from dpdist.core.errors import JobError, Problem
 
 if TYPE_CHECKING:
@@ -78,12 +78,10 @@ def certs(
     """Make or renew the certificates of a cluster: DIR/scheduler, DIR/worker, DIR/driver."""
     from dpdist.runtime.tls import AUTHORITY, make_certificates
 
-    def act() -> None:
+    with errors_reported():
         for certificate in make_certificates(folder, days, new_authority):
             out.print(str(certificate), markup=False)
         out.print(f"Keep {folder / AUTHORITY} where no machine of the cluster can read it.", markup=False)
-
-    run_command(act)
 
 
 @app.command()
@@ -97,7 +95,8 @@ def scheduler(
     """Run the scheduler until SIGTERM. It stores nothing: after a restart, drivers submit their tasks again."""
     from dpdist.runtime import services
 
-    run_command(lambda: services.serve_scheduler(host, port, tls, http, as_json))
+    with errors_reported():
+        services.serve_scheduler(host, port, tls, http, as_json)
 
 
 @app.command()
@@ -117,11 +116,8 @@ def worker(
     """Run one worker (one process, one thread) until SIGTERM. A worker that loses the scheduler looks for it again."""
     from dpdist.runtime import services
 
-    run_command(
-        lambda: services.serve_worker(
-            scheduler, tls, host, port, name, _bytes(memory), as_json, http=http, patience=patience
-        )
-    )
+    with errors_reported():
+        services.serve_worker(scheduler, tls, host, port, name, _bytes(memory), as_json, http=http, patience=patience)
 
 
 @app.command()
@@ -139,7 +135,8 @@ def size(
     from dpdist.job.loading import load_job
     from dpdist.release import validate
 
-    run_command(lambda: print(json.dumps(worker_patch(validate(load_job(job, settings), input), workers), indent=2)))
+    with errors_reported():
+        print(json.dumps(worker_patch(validate(load_job(job, settings), input), workers), indent=2))
 
 
 @app.command()
@@ -179,7 +176,7 @@ def manifests(
 
     place = ManifestPlace(namespace, image, workers, workspace, storage_class, tuple(store or ()), region, endpoint, ledger)
 
-    def act() -> None:
+    with errors_reported():
         resolved = resolve(job, settings).of_period()
         plan = validate(freeze(resolved), input)
         if input is not None:
@@ -190,8 +187,6 @@ def manifests(
                 raise WorkspaceError(str(job_file), "the job is read from it", "name another file")
             write_text(job_file, content)
         print(text(objects, head(plan.job, resolved, place, job_file)), end="")
-
-    run_command(act)
 
 
 def _bytes(size: str | None) -> int | None:

@@ -7,6 +7,7 @@ import json
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,15 +44,18 @@ def answer(document: Mapping[str, Any]) -> None:
     print(json.dumps(document, ensure_ascii=False), flush=True)
 
 
-def run_command(act: Callable[[], None], show_values: bool = False, as_json: bool = False, afterwards: str = "") -> None:
-    """Runs a command; an error becomes a message on standard error and an exit code, and with --json also a last object.
+@contextmanager
+def errors_reported(show_values: bool = False, as_json: bool = False, afterwards: str = "") -> Iterator[None]:
+    """The block of a command; an error becomes a message on standard error and an exit code, and with --json also a last
+    object.
 
     `afterwards` is RESUMES for a command that keeps its work, and ANEW for a long one that does not. Other commands pass
     nothing.
     """
     collect_from_here()
     try:
-        _reporting_errors(act, show_values, afterwards)
+        with _failures_named(show_values, afterwards), as_interrupt():
+            yield
     except CommandFailed as end:
         if as_json:
             print(json.dumps({"event": "failed", "exit_code": end.exit_code}), flush=True)
@@ -66,14 +70,16 @@ def best_effort(act: Callable[[], None], failed: str, remedy: str) -> None:
     stays in confidential/log.
     """
     try:
-        as_interrupt(act)
+        with as_interrupt():
+            act()
     except Exception as error:
         err.print(f"{failed} ({_place(error)}). The release is complete. {remedy}", markup=False)
 
 
-def _reporting_errors(act: Callable[[], None], show_values: bool, afterwards: str) -> None:
+@contextmanager
+def _failures_named(show_values: bool, afterwards: str) -> Iterator[None]:
     try:
-        as_interrupt(act)
+        yield
     except typer.Exit:  # a result, as of a check that found a fault
         raise
     except BrokenPipeError:
@@ -138,12 +144,11 @@ class Verbs(TyperGroup):
             formatter.write_dl([*rows, *((", ".join(names), text) for names, text in RARE.items())])
 
     def invoke(self, ctx: Any) -> Any:
-        results = list[Any]()
         try:
-            as_interrupt(lambda: results.append(super(Verbs, self).invoke(ctx)), exempt=(typer.Exit,))
+            with as_interrupt(exempt=(typer.Exit,)):
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             raise _interrupted(" before it began") from None
-        return results[0]
 
 
 def _place(error: Exception) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from dpdist.cli.console import out, run_command
+from dpdist.cli.console import errors_reported, out
 from dpdist.cli.design_columns import NONE, Options, chosen_design
 from dpdist.core.errors import JobError, Problem, suggestion
 from dpdist.core.files import sha256, write_text
@@ -62,7 +62,7 @@ def init(
 ) -> None:
     """Write a commented job for a file. Open decisions are marked TODO."""
 
-    def act() -> None:
+    with errors_reported():
         _refuse_place(to)  # before modules whose import takes seconds
         from dpdist.cli.draft import UNIT, Draft, dataset_and_period
         from dpdist.job.loading import to_do
@@ -134,8 +134,6 @@ def init(
             else "read it; then"
         )
         out.print(f"{to}: {remedy} dpdist validate {to}", markup=False, emoji=False)
-
-    run_command(act)
 
 
 def _tables(table: list[str] | None) -> tuple[tuple[str, ...], ...]:
@@ -320,7 +318,8 @@ def show(
     from dpdist.job.loading import find_job
     from dpdist.job.yaml_lines import read_yaml
 
-    run_command(lambda: out.print(Text(read_yaml(find_job(job), JobError)), end=""))
+    with errors_reported():
+        out.print(Text(read_yaml(find_job(job), JobError)), end="")
 
 
 def explain(
@@ -331,7 +330,7 @@ def explain(
     """Explain a caution: what it means and what to do."""
     from dpdist.core.cautions import KINDS
 
-    def act() -> None:
+    with errors_reported():
         if code is None:
             for name, kind in KINDS.items():
                 out.print(f"{name}: {kind.explanation.partition('. ')[0].rstrip('.')}.", markup=False)
@@ -343,8 +342,6 @@ def explain(
         stage = "before a run" if kind.stage == "plan" else "before a run and with the release"
         out.print(f"{code}, given {stage}\n{kind.explanation}", markup=False)
 
-    run_command(act)
-
 
 def schema() -> None:
     """Print the JSON schema of a job file, for editors. It includes installed plug-ins."""
@@ -352,10 +349,8 @@ def schema() -> None:
     from dpdist.job.statistics import KINDS
     from dpdist.survey.source import READERS
 
-    def act() -> None:
+    with errors_reported():
         for members in (SPECS, MODELS, WEIGHT_RULES, KINDS, READERS):
             for refusal in members.usable()[1]:
                 print(refusal, file=sys.stderr)
         print(json.dumps(Job.model_json_schema(), indent=2))
-
-    run_command(act)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from dpdist.cli.console import JsonAnswer, answer, out, run_command
+from dpdist.cli.console import JsonAnswer, answer, errors_reported, out
 from dpdist.core.errors import DpdistError, JobError, Problem
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def init(
     from dpdist.ledger.accounts import Class
     from dpdist.ledger.book import Ledger
 
-    def act() -> None:
+    with errors_reported():
         limits = _limits(dataset, cls, total, per_period, window, delta)
         book = Ledger(ledger)
         began = book.begin()
@@ -57,8 +57,6 @@ def init(
         if dataset is not None:
             book.limit(dataset, cast(Class, cls), limits)
             out.print(f"limits of {dataset}, {cls}: {_in_words(limits)}", markup=False)
-
-    run_command(act)
 
 
 @app.command()
@@ -68,7 +66,7 @@ def show(ledger: Place, as_json: JsonAnswer = False) -> None:
     from dpdist.ledger.book import Ledger
     from dpdist.ledger.pages import pages
 
-    def act() -> None:
+    with errors_reported(as_json=as_json):
         book = Ledger(ledger)
         accounts = pages(book.entries())
         if as_json:
@@ -78,15 +76,13 @@ def show(ledger: Place, as_json: JsonAnswer = False) -> None:
         for page in accounts:
             _print(page)
 
-    run_command(act, as_json=as_json)
-
 
 @app.command()
 def check(ledger: Place, workspaces: Workspaces = None, as_json: JsonAnswer = False) -> None:
     """Check the chain of entries, and that the ledger has the receipts of these runs. Exit code 1: a fault was found."""
     from dpdist.ledger.book import Ledger
 
-    def act() -> None:
+    with errors_reported(as_json=as_json):
         book = Ledger(ledger)
         wrong = book.problems({place: _receipt(place) for place in workspaces or ()})
         if as_json:
@@ -99,8 +95,6 @@ def check(ledger: Place, workspaces: Workspaces = None, as_json: JsonAnswer = Fa
         if wrong:
             raise typer.Exit(1)
 
-    run_command(act, as_json=as_json)
-
 
 @app.command()
 def export(ledger: Place, as_json: JsonAnswer = False) -> None:
@@ -108,15 +102,13 @@ def export(ledger: Place, as_json: JsonAnswer = False) -> None:
     from dpdist.ledger.book import Ledger
     from dpdist.ledger.pages import to_csv
 
-    def act() -> None:
+    with errors_reported(as_json=as_json):
         entries = Ledger(ledger).entries()
         if as_json:
             lines = [json.dumps({**entry.content, "sha256": entry.sha256}, ensure_ascii=False) for entry in entries]
             print("[\n" + ",\n".join(lines) + "\n]")
         else:
             print(to_csv(entries), end="")
-
-    run_command(act, as_json=as_json)
 
 
 def _receipt(place: str) -> Receipt:

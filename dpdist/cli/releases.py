@@ -28,8 +28,8 @@ from dpdist.cli.console import (
     WorkspaceFolder,
     answer,
     best_effort,
+    errors_reported,
     out,
-    run_command,
 )
 from dpdist.cli.listening import listening
 from dpdist.core.cautions import described
@@ -55,7 +55,7 @@ def validate(
 ) -> None:
     """Check a job against its data. Checks schema, design, public domains and sizes; nothing is spent or written."""
 
-    def act() -> None:
+    with errors_reported(show_values, as_json, ANEW):
         with listening(quiet, as_json, answers=True) as listener:
             from dpdist.cli.caution_lines import caution_lines
             from dpdist.cli.loading import read_job
@@ -75,8 +75,6 @@ def validate(
                 out.print(f"{name}: {line}", markup=False)
             for line in caution_lines(cautions_found, out.width - len("caution: ")):
                 out.print(f"caution: {line}", markup=False)
-
-    run_command(act, show_values, as_json, ANEW)
 
 
 def plan(
@@ -108,7 +106,7 @@ def plan(
     from dpdist.quality.predicted.prediction import predicted
     from dpdist.release import validate as validate_job
 
-    def act() -> None:
+    with errors_reported(show_values, as_json, afterwards=ANEW):
         if error is not None and not 0.0 < error < float("inf"):
             problem = Problem("--for-error", f"{error:g}", "direct standard errors, a number above 0", "give .5, say")
             raise JobError(job, [problem])
@@ -139,8 +137,6 @@ def plan(
                 out.print(str(written), markup=False)
         if opened:
             typer.launch(written.as_uri())
-
-    run_command(act, show_values, as_json, afterwards=ANEW)
 
 
 def run(
@@ -174,7 +170,7 @@ def run(
     from dpdist.job.loading import in_path
     from dpdist.release import run as run_job
 
-    def act() -> None:
+    with errors_reported(show_values, as_json, RESUMES):
         folder = workspace
         with listening(quiet, as_json) as progress, observed(lambda: folder, log, metrics, progress, traces) as listener:
             of_period = schedule.settings_of(job, settings, period, scheduled, workspace, input)
@@ -200,12 +196,7 @@ def run(
         waits = placed.held_on_a_verdict and public.held
         if not quiet and not as_json:
             _last_line(folder, waits, custodian_reads)
-        if waits:
-            ended.append(REFUSED)
-
-    ended = list[int]()
-    run_command(act, show_values, as_json, RESUMES)
-    if ended:  # after `run_command`, which would say that the run failed
+    if waits:  # after the block, which would say that the run failed
         raise typer.Exit(REFUSED)
 
 
@@ -220,7 +211,7 @@ def publish(
     from dpdist.job.loading import load_job
     from dpdist.release import publish as publish_workspace
 
-    def act() -> None:
+    with errors_reported(as_json=as_json, afterwards=RESUMES):
         if job is None and settings:
             problem = Problem("--set", "--set without a job", "--set beside --job", "name the job by --job")
             raise JobError("of publish", [problem])
@@ -232,8 +223,6 @@ def publish(
             print(json.dumps(_ended(public)))
         elif not quiet:
             out.print(f"{'Held' if public.held else 'Published again'}: {public}", markup=False)
-
-    run_command(act, as_json=as_json, afterwards=RESUMES)
 
 
 def _last_line(workspace: str, is_held: bool, custodian_reads: bool) -> None:
@@ -295,7 +284,7 @@ def report(
 ) -> None:
     """Show a release's guarantee and tables; evaluate it. The evaluation is confidential; it is also a page."""
 
-    def act() -> None:
+    with errors_reported():
         if not page:
             from dpdist.cli.report import report_text
 
@@ -307,16 +296,12 @@ def report(
         out.print(f"{path} (confidential)", markup=False)
         typer.launch(path.as_uri())
 
-    run_command(act)
-
 
 def status(workspace: WorkspaceFolder, as_json: JsonAnswer = False) -> None:
     """Show how far a run has got, or how it ended. Works from another machine, too; shows nothing confidential."""
     from dpdist.cli.observing import read_status, status_lines
     from dpdist.cli.table_text import facts_text
 
-    def act() -> None:
+    with errors_reported(as_json=as_json):
         facts = read_status(workspace)
         answer(facts) if as_json else out.print(facts_text(status_lines(facts)))
-
-    run_command(act, as_json=as_json)

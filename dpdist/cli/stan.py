@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from dpdist.cli.console import err, out, run_command
+from dpdist.cli.console import err, errors_reported, out
 from dpdist.core.errors import ToolchainError, install
 from dpdist.core.files import scratch
 from dpdist.core.progress import Event
@@ -38,12 +38,10 @@ def build(programs: Programs = None, toolchain: Toolchain = "auto") -> None:
     from dpdist.sampling import toolchain as stan
     from dpdist.sampling.toolchain import shipped_programs
 
-    def act() -> None:
+    with errors_reported():
         for program in programs or list(shipped_programs()):
             executable = stan.executable(program, cast(stan.ToolchainName, toolchain), _tell)
             out.print(f"{executable.program}: {executable.path}", markup=False)
-
-    run_command(act)
 
 
 @app.command()
@@ -53,7 +51,7 @@ def doctor(toolchain: Toolchain = "auto", check: Check = False) -> None:
     from dpdist.sampling import toolchain as stan
     from dpdist.sampling.toolchain import cache_folder, compiles_at_once, shipped_programs
 
-    def act() -> None:
+    with errors_reported():
         for package in ("cmdstanpy", "httpstan", "arviz"):
             _line(package, _version(package))
         for name in ("cmdstan", "embedded"):
@@ -67,8 +65,6 @@ def doctor(toolchain: Toolchain = "auto", check: Check = False) -> None:
             _line(f"{name}.stan", "built" if stan.built(path, tools) else "not built: dpdist stan build")
         if check:
             _line("check", _drawn(cast(stan.ToolchainName, toolchain)))
-
-    run_command(act)
 
 
 def _drawn(toolchain: stan.ToolchainName) -> str:

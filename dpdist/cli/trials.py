@@ -17,8 +17,8 @@ from dpdist.cli.console import (
     Replicates,
     Settings,
     StudyFile,
+    errors_reported,
     out,
-    run_command,
 )
 from dpdist.cli.listening import listening
 from dpdist.core.errors import JobError, Problem, WorkspaceError
@@ -92,7 +92,7 @@ def audit(
             out.print("Audited: see confidential/evaluation/audit-*.parquet, or add --confidential.")
         refuse(workspace, audited)
 
-    def act() -> None:
+    with errors_reported(as_json=as_json, afterwards=ANEW):
         options = {"--holdout": holdout is not None, "--draws": draws is not None, "--all-rules": all_rules}
         chosen = [
             *(["--black-box"] if black_box is not None else []),
@@ -109,8 +109,6 @@ def audit(
             fault = "audit a run's folder, or a job with two files"
             remedy = "write dpdist audit WORKSPACE, or dpdist audit --black-box JOB --neighbours FILE FILE"
             raise JobError("audit", [Problem("WORKSPACE", fault, "", remedy)])
-
-    run_command(act, as_json=as_json, afterwards=ANEW)
 
 
 def calibrate(
@@ -129,7 +127,7 @@ def calibrate(
     It writes one file, at the end. If it is killed, it starts over."""
     from dpdist.job import Measure
 
-    def act() -> None:
+    with errors_reported(show_values=True, as_json=as_json, afterwards=ANEW):
         if measure not in get_args(Measure):
             allowed = ", ".join(get_args(Measure))
             raise JobError(job, [Problem("--measure", f"'{measure}' is not a measure", allowed, "use one of these")])
@@ -150,8 +148,6 @@ def calibrate(
                 markup=False,
             )
 
-    run_command(act, show_values=True, as_json=as_json, afterwards=ANEW)
-
 
 def study(
     file: StudyFile,
@@ -166,7 +162,7 @@ def study(
     Writes summary.csv, replicates.parquet, index.html. The study `papers` runs the studies of
     all five papers and writes one page. If it is killed, the same command resumes it."""
 
-    def act() -> None:
+    with errors_reported(show_values=True, as_json=as_json, afterwards=RESUMES):
         with listening(quiet, as_json) as listener:
             from dpdist.studies.run import Overview, load, run as run_study, run_overview
 
@@ -179,8 +175,6 @@ def study(
             print(json.dumps({"event": "done", "page": str(folder / "index.html")}))
         elif not quiet:
             out.print(f"Summary, replicates and page: {folder / 'index.html'}", markup=False)
-
-    run_command(act, show_values=True, as_json=as_json, afterwards=RESUMES)
 
 
 def rehearse(
@@ -198,7 +192,7 @@ def rehearse(
     The job's input is never opened. Writes rehearsal.csv (which grows with every mechanism tried), confirmation.csv,
     index.html, recommended.yaml. If it is killed, the same command resumes it."""
 
-    def act() -> None:
+    with errors_reported(show_values=True, as_json=as_json, afterwards=RESUMES):
         with listening(quiet, as_json) as listener:
             from dpdist.job.loading import load_job
             from dpdist.studies.rehearsal import RECOMMENDED, rehearse as rehearse_job
@@ -232,5 +226,3 @@ def rehearse(
         if rehearsal.unjudged:
             out.print(f"not judged: {rehearsal.unjudged}", markup=False)
         out.print(f"{to / 'index.html'}, {to / RECOMMENDED}", markup=False)
-
-    run_command(act, show_values=True, as_json=as_json, afterwards=RESUMES)

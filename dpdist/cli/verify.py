@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpdist.cli.console import RESUMES, JsonAnswer, answer, err, out, run_command
+from dpdist.cli.console import RESUMES, JsonAnswer, answer, err, errors_reported, out
 from dpdist.cli.listening import listening
 from dpdist.core.errors import DpdistError, JobError, Problem, WorkspaceError
 from dpdist.core.files import write_text
@@ -50,7 +50,7 @@ def diff(
     from dpdist.opening.results import open_release
     from dpdist.publish.differences import compared_periods, differences
 
-    def act() -> None:
+    with errors_reported(as_json=as_json):
         notes = list[str]()
         try:
             before, after = open_release(a), open_release(b)
@@ -69,8 +69,6 @@ def diff(
                 out.print(f"note: {note}", markup=False)
         if differing:
             raise typer.Exit(1)
-
-    run_command(act, as_json=as_json)
 
 
 def _write(tables: Mapping[str, pd.DataFrame], folder: Path) -> None:
@@ -150,7 +148,7 @@ def series(
     from dpdist.publish.series import series_of
     from dpdist.publish.writers.series import write_series
 
-    def act() -> None:
+    with errors_reported(as_json=as_json):
         try:
             product = series_of([open_release(place) for place in places])
             write_series(to, product, title)
@@ -177,8 +175,6 @@ def series(
             out.print(f"note: {note}", markup=False)
         out.print(f"Next: open {to / 'index.html'}", markup=False)
 
-    run_command(act, as_json=as_json)
-
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A public folder, or the workspace that holds it.")]
 
@@ -198,7 +194,7 @@ def verify(
     from dpdist.opening.results import HELD, is_held
     from dpdist.opening.verifying import advised, public_of, verify_folder
 
-    def act() -> None:
+    with errors_reported(as_json=as_json):
         if is_held(folder):
             raise WorkspaceError(str(folder), HELD, f"verify the folder {folder / 'held'}")
         public = public_of(folder)
@@ -221,8 +217,6 @@ def verify(
                 out.print(f"advisory {advisory.name}: {advisory.words}", markup=False)
         if wrong:
             raise typer.Exit(1)
-
-    run_command(act, as_json=as_json)
 
 
 def _which(public: Path) -> dict[str, Any]:
@@ -248,12 +242,10 @@ def sign(
     from dpdist.core.minisign import SecretKey
     from dpdist.opening.verifying import public_of, sign as sign_folder
 
-    def act() -> None:
+    with errors_reported():
         secret = SecretKey.read(key)
         sign_folder(public_of(folder), secret)
         out.print(f"signed by {secret.public.name}: {public_of(folder)}", markup=False)
-
-    run_command(act)
 
 
 def keygen(
@@ -262,7 +254,7 @@ def keygen(
     """Make a pair of keys in minisign's format. Guard the secret key: only its file's mode protects it."""
     from dpdist.core.minisign import SecretKey
 
-    def act() -> None:
+    with errors_reported():
         public = file.with_name(f"{file.name}.pub")
         if there := [path for path in (file, public) if path.exists()]:
             raise DpdistError(f"{there[0]}: it exists already\n    remedy:  choose another name")
@@ -270,8 +262,6 @@ def keygen(
         write_text(file, secret.text, mode=0o600)
         write_text(public, secret.public.text)
         out.print(f"secret key (guard it): {file}\npublic key {secret.public.name}: {public}", markup=False)
-
-    run_command(act)
 
 
 def approve(
@@ -291,7 +281,7 @@ def approve(
     from dpdist.cli.table_text import PUBLISHED_TOO
     from dpdist.core.minisign import SecretKey
 
-    def act() -> None:
+    with errors_reported(afterwards=RESUMES):
         if no and key is not None:
             fault = "--refuse together with --key"
             raise JobError("of approve", [Problem("--key", fault, "--key FILE, or --refuse", "give one of the two")])
@@ -305,5 +295,3 @@ def approve(
         where = approve_release(workspace, secret, reason)
         by = "" if secret is None else f" by {secret.public.name}"
         out.print(f"approved{by}, published: {where}", markup=False)
-
-    run_command(act, afterwards=RESUMES)

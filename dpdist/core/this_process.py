@@ -30,18 +30,19 @@ def remember_interrupts() -> None:
         signal.signal(signal.SIGINT, interrupt)
 
 
-def as_interrupt(act: Callable[[], None], exempt: tuple[type[Exception], ...] = ()) -> None:
-    """Calls `act`, and turns any error after Ctrl-C into KeyboardInterrupt, except errors of the kinds `exempt`.
+@contextmanager
+def as_interrupt(exempt: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turns any error of the block after Ctrl-C into KeyboardInterrupt, except errors of the kinds `exempt`.
 
     numpy and pydantic may replace a KeyboardInterrupt by other errors.
 
     Raises
     ------
     KeyboardInterrupt
-        For every error of `act` after Ctrl-C.
+        For every error of the block after Ctrl-C.
     """
     try:
-        act()
+        yield
     except exempt:
         raise
     except Exception as error:

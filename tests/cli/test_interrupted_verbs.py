@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,9 @@ def test_an_interrupted_verb_says_what_is_true_of_it(
     """Interrupted in its work, which begins with the second block that watches for Ctrl-C; the first is round all verbs."""
     blocks = iter([console.as_interrupt, interrupt])
 
-    def watched(act: Callable[[], None], exempt: tuple[type[Exception], ...] = ()) -> None:
-        next(blocks)(act, exempt)
+    def watched(exempt: tuple[type[Exception], ...] = ()) -> AbstractContextManager[None]:
+        block: AbstractContextManager[None] = next(blocks)(exempt)
+        return block
 
     monkeypatch.setattr(console, "as_interrupt", watched)
     afterwards = (

@@ -10,7 +10,7 @@ import pytest
 COMMAND = """
 import os, signal
 import numpy as np
-from dpdist.cli.console import run_command
+from dpdist.cli.console import errors_reported
 from dpdist.cli.main import _as_interrupt
 from dpdist.core.this_process import remember_interrupts
 
@@ -31,7 +31,8 @@ def act():
 signal.signal(signal.SIGINT, {before})
 signal.signal(signal.SIGTERM, _as_interrupt)
 remember_interrupts()
-run_command(act)
+with errors_reported():
+    act()
 """
 
 
