@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -62,8 +62,9 @@ def errors_reported(show_values: bool = False, as_json: bool = False, afterwards
         raise
 
 
-def best_effort(act: Callable[[], None], failed: str, remedy: str) -> None:
-    """Runs a step that the release does not depend on.
+@contextmanager
+def best_effort(failed: str, remedy: str) -> Iterator[None]:
+    """The block of a step that the release does not depend on.
     Its failure is one line on standard error, and does not change the exit code.
 
     The line names the class of the error and where it was raised. The error's message may quote a confidential value, so it
@@ -71,7 +72,7 @@ def best_effort(act: Callable[[], None], failed: str, remedy: str) -> None:
     """
     try:
         with as_interrupt():
-            act()
+            yield
     except Exception as error:
         err.print(f"{failed} ({_place(error)}). The release is complete. {remedy}", markup=False)
 

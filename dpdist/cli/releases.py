@@ -184,15 +184,15 @@ def run(
                 listener(Event("held", "release"))
         custodian_reads = out.file.isatty() and not quiet and not as_json  # others may read a file or a pipe
         if not quiet and not as_json:
-            best_effort(
-                lambda: out.print(reporting.released_line(folder), markup=False), "the release could not be shown", ""
-            )
+            with best_effort("the release could not be shown", ""):
+                out.print(reporting.released_line(folder), markup=False)
         _for_custodian(folder, announced=True, verdict=custodian_reads)
         if as_json:
             print(json.dumps(_ended(public)))
         elif not quiet:
             hint = f"`dpdist report {folder}` shows it"
-            best_effort(lambda: out.print(reporting.run_text(folder, heard.notes)), "the release could not be shown", hint)
+            with best_effort("the release could not be shown", hint):
+                out.print(reporting.run_text(folder, heard.notes))
         waits = placed.held_on_a_verdict and public.held
         if not quiet and not as_json:
             _last_line(folder, waits, custodian_reads)
@@ -234,17 +234,14 @@ def _last_line(workspace: str, is_held: bool, custodian_reads: bool) -> None:
 
     verdict_hint = f"`dpdist report {workspace} --confidential` shows the verdict"
 
-    def verdict() -> None:
-        with custodian.evaluated(workspace) as evaluation:
-            out.print(evaluation.verdict_line(), markup=False)
-
     if is_held:
         approve = f"read it with `dpdist report {workspace} --confidential`, and publish with"
         command = f"`dpdist approve {workspace} --reason '…'`"
         out.print(f"Held, because the confidential verdict says 'do not publish': {approve} {command}", markup=False)
         return
     if custodian_reads:
-        best_effort(verdict, "no verdict could be reached", verdict_hint)
+        with best_effort("no verdict could be reached", verdict_hint), custodian.evaluated(workspace) as evaluation:
+            out.print(evaluation.verdict_line(), markup=False)
     out.print(f"Next: {verdict_hint} on its accuracy, which is confidential; then publish {workspace}/public", markup=False)
 
 
@@ -258,16 +255,16 @@ def _for_custodian(workspace: str, announced: bool = False, verdict: bool = Fals
 
     page = f"`dpdist report {workspace} --open` writes it again"
 
-    def act() -> None:
+    with best_effort(NO_PAGE, page):
         return_memory()  # of the run, which the page does not need
         with custodian.evaluated(workspace) as evaluation:
             if announced or evaluation.exists:
-                best_effort(evaluation.write_page, NO_PAGE, page)
+                with best_effort(NO_PAGE, page):
+                    evaluation.write_page()
             if verdict:
                 hint = f"`dpdist report {workspace} --confidential` shows it"
-                best_effort(lambda: out.print(evaluation.verdict()), "no verdict could be reached", hint)
-
-    best_effort(act, NO_PAGE, page)
+                with best_effort("no verdict could be reached", hint):
+                    out.print(evaluation.verdict())
 
 
 def _ended(release: Release) -> dict[str, str]:
