@@ -70,7 +70,7 @@ def test_two_statistics_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch)
     class Count(kind.Kind):
         name = "count"
 
-    monkeypatch.setattr(statistics.built_in, "Again", Count, raising=False)
+    monkeypatch.setattr(statistics.total, "Count", Count, raising=False)
     with pytest.raises(TypeError, match="two statistics have the name 'count'"):
         statistics._places()
 

@@ -1049,8 +1049,9 @@ def test_a_mutated_reader_fails_the_check(what: str, site: Path, fresh: pytest.M
 
 def mutated(site: Path, patch: pytest.MonkeyPatch, folder: Path, path: str, right: str, wrong: str) -> Path:
     """Imports a copy of the example from now on, in one module of which a text is replaced: that file."""
-    uncompiled = shutil.ignore_patterns("__pycache__")  # compiled code of the same size and second would be taken
-    shutil.copytree(site, folder / "site", ignore=uncompiled)
+    # Compiled code of a text of the same size and second would be taken in place of the text.
+    shutil.copytree(site, folder / "site", ignore=shutil.ignore_patterns("__pycache__"))
+    patch.setattr(sys, "dont_write_bytecode", True)
     file = folder / "site" / "dpdist_counts" / path
     text = file.read_text()
     assert text.count(right) == 1
