@@ -325,7 +325,7 @@ KINDS: Mapping[str, CautionKind] = {
         "release",
         "{what}, over all records, are {change} the reference's prediction; levels and cells differ by a further {cells}. "
         "Standard errors include this drift, but values beyond the clipping limits are still estimated from the reference: "
-        "if weights or outcomes have become more unequal, more of them are beyond these limits, and figures are too low.",
+        "if weights or outcomes have become more unequal, more of them are beyond the limits, and figures can be too low.",
         "{remedy}",
         explanation="Noisy sums show that weights or outcomes differ from what the reference predicts. Changes of "
         "means of all records that two samples of one population often show are not stated. Estimates and "

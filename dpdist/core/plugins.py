@@ -104,7 +104,8 @@ def plugin_of(error: BaseException) -> Plugin | None:
     """A plug-in of the distribution through whose code the error passed last; None if it passed through none."""
     packages = {plugin.place.partition(":")[0].partition(".")[0]: plugin for group in GROUPS for plugin in declared(group)}
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
-    return next((found for name in reversed(modules) if (found := packages.get(name.partition(".")[0]))), None)
+    passed = (packages.get(name.partition(".")[0]) for name in reversed(modules))
+    return next((plugin for plugin in passed if plugin is not None), None)
 
 
 class Members(Mapping[str, T], Generic[T]):

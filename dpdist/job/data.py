@@ -566,3 +566,18 @@ class Survey(Frozen):
         Under `certainty`, such a design stratum adds no variance.
         """
         return "certainty" if self.lonely_psu == "error" else self.lonely_psu
+
+
+BASE_SCHEMA = {"type": "string", "description": "another job file, whose keys apply unless this one states them"}
+
+
+class Base(Frozen):
+    """The file that a job extends, and the dotted keys whose values the job changes."""
+
+    path: str = Field(description="path of the file, as the job names it")
+    differs: tuple[str, ...] = Field(default=(), description="keys whose values differ from those in the base")
+
+    @property
+    def in_words(self) -> str:
+        """The base as text, for plans."""
+        return f"{self.path}; differs in: {', '.join(self.differs) or 'nothing'}"

@@ -23,7 +23,7 @@ from dpdist.job.budget import (
     rho_of,
 )
 from dpdist.job.calibration import CALIBRATION_SCHEMA, Calibration
-from dpdist.job.data import Column, Input, Keep, Recode, Survey
+from dpdist.job.data import BASE_SCHEMA, Base, Column, Input, Keep, Recode, Survey
 from dpdist.job.families import MODELS, Diagnostics, Model, Outcome, Record, Runtime, Sampler, samplers_of
 from dpdist.job.presentation import Acceptance, Approval, Correction, Gate, Presentation
 from dpdist.job.reference import Fit, HistogramReference, HistogramsAlone, Reference
@@ -40,20 +40,6 @@ from dpdist.job.values import (
     at_most,
 )
 from dpdist.job.weights import WEIGHT_RULES
-
-BASE_SCHEMA = {"type": "string", "description": "another job file, whose keys apply unless this one states them"}
-
-
-class Base(Frozen):
-    """The file that a job extends, and the dotted keys whose values the job changes."""
-
-    path: str = Field(description="path of the file, as the job names it")
-    differs: tuple[str, ...] = Field(default=(), description="keys whose values differ from those in the base")
-
-    @property
-    def in_words(self) -> str:
-        """The base as text, for plans."""
-        return f"{self.path}; differs in: {', '.join(self.differs) or 'nothing'}"
 
 
 def _unset(value: object) -> bool:

@@ -128,7 +128,7 @@ def _publish(released: ReleasedObject, public: Path, listener: Listener, unfit: 
     tables, beyond = _write_tables(
         released, building / "tables", *grounds_of(released, building, listener, by_batch), listener
     )
-    _return_much(released)
+    _return_memory_of_many_rows(released)
     write_json(building / "statement.json", with_withheld(tables, statement(released, beyond)))
     written = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
     write_measurements(building / MEASUREMENTS, released)
@@ -151,7 +151,7 @@ def _publish(released: ReleasedObject, public: Path, listener: Listener, unfit: 
     swap_in(building, public)
 
 
-def _return_much(released: ReleasedObject) -> None:
+def _return_memory_of_many_rows(released: ReleasedObject) -> None:
     """Returns memory after a stage that has freed much, which later ones do not need."""
     if len(released.crosstab) >= MANY_ROWS:
         return_memory()
@@ -197,7 +197,7 @@ def _write_tables(
 ) -> tuple[WrittenTables, Ratios]:
     """Writes all tables; returns them, and predicted errors above FAR. Workers share tables without further statistics."""
     folder.mkdir()
-    _return_much(released)
+    _return_memory_of_many_rows(released)
     job, beyond, noise = released.job, dict[str, OfTable](), dict[tuple[str, CellsKey], Sequence[Floats]]()
     with stage(listener, "tables", len(job.tables)) as tick:
         work = _TableWork(released, grounds, material, within_cells(released, grounds))

@@ -409,10 +409,8 @@ class _Comparison:
     ) -> dict[str, dict[StatisticName, Floats]]:
         """Noised statistics, by outcome. Counts are noised once, with the first outcome."""
         figures = figures_met(self.crosstab, self.job.tables)
-        epsilon, by_outcome = (
-            float(record_epsilon(self.job, self.job.budget.epsilon)),
-            dict[str, dict[StatisticName, Floats]](),
-        )
+        epsilon = float(record_epsilon(self.job, self.job.budget.epsilon))
+        by_outcome = dict[str, dict[StatisticName, Floats]]()
         for number, (outcome, estimate) in enumerate(estimates.items()):
             statistics = [s for s in table.statistics if s.plain]
             names = [s.name for s in statistics if s.variable == outcome or (s.variable is None and number == 0)]

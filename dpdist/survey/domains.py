@@ -185,8 +185,10 @@ class _ColumnValues:
 
     def _add_numbers(self, values: pa.Array) -> None:
         try:
-            if pa.types.is_boolean(values.type) or (is_text(values.type) and not self.text_only):
-                raise pa.ArrowInvalid  # texts of digits are texts, where a file has types
+            if pa.types.is_boolean(values.type):
+                raise pa.ArrowInvalid
+            if is_text(values.type) and not self.text_only:
+                raise pa.ArrowInvalid  # where a file has types, texts of digits are texts
             numbers = pc.cast(values, pa.float64(), safe=not pa.types.is_integer(values.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             self.number = False

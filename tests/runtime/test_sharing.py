@@ -12,6 +12,7 @@ import pytest
 
 from dpdist.core.sharing import PiecesInTurn
 from dpdist.job import Runtime
+from dpdist.runtime import sharing
 from dpdist.runtime.executors import Serial
 from dpdist.runtime.sharing import ARRAYS, LARGE, Pieces, folder_of, store, unpickle
 from dpdist.storage.workspace import Workspace
@@ -77,6 +78,22 @@ def test_work_is_forgotten_once_it_is_stored(tmp_path: Path) -> None:
     assert next(results) == 0
     assert alive() is None
     assert next(results) == 1
+
+
+@pytest.mark.parametrize(("much", "returned"), [(0, [1, 2]), (2**60, [])])
+def test_a_large_process_returns_memory_after_every_piece(
+    much: int, returned: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the result is stored. Control: a smaller process keeps it."""
+    found = list[int]()
+
+    def stored_results() -> None:
+        found.append(len(list(tmp_path.glob(f"confidential/pieces/*/*{sharing.RESULT}"))))
+
+    monkeypatch.setattr(sharing, "MUCH", much)
+    monkeypatch.setattr(sharing, "return_memory", stored_results)
+    assert list(Pieces(_LastFirst(Runtime()), Workspace(tmp_path))(_square, range(2))) == [0, 1]
+    assert found == returned
 
 
 @pytest.mark.parametrize("number", [-1, 0, 3])

@@ -69,7 +69,7 @@ def _statistic(job: Job, table: Table, statistic: Statistic, path: Where) -> Ite
         yield from _of_its_kind(job, table, statistic, path)
     elif not unknown:
         yield from _of_plugin(job, table, statistic, path)
-    for _ in unknown:
+    if unknown:
         yield _of_no_outcome(job, statistic, path)
 
 

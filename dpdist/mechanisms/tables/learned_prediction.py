@@ -45,7 +45,7 @@ deviations of records, and this part of an outcome's public range.
 
 
 class Spread(NamedTuple):
-    """Standard deviation of residuals as a function of a prediction, interpolated in logarithms between bins."""
+    """Standard deviation of residuals as a function of a prediction, interpolated between bins."""
 
     centres: Floats
     value: Floats
