@@ -324,15 +324,17 @@ KINDS: Mapping[str, CautionKind] = {
     "changed_since_reference": CautionKind(
         "release",
         "{what}, over all records, are {change} the reference's prediction; levels and cells differ by a further {cells}. "
-        "Standard errors include this drift, but values beyond the clipping limits are still estimated from the reference: "
-        "if weights or outcomes have become more unequal, more of them are beyond the limits, and figures can be too low.",
+        "Standard errors include this drift, but outcomes beyond the clipping limits are still estimated from the "
+        "reference, and so are weights if sample counts are secret: if they have become more unequal, figures can be "
+        "too low.",
         "{remedy}",
         explanation="Noisy sums show that weights or outcomes differ from what the reference predicts. Changes of "
         "means of all records that two samples of one population often show are not stated. Estimates and "
-        "standard errors take this into account, except for values beyond the clipping limits, which are still estimated "
-        "from the reference. A fall of the mean can then be what limits clip of weights or outcomes that have become more "
-        "unequal, and no standard error shows it. If the difference is large, check that file and reference use the same "
-        "unit and were sampled in the same way. Otherwise use a newer reference next time.",
+        "standard errors take this into account, except for outcomes beyond the clipping limits, which are still "
+        "estimated from the reference, as weights are if sample counts are secret. A fall of the mean can then be what "
+        "limits clip of values that have become more unequal, and no standard error shows it. If the difference is "
+        "large, check that file and reference use the same unit and were sampled in the same way. Otherwise use a newer "
+        "reference next time.",
     ),
     UNCATALOGUED: CautionKind(
         "release",

@@ -184,7 +184,8 @@ class GrandFigure(NamedTuple):
 
 
 class Unpublished(NamedTuple):
-    """A statistic most of whose figures are withheld, while direct figures have standard errors below their sizes.
+    """A statistic most of whose figures are withheld, or have intervals to an end of the range that those of all withheld
+    figures share, while direct figures have standard errors below their sizes.
 
     `withheld` of `cells` figures are. `direct`, `lower` and `upper` are the direct figure and the published limits of all
     records, NaN without that row. `end` is the value at which all intervals of withheld figures begin, or all end: an end
@@ -280,11 +281,13 @@ def unpublished_of(rows: pd.DataFrame) -> Unpublished | None:
     """What is known of a statistic most of whose figures are withheld; None if most direct ones would be, too."""
     withheld = rows["synthetic"].isna() & rows["synthetic_lower"].notna()
     precise = (rows["records"] > 1) & (rows["direct_se"] < rows["direct"].abs())
+    limits = rows[["synthetic_lower", "synthetic_upper"]]
+    ends = [values for _, values in limits[withheld].items() if len(values) > 1 and values.nunique() == 1]
+    shared = [float(values.iloc[0]) for values in ends]
+    withheld |= limits.isin(shared).any(axis=1)
     if not (withheld[precise].mean() > 0.5 and precise[rows["records"] > 1].mean() > 0.5):
         return None
-    limits = rows.loc[withheld, ["synthetic_lower", "synthetic_upper"]]
-    shared = [float(values.iloc[0]) for _, values in limits.items() if len(values) > 1 and values.nunique() == 1]
-    totals = rows[(rows[labels_of(rows)] == TOTAL).all(axis=1) & withheld]
+    totals = rows[(rows[labels_of(rows)] == TOTAL).all(axis=1) & rows["synthetic"].isna()]
     of_all = totals.iloc[0][["direct", "synthetic_lower", "synthetic_upper"]] if len(totals) == 1 else [np.nan] * 3
     known, lower, upper = map(float, of_all)
     return Unpublished(int(withheld.sum()), len(rows), known, lower, upper, shared[0] if shared else np.nan)

@@ -18,6 +18,8 @@ from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.donors import AbsentRecords, Donors, PeriodTotals
 from dpdist.job import Statistic
 from dpdist.mechanisms.tables.cells import ResidualCells
+from dpdist.mechanisms.tables.common_factors import common_factors
+from dpdist.mechanisms.tables.inequality import thresholds
 from dpdist.mechanisms.tables.limits import TableLimits, direct_variances
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums
 from dpdist.mechanisms.tables.measurements import ResidualMeasurements
@@ -479,6 +481,12 @@ def release(
         return sums + np.rint(noise * deviation)
 
     noisy = [measured(system.first, system.file.informed, system.parts[0])]
+    if part := system.part_of_large:
+        threshold = thresholds(system, common_factors(system, model.by_measurement(noisy[0])[0][0]))
+        large = UNIT * (2.0 * np.count_nonzero(current.weight > threshold[base]) - len(base))
+        of_number = np.random.default_rng((seed, 1))  # draws of its own: other sums keep theirs
+        draw = of_number.standard_normal() if gaussian else of_number.laplace() / np.sqrt(2.0)
+        system = replace(system, large=float(large + louder * np.sqrt(system.variance(part)) * UNIT * draw))
     sums = widened(model.first_sums(system, noisy[0]), base, current.weight, current.outcomes, rng, louder, gaussian)
     noisy += [measured(one, sums.calibrated, part) for one, part in zip(sums.limits[1:], system.parts[1:], strict=True)]
     every = np.concatenate(noisy)

@@ -18,6 +18,7 @@ from dpdist.core.sharing import using_workers
 from dpdist.core.this_process import single_threaded
 from dpdist.job import Runtime
 from dpdist.mechanisms.tables import (
+    clipped_residuals,
     conjugate,
     drift_sizes,
     learned_prediction,
@@ -42,7 +43,7 @@ from dpdist.storage.workspace import Workspace
 def posterior_of(seed: int, epsilon: float, people: Population | None = None) -> Posterior:
     """The posterior of a random population's tables, with drift of every kind."""
     system, _ = system_of(people or population(seed, records=600, spread=(0.2, 0.6, 1.2)[seed % 3]), epsilon)
-    rows, _, errors, clipped = unread(system).observed()
+    rows, _, errors, _, clipped = unread(system).observed()
     return Posterior(system.file.prior.drifting(0.02, 0.05), rows, errors, clipped)
 
 
@@ -434,7 +435,8 @@ def test_moments_of_what_limits_clip_are_those_of_its_definition() -> None:
         centre = rng.normal(0.0, 1.0, 7) * (1.0 - whole)
         sample[..., 0] = np.abs(sample[..., 0]) if whole else sample[..., 0]
         of_limits = table_law.ClippedResiduals.of(sample, share, centre, number, records, whole)
-        clipped, kept = of_limits.variances(scale, of_limits.ratios(scale))
+        ratios = of_limits.ratios(scale)
+        clipped, kept = of_limits.variances(scale, ratios, clipped_residuals.clipped_parts(of_limits.norm(ratios)))
         moved = sample - np.stack([centre, np.zeros(7)], axis=1)[:, None]
         sizes = np.abs(moved) / scale[:, None]
         norm = sizes.max(axis=2) if whole else sizes.sum(axis=2)

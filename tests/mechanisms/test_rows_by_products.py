@@ -55,7 +55,7 @@ def test_entries_computed_at_every_product_give_the_digits_of_stored_ones(
 
 def _matrices(sums: MeasuredSums, limits: tuple[TableLimits, ...]) -> tuple[scipy.sparse.csr_array | RowsOfTables, ...]:
     """Rows by coordinate, and factors of what limits clip with entries in the order of columns."""
-    rows, _, _, clipped = replace(sums, limits=limits).observed()
+    rows, _, _, _, clipped = replace(sums, limits=limits).observed()
     if not isinstance(clipped, RowsOfTables):
         clipped.sort_indices()
     return (*rows, clipped)

@@ -253,7 +253,7 @@ def test_other_values_at_the_same_x_attain_the_distance() -> None:
 def small() -> tuple[Posterior, list[scipy.sparse.csr_array]]:
     told = population(4, records=400)
     system, _ = system_of(told, 2.0)
-    rows, _, errors, _ = unread(system).observed()
+    rows, _, errors, _, _ = unread(system).observed()
     drift = np.random.default_rng(1).uniform(0.01, 0.05, (system.file.prior.families_of_drift, 2))
     prior = system.file.prior.moving(drift)
     identity = scipy.sparse.eye_array(len(system.file.count)).tocsr()

@@ -30,7 +30,7 @@ from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, unpaired
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.measured_again import MeasuredAgain, ReleasedSums
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums
-from dpdist.mechanisms.tables.measurements import LARGE, NUMBER, ResidualMeasurements
+from dpdist.mechanisms.tables.measurements import LARGE, NUMBER, PART_OF_LARGE, ResidualMeasurements
 from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
 from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
 from dpdist.mechanisms.tables.posterior import Posterior
@@ -69,14 +69,14 @@ MOST_SUMS = 750_000
 """Largest number of sums of a job: a run of 738,960 was measured whole."""
 BEYOND_REFERENCE = 10.0
 """Where the job states no upper bound of the weight, limits reach this many times the reference's largest weight."""
-FURTHER = ("size", "counts", "beyond", "trees")
+FURTHER = ("size", "counts", "beyond", "large", "trees")
 """Released parameters that only some jobs have."""
 PREDICTED = ("count", "mean", "total")
 """Statistics whose errors are predicted."""
 ALIKE = 1e-6
 """Relative difference of mean limits that rounding may make between machines."""
 AS_MEASURED = "publish with the version that the statement names under protected_by"
-ALL, NUMBER_OF_RECORDS = "all records", "number of records"
+ALL, NUMBER_OF_RECORDS, LARGE_WEIGHTS = "all records", "number of records", "records with large weights"
 """Names of the measurements of all records."""
 
 
@@ -226,6 +226,7 @@ class ResidualCells(DonorCells):
             cells = sum(self.workload.number_of_groups(by) for by in self.measured)
             columns = self.weighted + len(self.outcomes)
             part = min(part, part_beyond(self.joint, len(self.measured), columns, cells * columns * STEPS_WIDER) or part)
+            part = min(part, PART_OF_LARGE)
         return (self.joint.share("", part).scale,)
 
     @property
@@ -464,6 +465,7 @@ class ResidualCells(DonorCells):
         values |= {"size": size} if self.secret else {}
         values |= {"counts": self.counts} if self.counts is not None else {}
         values |= {"beyond": asked.beyond} if asked.beyond is not None else {}
+        values |= {"large": np.array(asked.large)} if asked.large is not None else {}
         values |= {"trees": file.at_crosses.of_trees} if self.learner != EFFECTS else {}
         theta = Draws({name: value[None] for name, value in values.items()})
         SUMS(self.knowing(theta)._released(theta), lambda: sums)
@@ -658,7 +660,8 @@ class ResidualCells(DonorCells):
         """The measurements under the released parts, which a machine with other last digits would not choose again."""
         parts = self.released_parts(theta)[int(self.secret) :]
         beyond = theta["beyond"][0] if "beyond" in theta.values else None
-        return ResidualMeasurements(self.knowing(theta).plan.file, self.joint, parts, beyond)
+        large = float(theta["large"][0]) if "large" in theta.values else None
+        return ResidualMeasurements(self.knowing(theta).plan.file, self.joint, parts, beyond, large)
 
     def since_reference(self, theta: Draws) -> Floats:
         """The released mean weight and mean of every outcome over all records, over the reference's, (1 + outcome,)."""
@@ -700,10 +703,13 @@ class ResidualCells(DonorCells):
             "noisy": theta["noisy"][0].tolist(),
             "drift": theta["drift"][0].tolist(),
             "limits": theta["limits"][0].tolist(),
-            "parts": dict(zip(self.names, map(str, self.released_parts(theta)), strict=True)),
+            "parts": dict(zip(self.names, map(str, self.released_parts(theta)), strict=True)) | self._part_of_large(theta),
             **{name: theta[name][0].tolist() for name in FURTHER if name in theta.values},
             "noise": f"discrete {self.joint.law.title()}, {of_law} = {self.joint.scale} in units of 2^-20 at a share of 1",
         }
+
+    def _part_of_large(self, theta: Draws) -> dict[str, str]:
+        return {LARGE_WEIGHTS: str(PART_OF_LARGE)} if "large" in theta.values else {}
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         values = dict(recall_draws(self.parameters, described).values)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.tables.residual_samples import OWN, POOLED, probabilities
+from dpdist.mechanisms.tables.residual_samples import OWN, POOLED, UNEQUAL, probabilities
 
 COMMON_DRIFT = 0.05
 """Factor of the risk's term for drift that cells have in common: the logarithm of a sum's error in direct variances."""
@@ -46,6 +46,11 @@ class ClippedResiduals(NamedTuple):
     """Parts of places in a drift of all records, (1 + outcome, cell, place)."""
     drifts: Floats
     """What drift of all records adds to the cell's sums, (1 + outcome, cell, size), by size (`common_drifts`)."""
+    unequal_size: Floats
+    unequal: Floats
+    """`size` and `first` of records with more unequal weights; without coordinates where weights' inequality is known."""
+    inequality: float
+    """Standard error of weights' inequality."""
 
     @classmethod
     def of(
@@ -59,8 +64,13 @@ class ClippedResiduals(NamedTuple):
         unknown_mean: Floats | None = None,
         drifts: Floats | None = None,
         moves: Floats | None = None,
+        unequal: tuple[Floats, Floats] | None = None,
+        inequality: float = 0.0,
     ) -> ClippedResiduals:
-        """`unknown_mean` (cell, 1 + outcome) are predicted means that may be far from the right ones; 0 for known ones."""
+        """`unknown_mean` (cell, 1 + outcome) are predicted means that may be far from the right ones; 0 for known ones.
+
+        `unequal` are `sample` and `share` of records with more unequal weights.
+        """
         deviation = np.moveaxis(sample, 2, 0).copy()
         deviation[0] -= centre[:, None]
         first = share * deviation
@@ -75,9 +85,13 @@ class ClippedResiduals(NamedTuple):
         if moves is not None:
             moving = share[:, : OWN + POOLED] * np.moveaxis(moves, 2, 0)
             moving = moving / np.maximum(moving.sum(axis=2, keepdims=True), 1e-300)
-        return cls(
-            np.abs(deviation), first, second, across, weight, *sums, centre, number, records, relative, moving, drifts
-        )
+        unequal_size = of_unequal = np.zeros((0, len(share), 0))
+        if unequal is not None:
+            of_unequal = np.moveaxis(unequal[0], 2, 0).copy()
+            of_unequal[0] -= centre[:, None]
+            unequal_size, of_unequal = np.abs(of_unequal), unequal[1] * of_unequal
+        parts = first, second, across, weight, *sums, centre, number, records, relative, moving, drifts
+        return cls(np.abs(deviation), *parts, unequal_size, of_unequal, inequality)
 
     @classmethod
     def chosen(cls, several: Sequence[ClippedResiduals], which: Ints) -> ClippedResiduals:
@@ -87,8 +101,9 @@ class ClippedResiduals(NamedTuple):
             place = np.expand_dims(which, [k for k in range(parts[0].ndim + 1) if k != 1 + axis])
             return np.asarray(np.take_along_axis(np.stack(parts), place, axis=0)[0])
 
-        axes = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 1, 1, 1)
-        return cls(*(by_cell(parts, axis) for *parts, axis in zip(*several, axes, strict=True)))
+        axes, by_cells = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1), [each[:-1] for each in several]
+        chosen = [by_cell(parts, axis) for *parts, axis in zip(*by_cells, axes, strict=True)]
+        return cls._make([*chosen, several[0].inequality])
 
     def ratios(self, scale: Floats) -> list[Floats]:
         """Sizes of residuals in limits (cell, 1 + outcome): of every coordinate, (cell, place).
@@ -115,13 +130,31 @@ class ClippedResiduals(NamedTuple):
 
     def hidden(self, ratios: Sequence[Floats]) -> Floats:
         """The part of weights that is clipped where numbers of records are secret, (cell,)."""
-        (clipped_share, _), body = _clipped(self.norm(ratios)), OWN + POOLED
+        (clipped_share, _), body = clipped_parts(self.norm(ratios)), OWN + POOLED
         part = _dot(self.first[0][:, :body], clipped_share[..., :body]) / np.maximum(self.weight[:, 0], 1e-300)
         return np.asarray(np.clip(part, 0.0, MOST_HIDDEN))
 
-    def variances(self, scale: Floats, ratios: Sequence[Floats]) -> tuple[Floats, Floats]:
-        """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each."""
-        (clipped_share, norm_square), columns = _clipped(self.norm(ratios)), list[tuple[Floats, Floats]]()
+    def of_inequality(self, scale: Floats, clipped_share: Floats, both_sides: bool = False) -> Floats | float:
+        """What is clipped more of a record where weights are more unequal, (cell, 1 + outcome): `TableLimits`.
+        `clipped_share` is that of places.
+
+        With `both_sides`, what is clipped of small weights adds to what is clipped of large ones, which it would balance.
+        """
+        if not len(self.unequal):
+            return 0.0
+        of_unequal = clipped_parts(self.norm([size / scale[..., k, None] for k, size in enumerate(self.unequal_size)]))[0]
+        columns = list[Floats]()
+        for k, (now, then) in enumerate(zip(self.unequal, self.first, strict=True)):
+            if both_sides and k == 0:
+                now, then = np.abs(now), np.abs(then)
+            columns.append((_dot(now, of_unequal) - _dot(then, clipped_share)) / UNEQUAL)
+        return np.stack(columns, axis=-1)
+
+    def variances(self, scale: Floats, ratios: Sequence[Floats], of_places: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+        """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each, by `clipped_parts` of
+        places.
+        """
+        (clipped_share, norm_square), columns = of_places, list[tuple[Floats, Floats]]()
         body, ahead = OWN + POOLED, self.number + self.number**2 / self.records
         for k, (first, second) in enumerate(zip(self.first, self.second, strict=True)):
             mean, product = _dot(first[:, :body], clipped_share[..., :body]), second * clipped_share
@@ -162,7 +195,11 @@ class ClippedResiduals(NamedTuple):
         """Predicted squared errors of a cell's count and means, summed, in direct variances, (cell,), with a term by which
         sums also show drift that cells have in common.
         """
-        loss, variance = self.variances(scale, ratios)
+        clipped = clipped_parts(self.norm(ratios))
+        loss, variance = self.variances(scale, ratios, clipped)
+        if len(self.unequal):
+            of_inequality = self.of_inequality(scale, clipped[0], both_sides=True)
+            loss = loss + (self.inequality * self.number[:, None] * of_inequality) ** 2
         variance, added = variance + unknown, noise * scale**2
         if len(self.across):
             # A count is what is kept of it over the part that is expected to be kept.
@@ -180,11 +217,11 @@ class ClippedResiduals(NamedTuple):
 
 def clipped_change(ratio: Floats, norm: Floats) -> Floats:
     """The part of a change of residuals with this ratio to their limit that is clipped."""
-    clipped_share, norm_square = _clipped(norm)
+    clipped_share, norm_square = clipped_parts(norm)
     return clipped_share + ratio / norm_square
 
 
-def _clipped(norm: Floats) -> tuple[Floats, Floats]:
+def clipped_parts(norm: Floats) -> tuple[Floats, Floats]:
     """The part of residuals of these norms that is clipped, and the norms' squares, infinite where nothing is clipped."""
     beyond = np.maximum(norm, 1.0)
     return 1.0 - 1.0 / beyond, np.where(norm > 1.0, beyond**2, np.inf)

@@ -6,6 +6,7 @@ reference's, by which limits and the spread of the prior are chosen.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import scipy
 from dpdist.core.records import Floats
 from dpdist.mechanisms.tables.drift_sizes import COMMON_DRIFTS, STABLE
 from dpdist.mechanisms.tables.expected import WIDE_DRIFT, ExpectedFile
+from dpdist.mechanisms.tables.inequality import expected_large, with_inequality
 from dpdist.mechanisms.tables.limits import TableLimits
 from dpdist.mechanisms.tables.measurements import NUMBER, CommonFactors, ResidualMeasurements, with_hidden
 
@@ -45,7 +47,14 @@ def growth_of(asked: ResidualMeasurements, number: float) -> tuple[float, float]
 def common_factors(asked: ResidualMeasurements, sums: Floats, number: float | None = None) -> CommonFactors:
     """From the first noisy sums, (1 + outcome,), and the noisy number of records, where it is secret."""
     if number is None:
-        return _factors(asked, asked.first, sums)
+        # Numbers of records are public.
+        def under(inequality: float) -> CommonFactors:
+            limits = asked.first_limits(1.0, asked.file.informed.unequal(inequality), asked.first)
+            return _factors(asked, limits, sums)
+
+        before = _factors(asked, asked.first, sums)
+        number = asked.with_large_weights
+        return before if number is None else with_inequality(asked, number, before, under)
     informed, (growth, error) = asked.file.informed, growth_of(asked, number)
     first = asked.first_limits(growth, informed)
     weights = _factor_of_weights(asked, first, float(sums[0]), growth, error)
@@ -63,7 +72,8 @@ def expected_factors(asked: ResidualMeasurements) -> CommonFactors:
     """
     first, count, sums = asked.first, asked.file.numbers.count, np.zeros(len(asked.file.lowest))
     if not asked.file.secret:
-        found = common_factors(asked, sums)
+        expected = replace(asked, large=expected_large(asked) if asked.part_of_large else None)
+        found = common_factors(expected, sums)
     else:
         sums[0] = count @ asked.file.informed.means[:, 0] * (1.0 - first.hidden[0, 0]) / first.weight[0]
         found = common_factors(asked, sums, float(count.sum()))
@@ -145,6 +155,6 @@ def _factors(
     part = np.concatenate([[1.0], np.abs(scale[1:]) / np.hypot(scale[1:], outcomes)])
     deviations = np.sqrt(trust * variance) * part
     if weights is None:
-        return CommonFactors(factors, float(deviations.max()), limits, growth)
+        return CommonFactors(factors, float(deviations.max()), limits, growth, float(deviations[0]))
     factors[0], deviations[0] = weights
     return CommonFactors(factors, float(deviations.max()), limits, growth, weights.error)

@@ -47,13 +47,14 @@ def learned(
     clipped: Matrix | None = None,
     laplace: bool = False,
     previous: Posterior | None = None,
+    of_inequality: Floats | None = None,
 ) -> Posterior:
     """The posterior with drift of typical sizes: geometric means of their laws, each given the others.
 
     A size of the largest likelihood would follow the noise where that hides any drift. `previous` is a posterior
     given nearly the same sums, if one is known.
     """
-    likelihoods = _Likelihoods.of(prior, rows, observed, noise, clipped, laplace)
+    likelihoods = _Likelihoods.of(prior, rows, observed, noise, clipped, laplace, of_inequality)
     sizes = likelihoods.typical_sizes if previous is None else previous.prior.drift[-1].copy()
     errors = np.empty_like(sizes)
     for _ in range(SWEEPS if previous is None else 1):
@@ -61,7 +62,7 @@ def learned(
         for size in likelihoods.laws:
             grid, weight = likelihoods.weights(size, sizes)
             sizes[size], errors[size] = _typical(grid, weight), _covering(grid, weight)
-    return Posterior(prior.moving(sizes), rows, noise, clipped, prior.moving(errors), laplace)
+    return Posterior(prior.moving(sizes), rows, noise, clipped, prior.moving(errors), laplace, of_inequality)
 
 
 def mean_square_drift(posterior: Posterior, observed: Floats) -> Floats:
@@ -69,8 +70,8 @@ def mean_square_drift(posterior: Posterior, observed: Floats) -> Floats:
 
     Where noise hides a drift, it may be many times as large as a typical one. A change between periods errs by it.
     """
-    prior = posterior.prior
-    likelihoods = _Likelihoods.of(prior, posterior.rows, observed, posterior.noise, posterior.clipped, posterior.laplace)
+    prior, errors = posterior.prior, (posterior.noise, posterior.clipped, posterior.laplace, posterior.of_inequality)
+    likelihoods = _Likelihoods.of(prior, posterior.rows, observed, *errors)
     squares = np.empty_like(prior.drift[-1])
     for size in likelihoods.laws:
         grid, weight = likelihoods.weights(size, prior.drift[-1])
@@ -104,12 +105,12 @@ class _Likelihoods(NamedTuple):
         noise: Floats,
         clipped: Matrix | None,
         laplace: bool,
+        of_inequality: Floats | None,
     ) -> _Likelihoods:
         selection = np.sort(np.argsort(-_signal(prior, rows) / noise, kind="stable")[:MOST_OF_DRIFT])
         selected_rows, values, numbers = [row[selection] for row in rows], observed[selection], range(prior.coordinates)
-        plain = prior.covariance(selected_rows, selected_rows) + errors_of(
-            noise[selection], None if clipped is None else clipped[selection]
-        )
+        shared = (None if part is None else part[selection] for part in (clipped, of_inequality))
+        plain = prior.covariance(selected_rows, selected_rows) + errors_of(noise[selection], *shared)
         families = OF_ALL, *range(OF_CELLS + 1, prior.families_of_drift), OF_CELLS
         of_families = {OF_ALL: COMMON_DRIFTS, OF_CELLS: DRIFTS}
         laws = {(family, j): of_families.get(family, LEVEL_DRIFTS) for family in families for j in numbers[::-1]}

@@ -43,13 +43,15 @@ sum has settled; and the part of all sums that need not settle."""
 
 
 class Observed(NamedTuple):
-    """Rows of all measurements and earlier totals, residual sums about the reference's prediction, variances of errors, and
-    factors of what limits clip, by row and by base cell's coordinate: all measurements clip the same records.
+    """Rows of all measurements and earlier totals, residual sums about the reference's prediction, variances of errors,
+    what a standard error of weights' inequality adds, and factors of what limits clip, by row and by base cell's
+    coordinate: all measurements clip the same records.
     """
 
     rows: Rows
     values: Floats
     errors: Floats
+    of_inequality: Floats
     clipped: Matrix
 
 
@@ -106,6 +108,7 @@ class MeasuredSums:
     def observed(self) -> Observed:
         """Public weights have no row."""
         file, rows, values, errors = self.asked.file, list[Rows](), list[Floats](), list[Floats]()
+        of_inequality = list[Floats]()
         first, by_products = int(file.weights_known), self._by_products
         for table, value, error in self.unclipped():
             value = value + table.lacking
@@ -116,12 +119,14 @@ class MeasuredSums:
                 rows.append([row[first * len(value) :] for row in of_periods])
             values.append(value[:, first:].T.ravel())
             errors.append(error[:, first:].T.ravel())
+            of_inequality.append(self.calibration.of_inequality * table.added_by_inequality[:, first:].T.ravel())
         if by_products:
             cells = (np.zeros(len(file.codes), dtype=np.int32), *(cell for _, cell in file.tables))
             tables = [(cell, table.mean, table.unequal) for cell, table in zip(cells, self.limits, strict=True)]
             products = rows_by_products(tables, file.prediction, first)
             self.asked.return_memory()
-            return Observed(products, np.concatenate(values), np.concatenate(errors), self._clipped_by_products(cells))
+            value, error, added = map(np.concatenate, (values, errors, of_inequality))
+            return Observed(products, value, error, added, self._clipped_by_products(cells))
         laws: Floats | None = None
         if file.by_sums is not None:
             laws = self.asked.clipped_by_laws(file.by_sums, self.calibrated, self.limits)
@@ -135,12 +140,14 @@ class MeasuredSums:
             rows.append(of_history)
             values.append(value)
             errors.append(error)
+            of_inequality.append(np.zeros(len(value)))
             earlier = len(value)
         self.asked.return_memory()
         clipped = self.asked.clipped(self.limits, laws)
         none = scipy.sparse.csr_array((earlier, clipped.shape[1]))
         clipped = scipy.sparse.vstack([clipped, none]).tocsr()
-        return Observed(stacked(rows), np.concatenate(values), np.concatenate(errors), clipped)
+        value, error, added = map(np.concatenate, (values, errors, of_inequality))
+        return Observed(stacked(rows), value, error, added, clipped)
 
     @cached_property
     def _by_weights(self) -> list[Floats]:
@@ -168,14 +175,14 @@ class MeasuredSums:
         have new records. `previous` is a posterior given nearly the same sums.
         """
         prior = self._prior(moved)
-        rows, values, errors, clipped = observed
-        return learned(prior, rows, values, errors, clipped, self.asked.laplace, previous)
+        rows, values, errors, of_inequality, clipped = observed
+        return learned(prior, rows, values, errors, clipped, self.asked.laplace, previous, of_inequality)
 
     def _prior(self, moved: Prediction | None) -> ResidualPrior:
         asked, file, factors = self.asked, self.asked.file, self.calibration.factors
         prior, cells = file.prior, len(file.codes)
         if not file.secret:
-            prior = prior.rescaled(_factors_of_residuals(factors, file.lowest))
+            prior = prior.rescaled(_factors_of_residuals(factors, file.lowest) * self._factors_of_spread)
         if moved is not None:
             changed = np.diff(file.changes.of_cells.indptr)[:, None] > 0
             spread = np.where(changed, moved.spread, prior.spread[:cells])
@@ -183,6 +190,13 @@ class MeasuredSums:
         if asked.beyond is not None:
             prior = prior.spreading(np.maximum(prior.spread[:cells], asked.shown(self.limits[1:])))
         return prior.sized(file.numbers.times(self._growth), float(factors[0]), self._growth) if file.secret else prior
+
+    @property
+    def _factors_of_spread(self) -> Floats:
+        """Factors of residuals by weights that are more unequal than the reference's, (1 + outcome,)."""
+        before = self.asked.file.informed.rescaled(self.calibration.factors).spread.sum(axis=0)
+        now = self.calibrated.spread.sum(axis=0)
+        return np.asarray(np.divide(now, before, out=np.ones_like(before), where=before > 0.0))
 
     @property
     def _growth(self) -> float:
@@ -196,7 +210,7 @@ class MeasuredSums:
         posterior, changed, solution = self.posterior(observed), None, None
         if file.changes.of_cells.nnz:
             solution = posterior.solve(observed.values, OF_LAW)
-            changed = file.shifted(posterior.deviation(solution))
+            changed = self._law(posterior.deviation(solution))
             posterior = self.posterior(observed, changed)
         # Without a reference and for secret numbers, slopes say what is clipped; what is counted is not clipped.
         steps = 0 if file.secret or file.alike or self.asked.beyond is not None else STEPS
@@ -204,7 +218,7 @@ class MeasuredSums:
             self.asked.return_memory()
             # A law needs few digits, and many sums hardly differ between steps.
             solution = posterior.solve(observed.values, OF_LAW, solution)
-            law, before = file.shifted(posterior.deviation(solution)), observed.values
+            law, before = self._law(posterior.deviation(solution)), observed.values
             moved = law if file.prediction.of_new_records(law, file.lowest).any() else changed
             sums = replace(sums, limits=followed_limits(file, sums.limits, self.calibrated, law))
             observed = sums.observed()
@@ -214,6 +228,10 @@ class MeasuredSums:
             if np.count_nonzero(far) <= UNSETTLED * len(far):
                 break
         return Reading(posterior.with_tails(observed.values, solution), observed.values, sums.limits)
+
+    def _law(self, deviation: Floats) -> Prediction:
+        """The law by what sums show of deviations from the reference's prediction, (cell, 1 + outcome)."""
+        return self.asked.file.shifted(deviation).unequal(self.calibration.inequality)
 
     def totals(self, period: str) -> PeriodTotals:
         """What later periods learn from this one."""
@@ -234,6 +252,7 @@ class MeasuredSums:
             predicted = table.added(np.column_stack([weight, weight * (outcomes - table.mean[table.cell])]))
             row.append((first + table.cell).astype(np.int32))
             about.append(table.mean)
+            error = error + (self.calibration.of_inequality * table.added_by_inequality) ** 2
             if file.secret:
                 value, error = with_hidden(table.hidden, value, error + next(by_weights) ** 2)
             total.append(predicted + value)

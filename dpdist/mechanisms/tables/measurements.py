@@ -22,7 +22,7 @@ from dpdist.mechanisms.tables.effects import PredictionBySums
 from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, even_parts
 from dpdist.mechanisms.tables.prediction import Prediction
-from dpdist.mechanisms.tables.residual_samples import PLANNED_DRIFT
+from dpdist.mechanisms.tables.residual_samples import PLANNED_DRIFT, PLANNED_INEQUALITY
 from dpdist.mechanisms.tables.shares import equal_parts, in_turn, part_beyond
 from dpdist.mechanisms.tables.table_law import TableLaw
 from dpdist.privacy.guarantees import NoisyQuery
@@ -31,6 +31,8 @@ NUMBER = Fraction(1, 50)
 """Part of the budget that measures the number of records before, where it is secret."""
 LARGE = 50_000
 """Number of base cells from which stages return the memory that they have freed: they then need much."""
+PART_OF_LARGE = Fraction(1, 40)
+"""Part of the budget that measures the number of records with large weights."""
 NOT_EXACT = 3e-5
 """Least relative error of sums: covariances of sums without any are singular."""
 
@@ -47,7 +49,10 @@ class CommonFactors(NamedTuple):
     first: TableLimits
     growth: float = 1.0
     error: float = 0.0
-    """Relative standard error of the factor of weights where numbers of records are secret."""
+    """Relative standard error of the factor of weights."""
+    inequality: float = 0.0
+    """By what weights are more unequal than the reference's, and the standard error of this (`inequality`)."""
+    of_inequality: float = 0.0
 
 
 class UnclippedSums(NamedTuple):
@@ -72,11 +77,13 @@ class ResidualMeasurements:
     """
     beyond: Floats | None = None
     """Noisy numbers of records beyond limits of all tables, (cell, coordinate × step), once they are measured."""
+    large: float | None = None
+    """The noisy number of records with large weights less that of others, in units of 1/UNIT, once it is measured."""
 
     @property
     def under_equal_parts(self) -> Self:
         tables = len(self.file.tables)
-        rest = 1 - NUMBER * self.file.secret - tables * self.part_beyond
+        rest = 1 - NUMBER * self.file.secret - tables * self.part_beyond - self.part_of_large
         return replace(self, parts=equal_parts(tables, rest))
 
     @property
@@ -92,6 +99,19 @@ class ResidualMeasurements:
         coordinates = len(self.file.lowest) - self.file.weights_known
         cells = sum(int(cell.max()) + 1 for _, cell in self.file.tables)
         return part_beyond(self.joint, len(self.file.tables), coordinates, cells * coordinates * STEPS_WIDER)
+
+    @property
+    def part_of_large(self) -> Fraction:
+        """Part of the budget for the number of records with large weights: 0 where noisy counts show the law of weights,
+        limits clip none, or weights are public.
+        """
+        known = self.file.weights_known or self.file.alike or self.file.secret or self.part_beyond
+        return Fraction(0) if known else PART_OF_LARGE
+
+    @property
+    def with_large_weights(self) -> float | None:
+        """The noisy number of records with large weights, once it is measured."""
+        return None if self.large is None else (self.large / UNIT + float(self.file.count.sum())) / 2.0
 
     @property
     def parts_again(self) -> tuple[Fraction, ...]:
@@ -133,7 +153,9 @@ class ResidualMeasurements:
         """The same for this factor on numbers of records."""
         one_cell = np.zeros(len(self.file.codes), dtype=np.int32)
         placed = np.zeros(len(self.file.reference.weight), dtype=np.int32)
-        return self.limits_of(one_cell, placed, informed, self.parts[0], self.file.wide, growth, fixed, together=True)
+        inequality = PLANNED_INEQUALITY if self.part_of_large else 0.0
+        known = self.parts[0], self.file.wide, growth, fixed
+        return self.limits_of(one_cell, placed, informed, *known, together=True, inequality=inequality)
 
     def limits_of(
         self,
@@ -146,6 +168,7 @@ class ResidualMeasurements:
         fixed: TableLimits | None = None,
         narrow: bool = False,
         together: bool = False,
+        inequality: float = 0.0,
     ) -> TableLimits:
         """Limits for `growth` times the numbers of records; their own `size` is that of the reference's numbers."""
         file, count = self.file, self.file.numbers.count
@@ -156,7 +179,8 @@ class ResidualMeasurements:
         room = file.changes.room(drift, len(file.lowest), together)
         # What counts of records will widen needs no room.
         prediction = prediction if narrow else prediction.with_room()
-        law = TableLaw(cell, placed, growth * count, prediction, *ends, room, together and not file.alike, unknown)
+        together = together and not file.alike
+        law = TableLaw(cell, placed, growth * count, prediction, *ends, room, together, unknown, inequality)
         noise = self.noise(part)
         chosen = law.under(fixed) if fixed is not None else law.narrow_limits(noise) if narrow else law.limits(noise)
         if not file.secret:
@@ -169,9 +193,11 @@ class ResidualMeasurements:
         """The calibrated prediction and the limits of every table."""
         self.return_memory()
         calibrated, tables = self.file.informed.rescaled(calibration.factors), self.file.tables
+        calibrated = calibrated.unequal(calibration.inequality)
         drift, narrow = float(np.hypot(PLANNED_DRIFT, calibration.deviation)), self.part_beyond > 0
         light = replace(self, file=self.file.light, beyond=None)
-        limiting = _Limiting(light, calibrated.without_factors, drift, calibration.growth, narrow)
+        known = drift, calibration.growth, narrow, calibration.of_inequality
+        limiting = _Limiting(light, calibrated.without_factors, *known)
 
         def piece(table: int) -> tuple[Codes, Codes, Fraction]:
             return tables[table][1], self.file.placed_records(table), self.parts[1 + table]
@@ -281,10 +307,12 @@ class _Limiting:
     drift: float
     growth: float
     narrow: bool
+    inequality: float
 
     def __call__(self, table: tuple[Codes, Codes, Fraction]) -> TableLimits:
         cell, placed, part = table
-        return self.asked.limits_of(cell, placed, self.prediction, part, self.drift, self.growth, narrow=self.narrow)
+        known = self.prediction, part, self.drift, self.growth
+        return self.asked.limits_of(cell, placed, *known, narrow=self.narrow, inequality=self.inequality)
 
 
 def with_hidden(hidden: Floats, value: Floats, variance: Floats) -> tuple[Floats, Floats]:

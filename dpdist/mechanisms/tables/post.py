@@ -11,8 +11,9 @@ import numpy as np
 from dpdist.core.records import UNIT
 from dpdist.job import NoiseName
 from dpdist.mechanisms.parts import GAUSSIAN, LAPLACE, Figures
-from dpdist.mechanisms.tables.cells import ResidualCells, model_of
+from dpdist.mechanisms.tables.cells import LARGE_WEIGHTS, ResidualCells, model_of
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, WIDER, TableLimits
+from dpdist.mechanisms.tables.measurements import PART_OF_LARGE
 from dpdist.mechanisms.tables.words import DEFINITIONS, QUERIES, WORDS
 from dpdist.models.protocol import Draws, ReleaseView
 from dpdist.privacy.guarantees import neighbour_of
@@ -45,6 +46,17 @@ def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
         )
     if "beyond" in theta.values:
         yield from _beyond(release, model, stratum, theta)
+    if "large" in theta.values:
+        yield Figures(
+            cells=[within],
+            statistics=["large weights"],
+            values=theta["large"].reshape(1, 1),
+            scales=[model.joint.share("", PART_OF_LARGE).scale],
+            limits=_without_limits,
+            law=LAW_NAMES[model.joint.law],
+            table=LARGE_WEIGHTS,
+            sensitivity=float(model.distance / UNIT),
+        )
     if model.bins is not None:
         yield from _of_bins(release, model, stratum, theta)
 

@@ -63,6 +63,8 @@ class Posterior:
     """The law with the drift that errors have, where that by which sums are shrunk is another."""
     laplace: bool = False
     """True if noise is Laplace, whose tails are heavier than those of a normal law."""
+    of_inequality: Floats | None = None
+    """What a standard error of weights' inequality adds to every sum, (row,): `noise` does not have it."""
 
     @cached_property
     def covariance(self) -> Floats:
@@ -101,7 +103,8 @@ class Posterior:
     @cached_property
     def root(self) -> Floats:
         """Lower Cholesky factor of the covariance of what is observed."""
-        return scipy.linalg.cholesky(self.covariance + errors_of(self.noise, self.clipped), lower=True)
+        errors = errors_of(self.noise, self.clipped, self.of_inequality)
+        return scipy.linalg.cholesky(self.covariance + errors, lower=True)
 
     @property
     def dense(self) -> bool:
@@ -119,10 +122,12 @@ class Posterior:
 
     def disturbed(self, standard: Floats, rng: np.random.Generator) -> Floats:
         """Draws of errors of observations, (row, draw), from errors of variance 1."""
-        alone = np.sqrt(np.maximum(self.unshared, 0.0))[:, None] * standard
-        if self.clipped is None:
-            return np.asarray(alone)
-        return np.asarray(alone + self.clipped @ rng.standard_normal((self.clipped.shape[1], standard.shape[1])))
+        errors, draws = np.sqrt(np.maximum(self.unshared, 0.0))[:, None] * standard, standard.shape[1]
+        if self.clipped is not None:
+            errors = errors + self.clipped @ rng.standard_normal((self.clipped.shape[1], draws))
+        if self.of_inequality is not None:
+            errors = errors + self.of_inequality[:, None] * rng.standard_normal(draws)
+        return np.asarray(errors)
 
     def solve(self, observed: Floats, tolerance: float = EXACT, start: Floats | None = None) -> Floats:
         """The inverse of the covariance of what is observed, times it. `start` is that of nearly the same sums."""
@@ -242,6 +247,7 @@ class ObservedCovariance:
     """Other errors of the prediction, and drift, by coordinate (`independent_effects`)."""
     unshared: Floats
     clipped: Matrix | None
+    of_inequality: Floats | None
 
     @classmethod
     def of(
@@ -258,7 +264,8 @@ class ObservedCovariance:
         sampling = np.array([[prior.diagonal(j, k) for k in numbers] for j in numbers]).astype(precision)
         shared = tuple(replace(of, **{name: cast(getattr(of, name)) for name in FACTORS}) for of in prior.shared)
         independent = tuple(cast(prior.independent_effects(j)) for j in numbers)
-        rows, *errors = list(map(cast, posterior.rows)), cast(posterior.unshared), cast(posterior.clipped)
+        parts = posterior.unshared, posterior.clipped, posterior.of_inequality
+        rows, *errors = list(map(cast, posterior.rows)), *map(cast, parts)
         return cls(rows, sampling, shared, independent, *errors)
 
     @property
@@ -271,6 +278,8 @@ class ObservedCovariance:
             image += row @ of_z
         if self.clipped is not None:
             image += self.clipped @ (self.clipped.T @ values)
+        if self.of_inequality is not None:
+            image += np.outer(self.of_inequality, self.of_inequality @ values)
         return image
 
     def spread_out(self, values: Floats) -> list[Floats]:
@@ -351,11 +360,12 @@ def squares_of(clipped: Matrix | None) -> Floats | float:
     return 0.0 if clipped is None else np.asarray(clipped.power(2).sum(axis=1), dtype=np.float64).ravel()
 
 
-def errors_of(noise: Floats, clipped: Matrix | None) -> Floats:
+def errors_of(noise: Floats, clipped: Matrix | None, of_inequality: Floats | None = None) -> Floats:
     """The covariance of errors of observations, (row, row)."""
-    if clipped is None:
-        return np.diag(noise)
-    return np.asarray((clipped @ clipped.T).toarray() + np.diag(noise - squares_of(clipped)))
+    errors = np.diag(noise - squares_of(clipped))
+    if clipped is not None:
+        errors += (clipped @ clipped.T).toarray()
+    return errors if of_inequality is None else errors + np.outer(of_inequality, of_inequality)
 
 
 def _drawn_variances(alone: Floats, squares: Floats, coordinate: Ints) -> Floats:

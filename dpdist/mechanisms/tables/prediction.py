@@ -167,6 +167,12 @@ class Prediction:
         records = np.arange(len(self.places))
         return moved.with_values(self.of_records(records)[:, 0], moved.of_records(records)[:, 0])
 
+    @property
+    def weights_of_records(self) -> tuple[Floats, Floats]:
+        """Predicted weights and weights of reference records, (record,)."""
+        means, spread = self.of_records(np.arange(len(self.places))).transpose(1, 0, 2)
+        return means[:, 0], np.maximum(means[:, 0] + self.residuals.values[:, 0] * spread[:, 0], 0.0)
+
     def of_records(self, records: Ints) -> Floats:
         """`means` and `spread` at these reference records, (record, 2, 1 + outcome)."""
         values, (of_means, of_spread) = self.at_reference[records], np.broadcast_to(self.scaled, (2, self.means.shape[1]))
@@ -181,6 +187,27 @@ class Prediction:
     def _from_origin(self, means: Floats, factors: Floats) -> Floats:
         origin = np.concatenate([[0.0], self.origin])
         return np.asarray(origin + (means - origin) * factors)
+
+    def unequal(self, inequality: float) -> Prediction:
+        """The prediction where residuals are those of more unequal weights, or of less unequal ones below 0 (`inequality`).
+
+        Records keep their outcomes, and the mean weight.
+        """
+        if inequality == 0.0:
+            return self
+        values, (predicted, weight) = self.residuals.values, self.weights_of_records
+        factor = powers_of_ratios(weight, predicted, inequality)
+        factor *= weight.sum() / (weight * factor).sum()
+        changed = values * factor[:, None]
+        # Residuals in standard deviations of what they were.
+        moved = np.divide(
+            weight * factor - predicted, weight - predicted, out=np.ones_like(weight), where=values[:, 0] != 0.0
+        )
+        changed[:, 0] = values[:, 0] * moved
+        then, now = ((part**2).mean(axis=0) for part in (values, changed))
+        scale = np.sqrt(np.divide(now, then, out=np.ones_like(now), where=(then > 0.0) & (now > 0.0)))
+        of_spread = np.broadcast_to(self.scaled, (2, len(scale))) * np.stack([np.ones_like(scale), scale])
+        return replace(self, residuals=Residuals(changed / scale), spread=self.spread * scale, scaled=of_spread)
 
     def with_values(self, before: Floats, after: Floats) -> Prediction:
         """The prediction after means of reference records' base cells, (record, 1 + outcome), have moved.
@@ -243,6 +270,12 @@ class Prediction:
             return moved
         inside, then = self.places >= 0, before[self.places]
         return moved.with_values(then, np.where(inside[:, None], means[self.places], then))
+
+
+def powers_of_ratios(weight: Floats, predicted: Floats, inequality: float) -> Floats:
+    """Factors of weights that make them more unequal by this (`inequality`), up to a constant."""
+    ratio = weight / np.maximum(predicted, 1e-300)
+    return np.asarray(np.maximum(ratio, SMALLEST) ** np.expm1(inequality))
 
 
 def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, weights_known: bool = False) -> Prediction:

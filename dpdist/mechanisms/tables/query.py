@@ -24,8 +24,9 @@ from dpdist.mechanisms.promises import (
     released_sets,
 )
 from dpdist.mechanisms.tables.bins import BinnedColumns
-from dpdist.mechanisms.tables.cells import Learned, ResidualCells
-from dpdist.mechanisms.tables.common_factors import growth_of
+from dpdist.mechanisms.tables.cells import LARGE_WEIGHTS, Learned, ResidualCells
+from dpdist.mechanisms.tables.common_factors import common_factors, growth_of
+from dpdist.mechanisms.tables.inequality import thresholds
 from dpdist.mechanisms.tables.limits import TableLimits
 from dpdist.mechanisms.tables.measured_again import MeasuredAgain, ReleasedSums
 from dpdist.mechanisms.tables.prediction import Prediction
@@ -61,6 +62,11 @@ BEYOND = (
     "For every such residual, a record adds 1, divided by the number of measured columns, to one count of its cell, so it "
     "adds at most 1 in all. These noisy counts widen the limits."
 )
+LARGE = (
+    "If limits clip records, and a reference tells how weights vary, the number of records with large weights, "
+    "compared with predicted ones, is measured as well. A record adds 1 if its weight is large, and −1 otherwise, so "
+    "the sensitivity is 1 when its values are left out, and 2 when they change."
+)
 SHARED = (
     "Prediction and limits depend only on the job, {source}, public sample counts and earlier noisy sums. The shares of "
     "all measurements sum to at most 1, so they cost no more than {budget} together (adaptive composition). The published "
@@ -73,8 +79,8 @@ SHARED_SECRET = (
 )
 SHAPE = (
     "Values beyond the limits are estimated from the reference, with a standard error. Drift since the reference is "
-    "estimated from the noisy sums. If the tail beyond the limits has grown since the reference, figures are too low and "
-    "standard errors do not show it."
+    "estimated from the noisy sums. If the tail of {} beyond the limits has grown since the reference, figures are too low "
+    "and standard errors do not show it."
 )
 
 
@@ -139,6 +145,21 @@ class CountsBeyond(ResidualSums):
 
 
 @dataclass(frozen=True, eq=False)
+class LargeWeightCount(Summing):
+    """Kernel: the number of records with weights beyond their base cell's threshold, less that of others, (1, 1), in units
+    of 1/UNIT.
+    """
+
+    pattern: Codes
+    start: int
+    threshold: Floats
+
+    def sums(self, records: Records) -> Floats:
+        large = records.weight > self.threshold[self.pattern[records.row - self.start]]
+        return np.array([[UNIT * (2.0 * np.count_nonzero(large) - len(records))]])
+
+
+@dataclass(frozen=True, eq=False)
 class BinCounts(Summing):
     """Kernel: numbers of records by bin of the weight and of every outcome, (bin,)."""
 
@@ -163,12 +184,15 @@ class ResidualTables(NoisySums[Settings, ResidualCells]):
         public = (f"{scaled} {law}", SHARED, MOVES_UNKNOWN)
         texts = (f"{SCALED_SECRET} {law}", SHARED_SECRET) if job.sizes_in_sums else public
         columns = (job.survey.measured_weight is not None) + len(job.outcomes)
+        if columns > len(job.outcomes) and not (job.on_histograms or job.sizes_in_sums):
+            texts = (f"{texts[0]} {LARGE}", *texts[1:])
         if not job.on_histograms and part_beyond(joint_query(job, settings.noise), 1, columns, 1):
             texts = (f"{texts[0]} {BEYOND}", *texts[1:])
         amount = "ρ" if settings.gaussian else "ε"
         if not job.on_histograms:
             of_all = {"source": "the reference", "budget": "the budget", "part": amount, "amount": amount}
-            return promise_of(job, per_set(total, job), *(text.format(**of_all) for text in texts), SHAPE, *referred(job))
+            shape = SHAPE.format("weights or outcomes" if job.sizes_in_sums else "outcomes")
+            return promise_of(job, per_set(total, job), *(text.format(**of_all) for text in texts), shape, *referred(job))
         of_rest = {"source": "noisy bin counts", "budget": "the rest of the budget", "amount": f"{amount}₁"}
         of_rest["part"] = f"{amount}₁, the budget that the bins leave,"
         assert job.reference is not None
@@ -202,7 +226,7 @@ class ResidualTables(NoisySums[Settings, ResidualCells]):
         model.forget_errors()
         parts = model.parts(asked)
         part(PREDICTED)
-        sum_of_parts = sum(parts) + len(asked.file.tables) * asked.part_beyond
+        sum_of_parts = sum(parts) + len(asked.file.tables) * asked.part_beyond + asked.part_of_large
         if min(parts) <= 0 or sum_of_parts > 1:
             raise LossExceeded(f"parts of the budget that are not all above 0, or that sum to {float(sum_of_parts)}")
 
@@ -223,6 +247,13 @@ class ResidualTables(NoisySums[Settings, ResidualCells]):
             first = asked.first_limits(growth_of(asked, float(answer[0, 0]) / UNIT)[0], informed)
         exact = yield Pass(ResidualSums(*rows, informed.bare, (first,)), "sum")
         noisy.append((yield measured(exact, len(noisy), first, informed)))
+        if asked.part_of_large:
+            threshold = thresholds(asked, common_factors(asked, model.by_measurement(noisy[0])[0][0]))
+            exact = yield Pass(LargeWeightCount(*rows, threshold), "sum")
+            defined = Defined.by_content((threshold, LARGE_WEIGHTS))
+            query = joint.share(f"sums of {LARGE_WEIGHTS}", asked.part_of_large)
+            answer = yield defined.sums(exact, query, len(parts) + 1)
+            asked = replace(asked, large=float(answer[0, 0]))
         sums = model.first_sums(asked, np.concatenate(noisy))
         part(LIMITED)
         limits = sums.limits[1:]

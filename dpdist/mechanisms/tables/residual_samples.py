@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Codes, Floats, Ints
-from dpdist.mechanisms.tables.prediction import Prediction
+from dpdist.mechanisms.tables.prediction import Prediction, powers_of_ratios
 
 OWN, POOLED, BEYOND = 96, 32, 5
 """Numbers of residuals of a cell's own reference records, of all records, and beyond them, that stand for a cell."""
@@ -25,6 +25,10 @@ NEARLY_NONE = 1e-9
 """Smallest of the largest residuals, in what public bounds allow: a constant has none."""
 TAIL = 4.0
 """Exponent of the power law beyond the largest residual of the reference."""
+UNEQUAL = 0.5
+"""Change of the logarithm of weights' exponent (`inequality`) that stands for more unequal weights."""
+PLANNED_INEQUALITY = 0.24
+"""Error of weights' inequality that limits of all records have room for: the root mean square of its law."""
 PLANNED_DRIFT = 0.05
 """Relative drift of a cell's weights and outcomes that limits have room for."""
 FAR_DRIFTS = {0.12: 0.018, 0.3: 1.8e-3, 0.9: 2e-4, 2.7: 2e-5}
@@ -49,10 +53,11 @@ def residual_samples(
     bounds: tuple[Floats, Floats],
     about: Prediction | None = None,
     together: bool = False,
-) -> Iterator[tuple[slice, Floats, Floats, Floats, Floats]]:
-    """Residuals (r, ρ) that stand for a cell's records, (cell, place, 1 + outcome), their shares (cell, place), the number
-    of reference records, (cell,), and squares of moves by drift in relative ones, times what a relative drift of 1 adds,
-    (cell, place, 1 + outcome), for some cells at a time.
+    unequal: bool = False,
+) -> Iterator[tuple[slice, Floats, Floats | None, Floats, Floats, Floats]]:
+    """Residuals (r, ρ) that stand for a cell's records, (cell, place, 1 + outcome), the same of more unequal weights if
+    they are asked for, shares (cell, place), the number of reference records, (cell,), and squares of moves by drift in
+    relative ones, times what a relative drift of 1 adds, (cell, place, 1 + outcome), for some cells at a time.
 
     `of_reference` is the cell of every reference record, -1 for those in none. Values beyond public `bounds` of weight and
     outcomes are moved to them: residuals of a law of all cells may be far from a cell's, and a law may have moved. They
@@ -101,10 +106,19 @@ def residual_samples(
         total = residual[..., 1:] + (means[..., 1:] - centre) * weight[..., None]
         weight, total = within_bounds(weight, total, means[..., 0], centre, bounds)
         offset = about.subtracted[base]
-        r, rho = weight - offset, total - offset[..., None] * (about.means[base, 1:] - centre)
+        less = np.concatenate([offset[..., None], offset[..., None] * (about.means[base, 1:] - centre)], axis=-1)
+        of_unequal = None
+        if unequal:
+            # Errors of the prediction and drift make no weights more unequal.
+            alone = np.maximum(means[..., 0] + (sample * prediction.spread[base])[..., 0], 0.0)
+            factor = powers_of_ratios(alone, means[..., 0], UNEQUAL)
+            factor *= (shares * alone).sum(axis=1, keepdims=True) / (shares * alone * factor).sum(axis=1, keepdims=True)
+            values = within_bounds(weight * factor, total * factor[..., None], means[..., 0], centre, bounds)
+            of_unequal = np.concatenate([values[0][..., None], values[1]], axis=-1) - less
         yield (
             block,
-            np.concatenate([r[..., None], rho], axis=-1),
+            np.concatenate([weight[..., None], total], axis=-1) - less,
+            of_unequal,
             shares,
             np.asarray(count[block] + POOL_WORTH, dtype=np.float64),
             sign**2 * drifting[base],

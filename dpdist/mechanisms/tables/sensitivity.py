@@ -30,6 +30,10 @@ and adds 1/J to one count of each of J coordinates of u, by the coordinate's siz
 adds is at most 1, and the distances are 1 and 2, as those of sums: attained where all coordinates are beyond limits, and by
 two values of which all have different sizes.
 
+Where numbers of records are public and limits clip, the number of records with large weights is measured. A record adds 1
+if its weight is above a public threshold, and −1 if it is not. Switching it off moves the number by 1, and another weight
+moves it by at most 2, attained by weights on both sides of the threshold.
+
 All other measurements share one budget: each loses its part, and the parts sum to 1 (`NoisyQuery.share`). Limits of later
 tables depend on the first noisy sums: sequential composition allows that, since the distance is 1 under any limits.
 """

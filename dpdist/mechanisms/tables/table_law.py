@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Codes, Floats, Ints, quantiles
-from dpdist.mechanisms.tables.clipped_residuals import MOST_HIDDEN, ClippedResiduals
+from dpdist.mechanisms.tables.clipped_residuals import MOST_HIDDEN, ClippedResiduals, clipped_parts
 from dpdist.mechanisms.tables.limits import (
     STEPS_WIDER,
     WIDER,
@@ -110,6 +110,8 @@ class TableLaw:
     unknown: Floats | None = None
     """Variances of the prediction's errors in sums, (cell, 1 + outcome), if no reference tells cells apart. A weight is
     then larger in proportion to its cell's mean, and `hidden` is the part of such a change that is clipped."""
+    inequality: float = 0.0
+    """Standard error of weights' inequality (`inequality`): limits have room for it."""
     origin: Prediction | None = None
     """The prediction about which residuals are clipped, where it is not that of the law; `slope` is then that of a change
     of the law."""
@@ -184,17 +186,19 @@ class TableLaw:
     def _with_clipped(self, mean: Floats, ends: Floats, choice: _Choice) -> TableLimits:
         """Chosen limits with what they clip of residuals."""
         centre, scale = np.zeros(self.cells), np.zeros_like(ends)
-        loss, slope, pool = (np.zeros_like(ends) for _ in range(3))
+        loss, slope, pool, of_inequality = (np.zeros_like(ends) for _ in range(4))
         adds_weight, of_pool = self.prediction.adds_weight, slice(OWN, OWN + POOLED)
         for block in self._blocks(mean, ends):
             of = block.of
             centre[of], scale[of] = choice(block)
             clipping = block.about(centre[of])
             ratios = clipping.ratios(scale[of])
-            loss[of] = clipping.variances(scale[of], ratios)[0]
+            clipped = clipped_parts(clipping.norm(ratios))
+            loss[of] = clipping.variances(scale[of], ratios, clipped)[0]
             slope[of] = clipping.slope(ratios, clipping.norm(ratios))
             pooled, worth = _lost(block.sample[:, of_pool], centre[of], scale[of], adds_weight), block.share[:, of_pool]
             pool[of] = np.einsum("cs,csk->ck", worth, pooled) / worth.sum(axis=1, keepdims=True)
+            of_inequality[of] = self.number[of, None] * clipping.of_inequality(scale[of], clipped[0])
         beyond, of_probability = self._beyond(mean, centre, scale, pool)
         if self.origin is not None:
             for k, part in of_probability.items():
@@ -207,7 +211,9 @@ class TableLaw:
             weight = np.bincount(self.cell, weights=self.size * self.prediction.means[:, 0]) / count
             beyond[:, 0] = np.minimum(beyond[:, 0], MOST_HIDDEN * weight)
             hidden = beyond / weight[:, None]
-        return TableLimits(self.cell, self.number, mean, centre, scale[:, 0], scale[:, 1:], beyond, loss, hidden, slope)
+        scales = scale[:, 0], scale[:, 1:]
+        parts = mean, centre, *scales, beyond, loss, hidden, slope
+        return TableLimits(self.cell, self.number, *parts, of_inequality=of_inequality)
 
     def _blocks(self, mean: Floats, ends: Floats) -> Iterator[_Block]:
         cell, size, prediction = self.cell, self.size, self.prediction
@@ -225,14 +231,25 @@ class TableLaw:
         ).T
         bounds = self.lowest, self.highest
         samples = residual_samples(
-            cell, self.of_reference, size, mean, prediction, self.drift, bounds, self.origin, self.together
+            cell,
+            self.of_reference,
+            size,
+            mean,
+            prediction,
+            self.drift,
+            bounds,
+            self.origin,
+            self.together,
+            self.inequality > 0.0,
         )
-        for of, sample, share, records, moves in samples:
+        number = len(prediction.residuals.values)
+        for of, sample, of_unequal, share, records, moves in samples:
             share = share / share.sum(axis=1, keepdims=True)
-            sample, share = with_tails(sample, share, len(prediction.residuals.values), ends[of])
+            unequal = None if of_unequal is None else with_tails(of_unequal, share, number, ends[of])
+            sample, share = with_tails(sample, share, number, ends[of])
             unknown_means = None if unknown_mean is None else unknown_mean[of]
             law = self.number[of], records, prediction.adds_weight, unknown_means, drifts[:, of], moves
-            yield _Block(of, sample, share, law)
+            yield _Block(of, sample, share, (*law, unequal, self.inequality))
 
     def _ranges(self, mean: Floats) -> Floats:
         """The largest |r| and |ρ| of any record of a cell, (cell, 1 + outcome)."""
@@ -374,6 +391,8 @@ def _descend(
     shares = np.divide(clipping.second, clipping.size**2, out=np.zeros_like(least), where=clipping.size > 1e-150)
     typical = np.sqrt(np.einsum("kcs,kcs->ck", shares, least))
     low = np.maximum(0.3 * typical, 1e-9 * ends)
+    # No record that is as predicted is clipped: sums would show nothing of most records.
+    low[:, 0] = np.maximum(low[:, 0], np.abs(clipping.centre))
     high = np.maximum(ends * 1.0, low * 1.001)
     high[:, 0] += np.abs(clipping.centre)
     scale = np.minimum(3.0 * np.maximum(typical, low), high)

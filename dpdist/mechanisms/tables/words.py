@@ -47,6 +47,10 @@ OF_BEYOND = (
     "the number of records whose residual exceeds its equal share of the first limits by this factor, but not by 4 times "
     "this factor, divided by the number of measured columns"
 )
+OF_LARGE = (
+    "the number of records with a weight above a multiple of the predicted weight, less the number of other records. A "
+    "twentieth of the reference's records, or fewer, exceed this multiple, which is at least 1.5"
+)
 DEFINITIONS = {
     "weight residuals": OF_WEIGHT,
     "outcome residuals": OF_OUTCOME,
@@ -55,12 +59,13 @@ DEFINITIONS = {
     "records": "the number of records",
     "count in bins of": OF_BINS,
     "beyond": OF_BEYOND,
+    "large weights": OF_LARGE,
 }
 """Definitions of the measured sums by statistic, for the metadata of measurements.parquet."""
 
-QUERIES = dict.fromkeys(("weight residuals", "outcome residuals", "above", "below", "records", "beyond"), NAME) | {
-    "count in bins of": COUNTS
-}
+QUERIES = dict.fromkeys(
+    ("weight residuals", "outcome residuals", "above", "below", "records", "beyond", "large weights"), NAME
+) | {"count in bins of": COUNTS}
 """The query that every statistic answers, by the names of both."""
 BY_LAW = (
     "All tables are sums of the same base-cell estimates, so they agree with each other. An estimate is a prediction from "
