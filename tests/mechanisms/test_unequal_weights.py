@@ -13,8 +13,9 @@ import dpdist.mechanisms.tables.measurements as measurements
 from dpdist.confidential.records import Records
 from dpdist.core.records import UNIT, Floats
 from dpdist.mechanisms.tables.common_factors import common_factors
-from dpdist.mechanisms.tables.inequality import STEPS, WeightRatios, expected_large
+from dpdist.mechanisms.tables.inequality import expected_large
 from dpdist.mechanisms.tables.query import LargeWeightCount
+from dpdist.mechanisms.tables.weight_ratios import STEPS, WeightRatios
 
 PUBLIC = Public((4, 4), ((0, 1),), (1e-3, 1e3), ((0.0, 1.0),))
 
@@ -75,7 +76,7 @@ def test_weights_keep_their_sum_and_have_the_stated_exponent() -> None:
         assert now.sum() == pytest.approx(before.sum(), rel=1e-9)
         exponent = np.polyfit(np.log(before / predicted), np.log(now / predicted), 1)
         assert exponent[0] == pytest.approx(np.exp(inequality), rel=1e-9)
-        ratios = WeightRatios.of(informed)
+        ratios = WeightRatios.of(informed, np.bincount(informed.places).astype(float))
         share = ratios.share(np.array([inequality]), np.array([1.1]))
         assert share == pytest.approx(
             (1.1 * now > ratios.large * predicted).mean(), abs=1e-9 + 2e-3 * (inequality not in STEPS)
@@ -108,7 +109,7 @@ def test_an_expected_number_of_large_weights_changes_nothing() -> None:
     errors = []
     for epsilon in (0.25, 1.0, 16.0):
         asked = model_of(PUBLIC, Files(sample(0, 0.5), sample(1, 0.5)), epsilon).plan.asked
-        none, expected = np.zeros(2), expected_large(asked)
+        none, expected = -asked.first.observed(np.zeros((1, 2)))[0] / asked.first.scale[0], expected_large(asked)
         found = common_factors(replace(asked, large=expected), none)
         assert abs(found.inequality) < 0.02
         errors.append(found.of_inequality)

@@ -226,7 +226,7 @@ class ResidualCells(DonorCells):
             cells = sum(self.workload.number_of_groups(by) for by in self.measured)
             columns = self.weighted + len(self.outcomes)
             part = min(part, part_beyond(self.joint, len(self.measured), columns, cells * columns * STEPS_WIDER) or part)
-            part = min(part, PART_OF_LARGE)
+            part = min(part, PART_OF_LARGE) if self.weighted and not self.secret else part
         return (self.joint.share("", part).scale,)
 
     @property

@@ -72,12 +72,13 @@ def expected_factors(asked: ResidualMeasurements) -> CommonFactors:
     """
     first, count, sums = asked.first, asked.file.numbers.count, np.zeros(len(asked.file.lowest))
     if not asked.file.secret:
+        sums = -first.observed(sums[None])[0] / first.scale[0]
         expected = replace(asked, large=expected_large(asked) if asked.part_of_large else None)
         found = common_factors(expected, sums)
     else:
         sums[0] = count @ asked.file.informed.means[:, 0] * (1.0 - first.hidden[0, 0]) / first.weight[0]
         found = common_factors(asked, sums, float(count.sum()))
-    return found._replace(factors=np.ones(len(sums)), first=first)
+    return found._replace(factors=np.ones(len(sums)), first=first, inequality=0.0)
 
 
 class _Weights(NamedTuple):

@@ -26,6 +26,7 @@ from dpdist.mechanisms.tables.residual_prior import PeriodCells, ResidualPrior
 from dpdist.mechanisms.tables.rows import Rows, placed_in, rows_about, stacked
 from dpdist.mechanisms.tables.sizes import NumberChanges, Sizes, changes_in_sums, changes_in_turn
 from dpdist.mechanisms.tables.spec import EFFECTS, PredictionName
+from dpdist.mechanisms.tables.weight_ratios import WeightRatios
 
 WIDE_DRIFT = 0.2
 """Relative drift of weights and outcomes that the limits of the first measurement have room for."""
@@ -129,6 +130,11 @@ class ExpectedFile:
         if self.weight is not None:
             weight[: len(self.codes)] = self.weight
         return weight
+
+    @cached_property
+    def ratios(self) -> WeightRatios:
+        """Weights of reference records over predicted ones, for the numbers of records of the file."""
+        return WeightRatios.of(self.informed, self.numbers.count)
 
     @cached_property
     def by_sums(self) -> PredictionBySums | None:

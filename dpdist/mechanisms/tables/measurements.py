@@ -25,6 +25,7 @@ from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.residual_samples import PLANNED_DRIFT, PLANNED_INEQUALITY
 from dpdist.mechanisms.tables.shares import equal_parts, in_turn, part_beyond
 from dpdist.mechanisms.tables.table_law import TableLaw
+from dpdist.mechanisms.tables.weight_ratios import FEWEST
 from dpdist.privacy.guarantees import NoisyQuery
 
 NUMBER = Fraction(1, 50)
@@ -103,10 +104,10 @@ class ResidualMeasurements:
     @property
     def part_of_large(self) -> Fraction:
         """Part of the budget for the number of records with large weights: 0 where noisy counts show the law of weights,
-        limits clip none, or weights are public.
+        limits clip none, weights are public, or hardly any of the reference is large.
         """
         known = self.file.weights_known or self.file.alike or self.file.secret or self.part_beyond
-        return Fraction(0) if known else PART_OF_LARGE
+        return Fraction(0) if known or self.file.ratios.expected < FEWEST else PART_OF_LARGE
 
     @property
     def with_large_weights(self) -> float | None:

@@ -132,11 +132,11 @@ class TablePlan:
         nothing = MeasuredSums.under(asked, calibration, ())
         nothing = replace(nothing, sums=[np.zeros((len(table.size), coordinates)) for table in nothing.limits])
         rows, _, errors, of_inequality, clipped = nothing.observed()
-        posterior = Posterior(self.file.prior.drifting(*PLANNED), rows, errors, clipped)
+        prior = self.file.prior.drifting(*PLANNED)
+        posterior = Posterior(prior, rows, errors, clipped, of_inequality=of_inequality)
         # Rows depend on limits only where numbers of records are secret.
         if self.before is not None:
-            posterior = self.before.under(errors, clipped, rows)
-        posterior = replace(posterior, of_inequality=of_inequality)
+            posterior = self.before.under(errors, clipped, rows, of_inequality)
         return Planned(posterior, asked.noises(nothing.limits))
 
     @cached_property

@@ -71,10 +71,17 @@ class Posterior:
         """Covariance of the rows before the measurement, without errors of observations."""
         return self.prior.with_drift(self.rows, self.rows)
 
-    def under(self, noise: Floats, clipped: Matrix | None = None, rows: Rows | None = None) -> Posterior:
+    def under(
+        self,
+        noise: Floats,
+        clipped: Matrix | None = None,
+        rows: Rows | None = None,
+        of_inequality: Floats | None = None,
+    ) -> Posterior:
         """The posterior with other error variances, and with other shared ones and other rows if they are given."""
         clipped, before = self.clipped if clipped is None else clipped, self.rows
-        copy = replace(self, noise=noise, clipped=clipped, rows=rows or before)
+        of_inequality = self.of_inequality if of_inequality is None else of_inequality
+        copy = replace(self, noise=noise, clipped=clipped, rows=rows or before, of_inequality=of_inequality)
         if self.dense and (rows is None or equal_rows(rows, before)):
             copy.__dict__.update(covariance=self.covariance, reached=self.reached)
         return copy

@@ -201,7 +201,7 @@ class Prediction:
         changed = values * factor[:, None]
         # Residuals in standard deviations of what they were.
         moved = np.divide(
-            weight * factor - predicted, weight - predicted, out=np.ones_like(weight), where=values[:, 0] != 0.0
+            weight * factor - predicted, weight - predicted, out=np.ones_like(weight), where=weight != predicted
         )
         changed[:, 0] = values[:, 0] * moved
         then, now = ((part**2).mean(axis=0) for part in (values, changed))
@@ -275,7 +275,7 @@ class Prediction:
 def powers_of_ratios(weight: Floats, predicted: Floats, inequality: float) -> Floats:
     """Factors of weights that make them more unequal by this (`inequality`), up to a constant."""
     ratio = weight / np.maximum(predicted, 1e-300)
-    return np.asarray(np.maximum(ratio, SMALLEST) ** np.expm1(inequality))
+    return np.asarray(np.where(ratio > SMALLEST, ratio, 1.0) ** np.expm1(inequality))
 
 
 def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, weights_known: bool = False) -> Prediction:
