@@ -47,7 +47,9 @@ CHANGES = [(0.5, 0.5), (0.5, 0.65), (0.5, 0.9), (0.9, 0.5)]
 """Standard deviations of logarithms of weights in reference and file."""
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 4.0, 16.0])
+@pytest.mark.parametrize(
+    "epsilon", [pytest.param(1.0, marks=pytest.mark.long), 4.0, pytest.param(16.0, marks=pytest.mark.long)]
+)
 def test_the_count_of_all_records_is_held_where_weights_are_more_or_less_unequal(
     epsilon: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
