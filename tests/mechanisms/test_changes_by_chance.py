@@ -47,6 +47,7 @@ def cautions(folder: Path, grown: float, adjacency: str = "substitution", record
     return named
 
 
+@pytest.mark.long
 def test_a_change_by_chance_is_no_caution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Means of such samples differ by 9 % in the median. Of 8 releases at most one has a caution, with a probability of .99
     or more. Controls: incomes that have grown by 80 %, or by 14 % in large files of secret numbers of records; every change

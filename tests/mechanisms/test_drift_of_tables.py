@@ -216,6 +216,7 @@ def after_drift_of_a_column(seeds: range) -> tuple[float, float, float]:
     return tuple(float(f(np.concatenate(v))) for f, v in ((np.mean, covered), (np.median, errors), (np.nanmedian, before)))  # type: ignore[return-value]
 
 
+@pytest.mark.long
 def test_drift_of_one_column_is_learned_from_its_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     """4 populations. Control, of 2 of them: one size of drift for the levels of all columns and tables' cells, and limits
     that are chosen for what sums tell of their own cells alone.

@@ -223,6 +223,7 @@ def test_weights_of_an_area_follow_its_sampling_fraction(
     assert (found.covered.mean(axis=0) >= 0.86).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fraction", [pytest.param(0.25, marks=pytest.mark.slow), 4.0])
 def test_records_vary_with_the_weights_of_their_area(fraction: float) -> None:
     """A quarter of its records have four times the weights, and weighted outcomes that vary four times as much."""

@@ -380,6 +380,7 @@ def test_intervals_hold_where_all_weights_and_outcomes_have_grown(monkeypatch: p
     assert coverage(2.0)[0] < 0.52
 
 
+@pytest.mark.long
 def test_far_laplace_noise_is_not_taken_for_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise of one cell of 18 is 5 standard deviations, as in 1 of 1,200 sums, at ε = .1. In at most 6 of 12 populations
     without drift its figure moves from the prediction by more than 5 direct standard errors, and in some by 50. Under the
@@ -668,6 +669,7 @@ def test_no_sum_of_weights_is_expected_to_have_less_than_nothing_clipped(epsilon
     assert (public.limits(noise).beyond[:, 0] < 0.0).any()
 
 
+@pytest.mark.long
 def test_shares_are_covered_where_little_is_left_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A yes/no outcome, 20,000 records, ε = 1, four populations: 90 % intervals of tables' means hold .88 of the
     population's, and those of all records are within .3 direct standard errors on average. Control, of 2 of them:
