@@ -41,10 +41,11 @@ from dpdist.storage.workspace import Workspace
 
 
 def posterior_of(seed: int, epsilon: float, people: Population | None = None) -> Posterior:
-    """The posterior of a random population's tables, with drift of every kind."""
+    """The posterior of a random population's tables, with drift of every kind, and an error that all sums share."""
     system, _ = system_of(people or population(seed, records=600, spread=(0.2, 0.6, 1.2)[seed % 3]), epsilon)
     rows, _, errors, _, clipped = unread(system).observed()
-    return Posterior(system.file.prior.drifting(0.02, 0.05), rows, errors, clipped)
+    prior, of_inequality = system.file.prior.drifting(0.02, 0.05), 0.3 * np.sqrt(errors)
+    return Posterior(prior, rows, errors, clipped, of_inequality=of_inequality)
 
 
 def observed(of: Posterior, rng: np.random.Generator, sides: int = 1) -> Floats:

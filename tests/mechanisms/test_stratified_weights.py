@@ -323,13 +323,23 @@ def test_a_sample_of_another_size_whose_large_records_are_counted(records: int) 
     assert (reallocated(np.ones(AREAS), records, 1e4, 6, 0.3).covered.mean(axis=0) >= 0.83).all()
 
 
-@pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
-@pytest.mark.parametrize("records", [1_000, pytest.param(16_000, marks=pytest.mark.slow)])
-def test_a_sample_of_another_size_of_the_same_population(records: int, spread: float) -> None:
+@pytest.mark.parametrize(
+    ("records", "spread", "releases"),
+    [
+        (1_000, 0.3, 2),
+        pytest.param(16_000, 0.3, 2, marks=pytest.mark.slow),
+        # Counts of all areas share the error of the factor of weights: a release holds all of them, or none.
+        pytest.param(1_000, 0.0, 24, marks=pytest.mark.slow),
+        pytest.param(16_000, 0.0, 24, marks=pytest.mark.slow),
+    ],
+)
+def test_a_sample_of_another_size_of_the_same_population(records: int, spread: float, releases: int) -> None:
     """All weights are four times as large, or a quarter: what records vary by goes with them."""
-    found = reallocated(np.ones(AREAS), records, 1.0, 2, spread)
-    # Two samples of 1,000 records: their means share the error of the mean of all, which few heavy records decide.
-    assert (found.covered.mean(axis=0) >= (0.86, 0.75)).all()
+    found = reallocated(np.ones(AREAS), records, 1.0, releases, spread)
+    # Samples of 1,000 records whose strata differ: counts are held by .83 over 160 releases, since sums under ε = 1 may
+    # leave open which of both it is. Means share the error of the mean of all, which few heavy records decide.
+    least = (0.80 if records == 1_000 and spread == 0.0 else 0.86, 0.75)
+    assert (found.covered.mean(axis=0) >= least).all()
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ import dpdist.mechanisms.tables.measurements as measurements
 from dpdist.confidential.records import Records
 from dpdist.core.records import UNIT, Floats
 from dpdist.mechanisms.tables.common_factors import common_factors
-from dpdist.mechanisms.tables.inequality import expected_large
+from dpdist.mechanisms.tables.inequality import _normal, _with_laplace, expected_large
 from dpdist.mechanisms.tables.query import LargeWeightCount
 from dpdist.mechanisms.tables.weight_ratios import STEPS, WeightRatios
 
@@ -74,7 +74,7 @@ def test_weights_keep_their_sum_and_have_the_stated_exponent() -> None:
     informed = model_of(PUBLIC, files, 1.0).plan.file.informed
     predicted, before = informed.weights_of_records
     for inequality in (-0.5, 0.2, 1.0):
-        now = informed.unequal(inequality).weights_of_records[1]
+        now = informed.with_inequality(inequality).weights_of_records[1]
         assert now.sum() == pytest.approx(before.sum(), rel=1e-9)
         exponent = np.polyfit(np.log(before / predicted), np.log(now / predicted), 1)
         assert exponent[0] == pytest.approx(np.exp(inequality), rel=1e-9)
@@ -83,23 +83,23 @@ def test_weights_keep_their_sum_and_have_the_stated_exponent() -> None:
         assert share == pytest.approx(
             (1.1 * now > ratios.large * predicted).mean(), abs=1e-9 + 2e-3 * (inequality not in STEPS)
         )
-    assert informed.unequal(0.3).residuals.values.std(axis=0) == pytest.approx(
+    assert informed.with_inequality(0.3).residuals.values.std(axis=0) == pytest.approx(
         informed.residuals.values.std(axis=0), rel=0.02
     )
 
 
 def test_what_is_clipped_of_more_unequal_weights_is_that_of_their_law() -> None:
     """The change of what known limits clip of all weights, between the reference's law and one of more unequal weights, is
-    `of_inequality` times the change, to a sixth. Control: of less unequal weights it has the other sign.
+    `clipped_by_inequality` times the change, to a sixth. Control: of less unequal weights it has the other sign.
     """
     asked = model_of(PUBLIC, Files(sample(0, 0.5), sample(1, 0.5)), 4.0).plan.asked
     first, informed = asked.first, asked.file.informed
 
     def clipped(inequality: float) -> float:
-        limits = asked.first_limits(1.0, informed.unequal(inequality), first)
+        limits = asked.first_limits(1.0, informed.with_inequality(inequality), first)
         return float((limits.size * limits.beyond[:, 0]).sum())
 
-    change = float(np.asarray(first.of_inequality)[0, 0])
+    change = float(np.asarray(first.clipped_by_inequality)[0, 0])
     assert (clipped(0.5) - clipped(0.0)) / 0.5 == pytest.approx(change, rel=1 / 6)
     assert clipped(-0.3) < clipped(0.0) < clipped(0.3)
 
@@ -114,12 +114,63 @@ def test_an_expected_number_of_large_weights_changes_nothing() -> None:
         none, expected = -asked.first.observed(np.zeros((1, 2)))[0] / asked.first.scale[0], expected_large(asked)
         found = common_factors(replace(asked, large=expected), none)
         assert abs(found.inequality) < 0.02
-        errors.append(found.of_inequality)
+        errors.append(found.inequality_error)
         records = float(asked.file.count.sum())
         more = replace(asked, large=2.0 * expected + UNIT * records)
         assert common_factors(more, none).inequality > (0.01, 0.1, 0.3)[len(errors) - 1], "control"
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 0.1
+
+
+def test_the_file_s_mix_of_cells_is_no_inequality() -> None:
+    """Weights vary more in the last two levels. Where three quarters of the file are there instead of a half, the expected
+    share of large weights is that of reference records in the file's mix. Control: not that among all of them.
+    """
+    before = sample(0, 0.5)
+    varied = before.codes[:, 0] >= 2
+    unequal = before._replace(weight=np.where(varied, before.weight**2, before.weight))
+    now = sample(1, 0.5)
+    kept = (now.codes[:, 0] >= 2) | (np.arange(len(now.weight)) % 3 == 0)
+    current = Sample(now.codes[kept], now.weight[kept], now.outcomes[kept])
+    file = model_of(PUBLIC, Files(unequal, current), 1.0).plan.file
+    predicted, weight = file.informed.weights_of_records
+    large, varied = weight > file.weight_ratios.large * predicted, file.codes[file.informed.places, 0] >= 2
+    shares = [large[varied].mean(), large[~varied].mean()]
+    part = (current.codes[:, 0] >= 2).mean()
+    assert file.weight_ratios.expected == pytest.approx(part * shares[0] + (1.0 - part) * shares[1], rel=0.02)
+    assert file.weight_ratios.expected > 1.1 * large.mean(), "control"
+
+
+def test_a_reference_without_large_weights_is_not_asked_for_any() -> None:
+    """Parts of all measurements then sum to 1, and limits have no room for inequality. Control: of other weights."""
+    for deviation, part in ((0.05, Fraction(0)), (0.5, Fraction(1, 40))):
+        asked = model_of(PUBLIC, Files(sample(0, deviation), sample(1, deviation)), 1.0).plan.asked
+        assert asked.part_of_large == part
+        assert sum(asked.parts) + part == 1
+        assert bool(np.any(asked.first.clipped_by_inequality)) == (part > 0)
+
+
+def test_no_limit_is_below_its_centre() -> None:
+    """So no record that is as predicted is clipped, even where a long tail draws centres away from most records."""
+    rng = np.random.default_rng(0)
+    before, now = sample(0, 0.5), sample(1, 0.5)
+    long = now._replace(weight=0.5 * rng.pareto(2.2, len(now.weight)) + 0.1)
+    for epsilon in (0.3, 4.0, 64.0):
+        limits = release(PUBLIC._replace(weights=(1e-3, 1e4)), Files(before, long), epsilon, 0).measured.limits
+        assert max(float(np.abs(table.centre).max()) for table in limits) > 0.0
+        assert all((table.weight >= np.abs(table.centre)).all() for table in limits)
+
+
+def test_densities_of_laplace_noise_are_those_of_its_sum_with_a_normal_error() -> None:
+    """By numerical integration, up to a constant. Control: normal noise of that variance has another tail."""
+    distance, noise = np.array([-300.0, -40.0, 0.0, 10.0, 120.0, 400.0]), 2.0 * 40.0**2
+    normal = np.linspace(-120.0, 120.0, 20_001)
+    for deviation in (3.0, 15.0):
+        weight = np.exp(-0.5 * (normal / deviation) ** 2)
+        right = np.log(np.exp(-np.abs(distance[:, None] - normal) / 40.0) @ (weight / weight.sum()))
+        found, other = (law(distance, np.full(6, deviation**2), noise) for law in (_with_laplace, _normal))
+        assert found - found[2] == pytest.approx(right - right[2], abs=1e-6)
+        assert not np.allclose(other - other[2], right - right[2], atol=1.0), "control"
 
 
 def test_a_record_moves_the_number_of_large_weights_by_one_unit_or_two() -> None:

@@ -698,18 +698,16 @@ class ResidualCells(DonorCells):
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         of_law = "b" if self.joint.law == "laplace" else "sigma"
+        of_large = {LARGE_WEIGHTS: str(PART_OF_LARGE)} if "large" in theta.values else {}
         return {
             **describe_draws(self.parameters, theta),
             "noisy": theta["noisy"][0].tolist(),
             "drift": theta["drift"][0].tolist(),
             "limits": theta["limits"][0].tolist(),
-            "parts": dict(zip(self.names, map(str, self.released_parts(theta)), strict=True)) | self._part_of_large(theta),
+            "parts": dict(zip(self.names, map(str, self.released_parts(theta)), strict=True)) | of_large,
             **{name: theta[name][0].tolist() for name in FURTHER if name in theta.values},
             "noise": f"discrete {self.joint.law.title()}, {of_law} = {self.joint.scale} in units of 2^-20 at a share of 1",
         }
-
-    def _part_of_large(self, theta: Draws) -> dict[str, str]:
-        return {LARGE_WEIGHTS: str(PART_OF_LARGE)} if "large" in theta.values else {}
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         values = dict(recall_draws(self.parameters, described).values)

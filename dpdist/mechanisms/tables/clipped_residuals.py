@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.tables.residual_samples import OWN, POOLED, UNEQUAL, probabilities
+from dpdist.mechanisms.tables.residual_samples import MORE_UNEQUAL, OWN, POOLED, probabilities
 
 COMMON_DRIFT = 0.05
 """Factor of the risk's term for drift that cells have in common: the logarithm of a sum's error in direct variances."""
@@ -46,10 +46,10 @@ class ClippedResiduals(NamedTuple):
     """Parts of places in a drift of all records, (1 + outcome, cell, place)."""
     drifts: Floats
     """What drift of all records adds to the cell's sums, (1 + outcome, cell, size), by size (`common_drifts`)."""
-    unequal_size: Floats
-    unequal: Floats
+    more_unequal_size: Floats
+    more_unequal: Floats
     """`size` and `first` of records with more unequal weights; without coordinates where weights' inequality is known."""
-    inequality: float
+    inequality_error: float
     """Standard error of weights' inequality."""
 
     @classmethod
@@ -64,12 +64,12 @@ class ClippedResiduals(NamedTuple):
         unknown_mean: Floats | None = None,
         drifts: Floats | None = None,
         moves: Floats | None = None,
-        unequal: tuple[Floats, Floats] | None = None,
-        inequality: float = 0.0,
+        more_unequal: tuple[Floats, Floats] | None = None,
+        inequality_error: float = 0.0,
     ) -> ClippedResiduals:
         """`unknown_mean` (cell, 1 + outcome) are predicted means that may be far from the right ones; 0 for known ones.
 
-        `unequal` are `sample` and `share` of records with more unequal weights.
+        `more_unequal` are `sample` and `share` of records with more unequal weights.
         """
         deviation = np.moveaxis(sample, 2, 0).copy()
         deviation[0] -= centre[:, None]
@@ -85,13 +85,13 @@ class ClippedResiduals(NamedTuple):
         if moves is not None:
             moving = share[:, : OWN + POOLED] * np.moveaxis(moves, 2, 0)
             moving = moving / np.maximum(moving.sum(axis=2, keepdims=True), 1e-300)
-        unequal_size = of_unequal = np.zeros((0, len(share), 0))
-        if unequal is not None:
-            of_unequal = np.moveaxis(unequal[0], 2, 0).copy()
+        more_unequal_size = of_unequal = np.zeros((0, len(share), 0))
+        if more_unequal is not None:
+            of_unequal = np.moveaxis(more_unequal[0], 2, 0).copy()
             of_unequal[0] -= centre[:, None]
-            unequal_size, of_unequal = np.abs(of_unequal), unequal[1] * of_unequal
+            more_unequal_size, of_unequal = np.abs(of_unequal), more_unequal[1] * of_unequal
         parts = first, second, across, weight, *sums, centre, number, records, relative, moving, drifts
-        return cls(np.abs(deviation), *parts, unequal_size, of_unequal, inequality)
+        return cls(np.abs(deviation), *parts, more_unequal_size, of_unequal, inequality_error)
 
     @classmethod
     def chosen(cls, several: Sequence[ClippedResiduals], which: Ints) -> ClippedResiduals:
@@ -103,7 +103,7 @@ class ClippedResiduals(NamedTuple):
 
         axes, by_cells = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1), [each[:-1] for each in several]
         chosen = [by_cell(parts, axis) for *parts, axis in zip(*by_cells, axes, strict=True)]
-        return cls._make([*chosen, several[0].inequality])
+        return cls._make([*chosen, several[0].inequality_error])
 
     def ratios(self, scale: Floats) -> list[Floats]:
         """Sizes of residuals in limits (cell, 1 + outcome): of every coordinate, (cell, place).
@@ -134,20 +134,21 @@ class ClippedResiduals(NamedTuple):
         part = _dot(self.first[0][:, :body], clipped_share[..., :body]) / np.maximum(self.weight[:, 0], 1e-300)
         return np.asarray(np.clip(part, 0.0, MOST_HIDDEN))
 
-    def of_inequality(self, scale: Floats, clipped_share: Floats, both_sides: bool = False) -> Floats | float:
+    def clipped_by_inequality(self, scale: Floats, clipped_share: Floats, both_sides: bool = False) -> Floats | float:
         """What is clipped more of a record where weights are more unequal, (cell, 1 + outcome): `TableLimits`.
         `clipped_share` is that of places.
 
         With `both_sides`, what is clipped of small weights adds to what is clipped of large ones, which it would balance.
         """
-        if not len(self.unequal):
+        if not len(self.more_unequal):
             return 0.0
-        of_unequal = clipped_parts(self.norm([size / scale[..., k, None] for k, size in enumerate(self.unequal_size)]))[0]
+        ratios = [size / scale[..., k, None] for k, size in enumerate(self.more_unequal_size)]
+        of_unequal, _ = clipped_parts(self.norm(ratios))
         columns = list[Floats]()
-        for k, (now, then) in enumerate(zip(self.unequal, self.first, strict=True)):
+        for k, (now, then) in enumerate(zip(self.more_unequal, self.first, strict=True)):
             if both_sides and k == 0:
                 now, then = np.abs(now), np.abs(then)
-            columns.append((_dot(now, of_unequal) - _dot(then, clipped_share)) / UNEQUAL)
+            columns.append((_dot(now, of_unequal) - _dot(then, clipped_share)) / MORE_UNEQUAL)
         return np.stack(columns, axis=-1)
 
     def variances(self, scale: Floats, ratios: Sequence[Floats], of_places: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
@@ -197,9 +198,9 @@ class ClippedResiduals(NamedTuple):
         """
         clipped = clipped_parts(self.norm(ratios))
         loss, variance = self.variances(scale, ratios, clipped)
-        if len(self.unequal):
-            of_inequality = self.of_inequality(scale, clipped[0], both_sides=True)
-            loss = loss + (self.inequality * self.number[:, None] * of_inequality) ** 2
+        if len(self.more_unequal):
+            of_inequality = self.clipped_by_inequality(scale, clipped[0], both_sides=True)
+            loss = loss + (self.inequality_error * self.number[:, None] * of_inequality) ** 2
         variance, added = variance + unknown, noise * scale**2
         if len(self.across):
             # A count is what is kept of it over the part that is expected to be kept.

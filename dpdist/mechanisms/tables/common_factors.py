@@ -15,7 +15,7 @@ import scipy
 from dpdist.core.records import Floats
 from dpdist.mechanisms.tables.drift_sizes import COMMON_DRIFTS, STABLE
 from dpdist.mechanisms.tables.expected import WIDE_DRIFT, ExpectedFile
-from dpdist.mechanisms.tables.inequality import expected_large, with_inequality
+from dpdist.mechanisms.tables.inequality import expected_large, given_large_weights
 from dpdist.mechanisms.tables.limits import TableLimits
 from dpdist.mechanisms.tables.measurements import NUMBER, CommonFactors, ResidualMeasurements, with_hidden
 
@@ -49,12 +49,12 @@ def common_factors(asked: ResidualMeasurements, sums: Floats, number: float | No
     if number is None:
         # Numbers of records are public.
         def under(inequality: float) -> CommonFactors:
-            limits = asked.first_limits(1.0, asked.file.informed.unequal(inequality), asked.first)
+            limits = asked.first_limits(1.0, asked.file.informed.with_inequality(inequality), asked.first)
             return _factors(asked, limits, sums)
 
         before = _factors(asked, asked.first, sums)
         number = asked.with_large_weights
-        return before if number is None else with_inequality(asked, number, before, under)
+        return before if number is None else given_large_weights(asked, number, before, under)
     informed, (growth, error) = asked.file.informed, growth_of(asked, number)
     first = asked.first_limits(growth, informed)
     weights = _factor_of_weights(asked, first, float(sums[0]), growth, error)

@@ -132,7 +132,7 @@ class ExpectedFile:
         return weight
 
     @cached_property
-    def ratios(self) -> WeightRatios:
+    def weight_ratios(self) -> WeightRatios:
         """Weights of reference records over predicted ones, for the numbers of records of the file."""
         return WeightRatios.of(self.informed, self.numbers.count)
 

@@ -31,30 +31,30 @@ OF_DRIFT = 1 / 4
 
 def thresholds(asked: ResidualMeasurements, before: CommonFactors) -> Floats:
     """Weights beyond which a record's is large, (cell,), by the factors of the first sums."""
-    return np.asarray(asked.file.ratios.large * before.factors[0] * asked.file.informed.means[:, 0])
+    return np.asarray(asked.file.weight_ratios.large * before.factors[0] * asked.file.informed.means[:, 0])
 
 
 def expected_large(asked: ResidualMeasurements) -> float:
     """What is measured of large weights that are as unequal as the reference's (`ResidualMeasurements.large`)."""
-    return float(UNIT * asked.file.count.sum() * (2.0 * asked.file.ratios.expected - 1.0))
+    return float(UNIT * asked.file.count.sum() * (2.0 * asked.file.weight_ratios.expected - 1.0))
 
 
-def with_inequality(
+def given_large_weights(
     asked: ResidualMeasurements, number: float, before: CommonFactors, under: Callable[[float], CommonFactors]
 ) -> CommonFactors:
     """Common factors with the inequality that the noisy `number` of records with large weights shows.
 
     `before` are those by the first sums alone, about which weights are large, and `under` an inequality.
     """
-    ratios, records = asked.file.ratios, float(asked.file.count.sum())
-    found = [before if step == 0.0 else under(float(step)) for step in STEPS]
-    factor, error = (np.array(part) for part in zip(*((each.factors[0], each.error) for each in found), strict=True))
+    ratios, records = asked.file.weight_ratios, float(asked.file.count.sum())
+    calibrations = [before if step == 0.0 else under(float(step)) for step in STEPS]
+    factor, error = np.array([(each.factors[0], each.error) for each in calibrations]).T
     error = np.hypot(error, OF_DRIFT * (factor - 1.0))
     relative = np.exp(np.interp(CHANGES, STEPS, np.log(factor))) / before.factors[0]
     share = ratios.share(CHANGES, relative)
     # The factor of weights has an error, and moves weights beyond what is large.
     steepness = (ratios.share(CHANGES, 1.05 * relative) - ratios.share(CHANGES, relative / 1.05)) / (2.0 * np.log(1.05))
-    variance = share * (1.0 - share) * (records + records**2 / ratios.records)
+    variance = share * (1.0 - share) * (records + records**2 / ratios.effective_records)
     variance += (records * steepness * np.interp(CHANGES, STEPS, error)) ** 2
     sizes, probability = (np.array(list(part)) for part in (INEQUALITIES, INEQUALITIES.values()))
     law = (probability / sizes * np.exp(-0.5 * (CHANGES[:, None] / sizes) ** 2)).sum(axis=1)
@@ -63,7 +63,7 @@ def with_inequality(
     law *= np.exp(likelihood - likelihood.max())
     mean = float(np.average(CHANGES, weights=law))
     deviation = np.hypot(np.sqrt(np.average((CHANGES - mean) ** 2, weights=law)), OTHER_FORM * mean)
-    return under(mean)._replace(inequality=mean, of_inequality=float(deviation))
+    return under(mean)._replace(inequality=mean, inequality_error=float(deviation))
 
 
 def _normal(distance: Floats, variance: Floats, noise: float) -> Floats:

@@ -56,7 +56,7 @@ class TableLimits:
     where some base cells have moved far."""
     lacking: Floats | float = 0.0
     """What limits leave more of the expected sums of base cells than of whole cells, (cell, 1 + outcome)."""
-    of_inequality: Floats | float = 0.0
+    clipped_by_inequality: Floats | float = 0.0
     """What is clipped more of sums where weights are more unequal, by 1 in the logarithm of their exponent (`inequality`),
     (cell, 1 + outcome)."""
     widest: Floats | None = None
@@ -77,7 +77,7 @@ class TableLimits:
     @property
     def added_by_inequality(self) -> Floats:
         """What more unequal weights add to sums, over what slopes leave, (cell, 1 + outcome)."""
-        return np.asarray(-self.of_inequality / (1.0 - self.slope))
+        return np.asarray(-self.clipped_by_inequality / (1.0 - self.slope))
 
     def contributions(self, base: Ints, weight: Floats, outcomes: Floats, prediction: Prediction) -> Floats:
         """u of every record in whole units of 1/UNIT, (record, sum); the L1 norm is at most UNIT.

@@ -119,7 +119,7 @@ class MeasuredSums:
                 rows.append([row[first * len(value) :] for row in of_periods])
             values.append(value[:, first:].T.ravel())
             errors.append(error[:, first:].T.ravel())
-            of_inequality.append(self.calibration.of_inequality * table.added_by_inequality[:, first:].T.ravel())
+            of_inequality.append(self.calibration.inequality_error * table.added_by_inequality[:, first:].T.ravel())
         if by_products:
             cells = (np.zeros(len(file.codes), dtype=np.int32), *(cell for _, cell in file.tables))
             tables = [(cell, table.mean, table.unequal) for cell, table in zip(cells, self.limits, strict=True)]
@@ -231,7 +231,7 @@ class MeasuredSums:
 
     def _law(self, deviation: Floats) -> Prediction:
         """The law by what sums show of deviations from the reference's prediction, (cell, 1 + outcome)."""
-        return self.asked.file.shifted(deviation).unequal(self.calibration.inequality)
+        return self.asked.file.shifted(deviation).with_inequality(self.calibration.inequality)
 
     def totals(self, period: str) -> PeriodTotals:
         """What later periods learn from this one."""
@@ -252,7 +252,7 @@ class MeasuredSums:
             predicted = table.added(np.column_stack([weight, weight * (outcomes - table.mean[table.cell])]))
             row.append((first + table.cell).astype(np.int32))
             about.append(table.mean)
-            error = error + (self.calibration.of_inequality * table.added_by_inequality) ** 2
+            error = error + (self.calibration.inequality_error * table.added_by_inequality) ** 2
             if file.secret:
                 value, error = with_hidden(table.hidden, value, error + next(by_weights) ** 2)
             total.append(predicted + value)

@@ -53,7 +53,7 @@ class CommonFactors(NamedTuple):
     """Relative standard error of the factor of weights."""
     inequality: float = 0.0
     """By what weights are more unequal than the reference's, and the standard error of this (`inequality`)."""
-    of_inequality: float = 0.0
+    inequality_error: float = 0.0
 
 
 class UnclippedSums(NamedTuple):
@@ -107,7 +107,7 @@ class ResidualMeasurements:
         limits clip none, weights are public, or hardly any of the reference is large.
         """
         known = self.file.weights_known or self.file.alike or self.file.secret or self.part_beyond
-        return Fraction(0) if known or self.file.ratios.expected < FEWEST else PART_OF_LARGE
+        return Fraction(0) if known or self.file.weight_ratios.expected < FEWEST else PART_OF_LARGE
 
     @property
     def with_large_weights(self) -> float | None:
@@ -154,9 +154,9 @@ class ResidualMeasurements:
         """The same for this factor on numbers of records."""
         one_cell = np.zeros(len(self.file.codes), dtype=np.int32)
         placed = np.zeros(len(self.file.reference.weight), dtype=np.int32)
-        inequality = PLANNED_INEQUALITY if self.part_of_large else 0.0
+        inequality_error = PLANNED_INEQUALITY if self.part_of_large else 0.0
         known = self.parts[0], self.file.wide, growth, fixed
-        return self.limits_of(one_cell, placed, informed, *known, together=True, inequality=inequality)
+        return self.limits_of(one_cell, placed, informed, *known, together=True, inequality_error=inequality_error)
 
     def limits_of(
         self,
@@ -169,7 +169,7 @@ class ResidualMeasurements:
         fixed: TableLimits | None = None,
         narrow: bool = False,
         together: bool = False,
-        inequality: float = 0.0,
+        inequality_error: float = 0.0,
     ) -> TableLimits:
         """Limits for `growth` times the numbers of records; their own `size` is that of the reference's numbers."""
         file, count = self.file, self.file.numbers.count
@@ -181,7 +181,7 @@ class ResidualMeasurements:
         # What counts of records will widen needs no room.
         prediction = prediction if narrow else prediction.with_room()
         together = together and not file.alike
-        law = TableLaw(cell, placed, growth * count, prediction, *ends, room, together, unknown, inequality)
+        law = TableLaw(cell, placed, growth * count, prediction, *ends, room, together, unknown, inequality_error)
         noise = self.noise(part)
         chosen = law.under(fixed) if fixed is not None else law.narrow_limits(noise) if narrow else law.limits(noise)
         if not file.secret:
@@ -194,10 +194,10 @@ class ResidualMeasurements:
         """The calibrated prediction and the limits of every table."""
         self.return_memory()
         calibrated, tables = self.file.informed.rescaled(calibration.factors), self.file.tables
-        calibrated = calibrated.unequal(calibration.inequality)
+        calibrated = calibrated.with_inequality(calibration.inequality)
         drift, narrow = float(np.hypot(PLANNED_DRIFT, calibration.deviation)), self.part_beyond > 0
         light = replace(self, file=self.file.light, beyond=None)
-        known = drift, calibration.growth, narrow, calibration.of_inequality
+        known = drift, calibration.growth, narrow, calibration.inequality_error
         limiting = _Limiting(light, calibrated.without_factors, *known)
 
         def piece(table: int) -> tuple[Codes, Codes, Fraction]:
@@ -308,12 +308,12 @@ class _Limiting:
     drift: float
     growth: float
     narrow: bool
-    inequality: float
+    inequality_error: float
 
     def __call__(self, table: tuple[Codes, Codes, Fraction]) -> TableLimits:
         cell, placed, part = table
         known = self.prediction, part, self.drift, self.growth
-        return self.asked.limits_of(cell, placed, *known, narrow=self.narrow, inequality=self.inequality)
+        return self.asked.limits_of(cell, placed, *known, narrow=self.narrow, inequality_error=self.inequality_error)
 
 
 def with_hidden(hidden: Floats, value: Floats, variance: Floats) -> tuple[Floats, Floats]:

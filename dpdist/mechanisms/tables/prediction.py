@@ -188,7 +188,7 @@ class Prediction:
         origin = np.concatenate([[0.0], self.origin])
         return np.asarray(origin + (means - origin) * factors)
 
-    def unequal(self, inequality: float) -> Prediction:
+    def with_inequality(self, inequality: float) -> Prediction:
         """The prediction where residuals are those of more unequal weights, or of less unequal ones below 0 (`inequality`).
 
         Records keep their outcomes, and the mean weight.

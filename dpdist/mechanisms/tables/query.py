@@ -62,9 +62,9 @@ BEYOND = (
     "For every such residual, a record adds 1, divided by the number of measured columns, to one count of its cell, so it "
     "adds at most 1 in all. These noisy counts widen the limits."
 )
-LARGE = (
-    "If limits clip records, and a reference tells how weights vary, the number of records with large weights, "
-    "compared with predicted ones, is measured as well. A record adds 1 if its weight is large, and −1 otherwise, so "
+WEIGHT_COUNT = (
+    "If limits clip records, and some of the reference's weights are large compared with predicted ones, the number of "
+    "records with such weights is measured as well. A record adds 1 if its weight is large, and −1 otherwise, so "
     "the sensitivity is 1 when its values are left out, and 2 when they change."
 )
 SHARED = (
@@ -185,7 +185,7 @@ class ResidualTables(NoisySums[Settings, ResidualCells]):
         texts = (f"{SCALED_SECRET} {law}", SHARED_SECRET) if job.sizes_in_sums else public
         columns = (job.survey.measured_weight is not None) + len(job.outcomes)
         if columns > len(job.outcomes) and not (job.on_histograms or job.sizes_in_sums):
-            texts = (f"{texts[0]} {LARGE}", *texts[1:])
+            texts = (f"{texts[0]} {WEIGHT_COUNT}", *texts[1:])
         if not job.on_histograms and part_beyond(joint_query(job, settings.noise), 1, columns, 1):
             texts = (f"{texts[0]} {BEYOND}", *texts[1:])
         amount = "ρ" if settings.gaussian else "ε"

@@ -25,7 +25,7 @@ NEARLY_NONE = 1e-9
 """Smallest of the largest residuals, in what public bounds allow: a constant has none."""
 TAIL = 4.0
 """Exponent of the power law beyond the largest residual of the reference."""
-UNEQUAL = 0.5
+MORE_UNEQUAL = 0.5
 """Change of the logarithm of weights' exponent (`inequality`) that stands for more unequal weights."""
 PLANNED_INEQUALITY = 0.15
 """Error of weights' inequality that limits of all records have room for: it is measured afterwards."""
@@ -53,7 +53,7 @@ def residual_samples(
     bounds: tuple[Floats, Floats],
     about: Prediction | None = None,
     together: bool = False,
-    unequal: bool = False,
+    more_unequal: bool = False,
 ) -> Iterator[tuple[slice, Floats, Floats | None, Floats, Floats, Floats]]:
     """Residuals (r, ρ) that stand for a cell's records, (cell, place, 1 + outcome), the same of more unequal weights if
     they are asked for, shares (cell, place), the number of reference records, (cell,), and squares of moves by drift in
@@ -108,10 +108,10 @@ def residual_samples(
         offset = about.subtracted[base]
         less = np.concatenate([offset[..., None], offset[..., None] * (about.means[base, 1:] - centre)], axis=-1)
         of_unequal = None
-        if unequal:
+        if more_unequal:
             # Errors of the prediction and drift make no weights more unequal.
             alone = np.maximum(means[..., 0] + (sample * prediction.spread[base])[..., 0], 0.0)
-            factor = powers_of_ratios(alone, means[..., 0], UNEQUAL)
+            factor = powers_of_ratios(alone, means[..., 0], MORE_UNEQUAL)
             factor *= (shares * alone).sum(axis=1, keepdims=True) / (shares * alone * factor).sum(axis=1, keepdims=True)
             values = within_bounds(weight * factor, total * factor[..., None], means[..., 0], centre, bounds)
             of_unequal = np.concatenate([values[0][..., None], values[1]], axis=-1) - less

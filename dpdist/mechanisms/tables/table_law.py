@@ -110,7 +110,7 @@ class TableLaw:
     unknown: Floats | None = None
     """Variances of the prediction's errors in sums, (cell, 1 + outcome), if no reference tells cells apart. A weight is
     then larger in proportion to its cell's mean, and `hidden` is the part of such a change that is clipped."""
-    inequality: float = 0.0
+    inequality_error: float = 0.0
     """Standard error of weights' inequality (`inequality`): limits have room for it."""
     origin: Prediction | None = None
     """The prediction about which residuals are clipped, where it is not that of the law; `slope` is then that of a change
@@ -186,7 +186,7 @@ class TableLaw:
     def _with_clipped(self, mean: Floats, ends: Floats, choice: _Choice) -> TableLimits:
         """Chosen limits with what they clip of residuals."""
         centre, scale = np.zeros(self.cells), np.zeros_like(ends)
-        loss, slope, pool, of_inequality = (np.zeros_like(ends) for _ in range(4))
+        loss, slope, pool, by_inequality = (np.zeros_like(ends) for _ in range(4))
         adds_weight, of_pool = self.prediction.adds_weight, slice(OWN, OWN + POOLED)
         for block in self._blocks(mean, ends):
             of = block.of
@@ -198,7 +198,7 @@ class TableLaw:
             slope[of] = clipping.slope(ratios, clipping.norm(ratios))
             pooled, worth = _lost(block.sample[:, of_pool], centre[of], scale[of], adds_weight), block.share[:, of_pool]
             pool[of] = np.einsum("cs,csk->ck", worth, pooled) / worth.sum(axis=1, keepdims=True)
-            of_inequality[of] = self.number[of, None] * clipping.of_inequality(scale[of], clipped[0])
+            by_inequality[of] = self.number[of, None] * clipping.clipped_by_inequality(scale[of], clipped[0])
         beyond, of_probability = self._beyond(mean, centre, scale, pool)
         if self.origin is not None:
             for k, part in of_probability.items():
@@ -213,7 +213,7 @@ class TableLaw:
             hidden = beyond / weight[:, None]
         scales = scale[:, 0], scale[:, 1:]
         parts = mean, centre, *scales, beyond, loss, hidden, slope
-        return TableLimits(self.cell, self.number, *parts, of_inequality=of_inequality)
+        return TableLimits(self.cell, self.number, *parts, clipped_by_inequality=by_inequality)
 
     def _blocks(self, mean: Floats, ends: Floats) -> Iterator[_Block]:
         cell, size, prediction = self.cell, self.size, self.prediction
@@ -240,16 +240,16 @@ class TableLaw:
             bounds,
             self.origin,
             self.together,
-            self.inequality > 0.0,
+            self.inequality_error > 0.0,
         )
         number = len(prediction.residuals.values)
         for of, sample, of_unequal, share, records, moves in samples:
             share = share / share.sum(axis=1, keepdims=True)
-            unequal = None if of_unequal is None else with_tails(of_unequal, share, number, ends[of])
+            more_unequal = None if of_unequal is None else with_tails(of_unequal, share, number, ends[of])
             sample, share = with_tails(sample, share, number, ends[of])
             unknown_means = None if unknown_mean is None else unknown_mean[of]
             law = self.number[of], records, prediction.adds_weight, unknown_means, drifts[:, of], moves
-            yield _Block(of, sample, share, (*law, unequal, self.inequality))
+            yield _Block(of, sample, share, (*law, more_unequal, self.inequality_error))
 
     def _ranges(self, mean: Floats) -> Floats:
         """The largest |r| and |ρ| of any record of a cell, (cell, 1 + outcome)."""

@@ -56,7 +56,7 @@ class WeightRatios:
         return np.asarray(1.0 - np.concatenate([[0.0], np.cumsum(self.worth)]) / self.worth.sum())
 
     @property
-    def records(self) -> float:
+    def effective_records(self) -> float:
         """The number of reference records of equal worth that tell as much."""
         return float(self.worth.sum() ** 2 / (self.worth**2).sum())
 

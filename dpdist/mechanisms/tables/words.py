@@ -48,8 +48,8 @@ OF_BEYOND = (
     "this factor, divided by the number of measured columns"
 )
 OF_LARGE = (
-    "the number of records with a weight above a multiple of the predicted weight, less the number of other records. A "
-    "twentieth of the reference's records, or fewer, exceed this multiple, which is at least 1.5"
+    "the number of records with a weight above a multiple of the predicted weight, less the number of other records. "
+    "About a twentieth of the reference's records exceed this multiple, or fewer if it is 1.5, the smallest one"
 )
 DEFINITIONS = {
     "weight residuals": OF_WEIGHT,
