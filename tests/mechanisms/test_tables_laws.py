@@ -478,7 +478,7 @@ def test_a_level_whose_reference_records_are_alike_may_have_others(
 
 def test_levels_of_very_different_size_are_as_accurate_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outcomes of a level are five times those of the next one. At ε = 4, root mean square errors of means are at most
-    1.2 direct standard errors. Control: where every cell's limits have room for what all records vary by, more than 2.
+    1.1 direct standard errors. Control: where the error of all cells' level is the same amount in small cells, more than 2.
     """
 
     def error(seeds: range) -> float:
@@ -492,10 +492,41 @@ def test_levels_of_very_different_size_are_as_accurate_as_others(monkeypatch: py
             errors += [made.comparison(by).off()[:, 1] for by in tables_of(population.public)]
         return float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
 
-    assert error(range(4)) < 1.2
-    monkeypatch.setattr(predicting, "_hardly_varying", lambda sample, cells, deviation: True)
-    monkeypatch.setattr(predicting, "HARDLY", np.inf)
+    assert error(range(4)) < 1.1
+    monkeypatch.setattr(predicting, "_relative", lambda means, weights: np.ones_like(means))
     assert error(range(4, 8)) > 2.0, "control"  # of other files: predictions of the last ones are kept
+
+
+def test_means_of_firms_are_better_than_those_of_an_earlier_year(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Payrolls of five sizes of firms, each seven times those of the next smaller one, weights from 1 to 120, at ε = 1:
+    median errors are less than .9 of the reference's, and the published error of the smallest firms' mean is less than 1.6
+    direct ones. Control: where bins of predictions are mixed with the mean square of all records, it is more than 2.2.
+    """
+    public = Public((5, 6), ((0,), (1,), (0, 1)), (0.5, 500.0), ((0.0, 5e6),))
+
+    def firms(seed: int, number: int = 2_200) -> Sample:
+        rng = np.random.default_rng(seed)
+        size, industry = rng.choice(5, number, p=[0.6, 0.2, 0.1, 0.06, 0.04]), rng.integers(6, size=number)
+        weight = np.array([120.0, 40.0, 12.0, 4.0, 1.2])[size] * np.exp(rng.normal(0.0, 0.25, number))
+        payroll = np.exp(rng.normal(3.5 + 1.9 * size + 0.2 * industry, 0.9)) * (rng.random(number) > 0.05)
+        return Sample(np.column_stack([size, industry]), np.clip(weight, 0.5, 500.0), payroll.clip(0.0, 5e6)[:, None])
+
+    def errors(seeds: range) -> tuple[float, float]:
+        errors, of_reference, of_smallest = list[Floats](), list[Floats](), list[float]()
+        for seed in seeds:
+            made = release(public, Files(firms(2 * seed), firms(2 * seed + 1)), 1.0, seed)
+            comparisons = [made.comparison(by) for by in public.tables]
+            errors += [comparison.off()[:, 1] for comparison in comparisons]
+            of_reference += [comparison.off(comparison.reference.values)[:, 1] for comparison in comparisons]
+            of_smallest.append(float((comparisons[0].published.errors / comparisons[0].units)[0, 1]))
+        error, before = (float(np.median(np.concatenate(parts))) for parts in (errors, of_reference))
+        return error / before, float(np.median(of_smallest))
+
+    error, of_smallest = errors(range(6))
+    assert error < 0.9
+    assert of_smallest < 1.6
+    monkeypatch.setattr(predicting, "POWERS", np.zeros(1))
+    assert errors(range(6, 12))[1] > 2.2, "control"
 
 
 @pytest.mark.parametrize("value", [0.0, 7_000.0])
@@ -629,7 +660,7 @@ def test_a_yes_or_no_drifts_by_its_probability(factor: float) -> None:
 
     changed = np.bincount(cell, weights=weight * (moved.values[inside, 0] - answer), minlength=len(number))
     slope = followed(law).slope[:, 1] @ changed / changed.sum()
-    assert slope == pytest.approx((expected(moved) - expected(law))[1] / changed.sum(), abs=0.03)
+    assert slope == pytest.approx((expected(moved) - expected(law))[1] / changed.sum(), abs=0.04)
     assert expected(moved) == pytest.approx(of_all, rel=1e-6)
     assert expected(replace(moved, ends=np.full((2, 1), np.nan)))[1] < 0.9 * of_all[1]
 
@@ -665,7 +696,7 @@ def test_no_sum_of_weights_is_expected_to_have_less_than_nothing_clipped(epsilon
         asked.noise(asked.parts[1]),
     )
     secret = replace(public, prediction=replace(law, adds_weight=True))
-    assert (secret.limits(noise).beyond[:, 0] >= 0.0).all()
+    assert (secret.limits(noise).beyond[:, 0] >= -1e-12).all()
     assert (public.limits(noise).beyond[:, 0] < 0.0).any()
 
 

@@ -133,7 +133,7 @@ def test_changes_know_what_errors_both_releases_take_from_their_reference(kind: 
         assert (rows["correlation"] == 0.0).all()
         assert rows["standard_error"].to_numpy() == pytest.approx(apart, rel=1e-12)
         return
-    assert rows["correlation"].between(0.02, 0.98).mean() >= 0.9
+    assert rows["correlation"].between(0.02, 0.98).mean() >= 0.85
     assert np.abs(rows["standard_error"].to_numpy() / apart - 1.0).mean() > 0.05
     again = period_differences(two, one)["pay"]
     assert again["standard_error"].to_numpy() == pytest.approx(rows["standard_error"].to_numpy(), rel=0.25), "other draws"

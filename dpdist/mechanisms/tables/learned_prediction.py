@@ -31,6 +31,8 @@ from dpdist.mechanisms.tables.random_effects import (
 
 BINS = 12
 """Number of bins of predictions by which the spread of residuals is learned."""
+POWERS = np.linspace(-2.0, 2.0, 17)
+"""Powers of a prediction that its residuals' mean square may be proportional to: 1 for counts, 2 for sizes."""
 FEWEST_OF_CHOICE = 4
 """Smallest number of reference records of which each half has two, and predicts the other."""
 NOTHING_LEFT = 0.1
@@ -56,15 +58,26 @@ class Spread(NamedTuple):
         ends = np.unique(np.quantile(prediction, np.linspace(0.0, 1.0, BINS + 1)))
         place = np.clip(np.searchsorted(ends, prediction, side="right") - 1, 0, max(len(ends) - 2, 0))
         number = np.bincount(place, minlength=1)
-        grand_mean = squares.mean()
-        # Bins of few records are mixed with all records, as if these were another 10.
-        mean = (np.bincount(place, weights=squares) + 10.0 * grand_mean) / (number + 10.0)
-        centres = np.bincount(place, weights=prediction) / np.maximum(number, 1)
+        centres: Floats = np.bincount(place, weights=prediction) / np.maximum(number, 1)
+        total: Floats = np.bincount(place, weights=squares).astype(np.float64)
         occupied = number > 0
-        return cls(centres[occupied], np.sqrt(mean[occupied]))
+        number, centres, total = number[occupied], centres[occupied], total[occupied]
+        # Bins of few records are mixed with the law of all bins, as if this were another 10 records.
+        return cls(centres, np.sqrt((total + 10.0 * _of_powers(centres, number, total)) / (number + 10.0)))
 
     def __call__(self, prediction: Floats) -> Floats:
         return np.interp(prediction, self.centres, self.value)
+
+
+def _of_powers(centres: Floats, number: Ints, total: Floats) -> Floats:
+    """Mean squares of bins, (bin,), that are a power of the prediction: the likeliest one of `POWERS` for squares in
+    proportion to a chi-squared variable.
+    """
+    size = np.log(np.maximum(np.abs(centres) / max(float(np.abs(centres).max()), 1e-300), SMALLEST))
+    powers = np.exp(POWERS[:, None] * size)
+    law = powers * (total / powers).sum(axis=1, keepdims=True) / number.sum()
+    loss = (number * np.log(np.maximum(law, 1e-300)) + total / np.maximum(law, 1e-300)).sum(axis=1)
+    return np.asarray(law[loss.argmin()])
 
 
 class _Coordinate(NamedTuple):
@@ -135,7 +148,8 @@ def _coordinate(
     shift, *_, influence = effects_of(*of_cells, variance, len(base))
     # The fit has found effects of levels, with nothing but the ridge to hold them: a level of few records errs most.
     of_levels = np.maximum(variance[: cells.columns], 1.0 / RIDGE)
-    errors = effects_of(*of_cells, np.concatenate([of_levels, variance[cells.columns :]]), len(base), level / unit)
+    of_cell = level if outcome is None else level * _relative(base - low, weights)
+    errors = effects_of(*of_cells, np.concatenate([of_levels, variance[cells.columns :]]), len(base), of_cell / unit)
     effects = errors._replace(shift=shift, influence=influence)
     step, least_mean = unit, np.full(len(base), low)
     if outcome is None:
@@ -167,6 +181,12 @@ def _coordinate(
     return _Coordinate(
         means, spread, shared, alone, without, spreads, remaining / spreads, fitted.of_others if fitted.crossed else None
     )
+
+
+def _relative(means: Floats, weights: Floats) -> Floats:
+    """Means over their mean by the `weights` of the first cells, (cell,). A fit of logarithms errs in this proportion."""
+    means = np.maximum(means, 1e-300)
+    return np.asarray(means / np.average(means[: len(weights)], weights=weights))
 
 
 def _halves_and_folds(records: int, folds: int) -> tuple[Codes, Codes]:
