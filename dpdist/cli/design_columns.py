@@ -34,6 +34,10 @@ class NumberedColumns(NamedTuple):
     def in_words(self) -> str:
         return f"{self.columns[0]} to {self.columns[-1]}"
 
+    def of_full_sample(self, names: Sequence[str]) -> list[str]:
+        """The columns whose names are the prefix alone, or the prefix and zeros: the weight before replication."""
+        return [name for name in names if name.startswith(self.prefix) and not name.removeprefix(self.prefix).strip("0")]
+
 
 @dataclass(frozen=True)
 class DesignColumns:

@@ -76,6 +76,7 @@ class Draft:
     """Columns whose levels or bounds were read from the confidential file."""
     outcomes: tuple[str, ...]
     weight: str | None
+    """None if every record counts as one, or if nobody has said so (`weight_open`)."""
     by: tuple[str, ...]
     mechanism: str
     reference: Mapping[str, str] | None
@@ -86,6 +87,8 @@ class Draft:
     """Labels of columns, from a codebook."""
     tables: tuple[tuple[str, ...], ...] = ()
     """Columns of every table, where several were named."""
+    weight_open: bool = False
+    """True if nobody named a weight, and columns' names do not tell one."""
 
     @property
     def clips_weights(self) -> bool:
@@ -199,9 +202,11 @@ class Draft:
         return f"  {flow(name)}: {{{what}{more}}}  {whence}"
 
     def _design(self) -> Iterator[str]:
-        if self.weight is not None:
+        if self.weight_open:
+            yield "# TODO fill: survey: {weight: …}, the sampling weight; delete this line if every record counts as one"
+        if self.weight is not None or self.design.names:
             yield from self._survey()
-        else:
+        elif not self.weight_open:
             yield "# survey: {weight: …}  # no weight: every record counts as one"
         if self.counts_codes and self.by:
             yield f"strata: {flow(list(self.by))}  # counted separately"
@@ -216,15 +221,17 @@ class Draft:
 
     def _survey(self) -> Iterator[str]:
         design = self.design
-        survey = {"weight": self.weight, **design.settings, **self._effect(clustered=design.psu is not None)}
+        weight = {} if self.weight is None else {"weight": self.weight}
+        survey = {**weight, **design.settings, **self._effect(clustered=design.psu is not None)}
         comment = "the sample's design" if design.names else "without strata and PSUs: see the how-to on designs"
-        yield f"survey: {flow(survey)}  # {comment}"
+        if survey:
+            yield f"survey: {flow(survey)}  # {comment}"
         if design.strata and self.spec.uses("survey.design_weights"):
             yield PUBLIC_WEIGHTS.format(flow(list(design.strata)))
         if design.replicates is not None:
             prefix, columns = design.replicates
             stated = {"kind": "fay", "fay": 0.5, "prefix": prefix, "number": len(columns)}
-            ready = {"weight": self.weight, **design.settings, "replicate_weights": stated, **self._effect(clustered=True)}
+            ready = {**weight, **design.settings, "replicate_weights": stated, **self._effect(clustered=True)}
             kinds = f"{', '.join(KINDS)}; fay: 0.5 is for kind fay alone"
             named = design.replicates.in_words
             yield f"# TODO fill: state the method of {named} as kind, and replace the line above by this one: {kinds}"

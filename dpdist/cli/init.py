@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dpdist.survey.source import Source
 
 
-WEIGHT = re.compile(r"(^|_)(weight|wgt|wt)s?(_|$)", re.IGNORECASE)
+WEIGHT = re.compile(r"weight|wgt|wght|gewicht|(^|_)wt|wts?[0-9]*(_|$)", re.IGNORECASE)
 DATASET = "The survey's short name, the same in every period (a ledger charges the account of this name)"
 CODEBOOK = "CSV of levels and bounds, or labelled file."
 
@@ -95,7 +95,8 @@ def init(
         design = chosen_design(list(columns), Options(design_strata, psu, replicate_weights), asks, to)
         remaining = {name: kind for name, kind in columns.items() if name not in design.names and not UNIT.search(name)}
         named_by = list(dict.fromkeys(chain.from_iterable(tables)))
-        outcomes, weights = _roles(columns, remaining, both, outcome, weight, named_by, asks, to)
+        full = [] if design.replicates is None else design.replicates.of_full_sample(list(remaining))
+        outcomes, weights = _roles(columns, remaining, both, outcome, weight or next(iter(full), None), named_by, asks, to)
         read = public_file or (file if confidential else None)
         across = tuple(
             named_by or _by(both, remaining, {*outcomes, weights}, None if read is None else sources[read], asks)
@@ -121,7 +122,15 @@ def init(
         )
         proposed = not named_by and not asks
         draft = Draft(
-            name, when, paths[0], *facts, design=design, proposed=proposed, labels=labels, tables=tables[1:] and tables
+            name,
+            when,
+            paths[0],
+            *facts,
+            design=design,
+            proposed=proposed,
+            labels=labels,
+            tables=tables[1:] and tables,
+            weight_open=weights is None and weight is None and not asks,
         )
         text = draft.text()
         write_text(to, text)
@@ -241,7 +250,7 @@ def _roles(
 
     The choice is among the columns `remaining`, which have no part in the design.
     """
-    likely = [name for name in remaining if WEIGHT.search(name)]
+    likely = [name for name in remaining if WEIGHT.search(name) and name not in (outcomes or ())]
     if weight is None:
         weight = likely[0] if len(likely) == 1 else None
         weight = str(typer.prompt("The column of sampling weights (or none)", default=weight or NONE)) if asks else weight

@@ -125,8 +125,9 @@ class Column(Frozen):
     )
     missing: MissingRule = Field(
         default="error",
-        description="missing values: refuse the file (error), leave these records out (drop), or, for a column with text "
-        f"levels, count them in a further level '{NOT_REPORTED}', placed last (category)",
+        description="missing values: refuse the file (error), leave these records out (drop; also if no table has the "
+        "column), or, for a column with text levels, count them in a further level "
+        f"'{NOT_REPORTED}', placed last (category)",
     )
     zeros: Rule = Field(
         default="error",
@@ -152,6 +153,8 @@ class Column(Frozen):
             raise ValueError("levels must be a list of distinct values")
         if self.levels is not None and len(set(map(type, self.levels))) > 1:
             raise ValueError("levels must be of one type: quote them all")
+        if any(isinstance(level, int) and not -(2**63) <= level < 2**63 for level in self.levels or ()):
+            raise ValueError("levels that are whole numbers must fit into 64 bits: quote them all")
         if self.levels is not None and TOTAL in map(str, self.levels):
             raise ValueError(f"'{TOTAL}' is the name of tables' margins: rename the level")
         if self.bounds is not None and not self.bounds[0] < self.bounds[1]:

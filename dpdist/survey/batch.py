@@ -34,6 +34,8 @@ class Findings:
     """Numbers of drawn records that the universe or a rule leaves out, by codes of design strata."""
     units: Counter[tuple[int | str, ...]] = field(default_factory=Counter)
     """Numbers of drawn records of each PSU, by codes of design strata and name, also of records that are left out."""
+    sums: Floats | float = 0.0
+    """Sums of the weight and of every replicate weight, (1 + replicate,)."""
 
     def add(self, where: str, fault: str, allowed: str, remedy: str, rows: Ints, values: list[str]) -> None:
         old = self.problems.get((where, fault))
@@ -60,6 +62,11 @@ class Findings:
             )
             for key, problem in self.problems.items()
         ]
+
+    def of_file(self, problem: Problem) -> None:
+        """Adds a problem of no single record."""
+        self.problems[problem.where, problem.fault] = problem
+        self.rows[problem.where, problem.fault] = ()
 
     def rule(self, what: str, count: int) -> None:
         if count:
@@ -147,7 +154,20 @@ class Batch:
 WHOLE_TEXT = r"^-?[0-9]+$"
 DECIMAL_TEXT = r"^(-?[0-9]+)\.0+$"
 """A whole number with a decimal point, as in 2.0."""
+LARGEST_WHOLE = 2.0**53
+"""Largest whole number that float64 tells from its neighbours."""
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+
+
+def texts_of(values: pa.Array) -> pa.Array:
+    """Values as texts, whole numbers without an exponent, which Arrow writes from 10^10 on."""
+    texts = pc.cast(values, pa.string())
+    if not pa.types.is_floating(values.type):
+        return texts
+    numbers = np.asarray(pc.cast(values, pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+    whole = (np.abs(numbers) <= LARGEST_WHOLE) & (numbers == np.floor(numbers))
+    integers = pa.array(np.where(whole, numbers, 0.0).astype(np.int64))
+    return pc.if_else(pa.array(whole), pc.cast(integers, pa.string()), texts)
 
 
 def positions(values: pa.Array, levels: Sequence[Level], exact: bool) -> Codes:
@@ -157,7 +177,7 @@ def positions(values: pa.Array, levels: Sequence[Level], exact: bool) -> Codes:
     except (pa.ArrowException, OverflowError):
         level_values = None
     if level_values is None:
-        values, texts = pc.cast(values, pa.string()), [str(level) for level in levels]
+        values, texts = texts_of(values), [str(level) for level in levels]
         if all(isinstance(level, bool) for level in levels):
             values, texts = pc.utf8_lower(values), [text.lower() for text in texts]
         level_values = pa.array(texts)

@@ -28,10 +28,20 @@ from dpdist.job import Job, family_facts
 from dpdist.survey.batch import Findings, Mask
 from dpdist.survey.checks import CheckedBatch, check, recoded
 from dpdist.survey.csv_file import no_header
-from dpdist.survey.schema import causes, check_replicates, check_schema, combined, needed_columns, replicates
+from dpdist.survey.schema import (
+    causes,
+    check_replicates,
+    check_schema,
+    combined,
+    declared_missing,
+    needed_columns,
+    replicates,
+)
 from dpdist.survey.source import Source
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?")
+LEAST_OF_WEIGHTS = 0.5
+"""Smallest mean sum of replicate weights, in sums of the weight: factors have one of another size."""
 INVISIBLE = ("Cc", "Cf")
 """Unicode categories of invisible characters: control and format."""
 
@@ -172,11 +182,31 @@ def checked_batches(
         batch = recoded(stored, job.recode, source.text_only)
         if first == 0 and (problems := check_schema(job, batch.schema, source.text_only)):
             raise DataError(source.name, problems)
+        if first == 0 and (problems := declared_missing(job, batch.schema, source.means_missing)):
+            raise DataError(source.name, problems)
         checked = bounded(check(job, batch, first, findings, source.text_only))
         first += batch.num_rows
         tick(batch.num_rows)
         if len(checked.row):
             yield checked
+    for problem in _of_all_records(job, findings):
+        findings.of_file(problem)
+
+
+def _of_all_records(job: Job, findings: Findings) -> Iterator[Problem]:
+    """Problems of PSUs and replicate weights that no single record shows."""
+    if job.survey.psu is not None and not findings.problems:
+        spelled = Counter((*unit[:-1], folded(str(unit[-1]))) for unit in findings.units)
+        if any(number > 1 for number in spelled.values()):
+            fault = "names of PSUs of one design stratum that differ only in spelling"
+            allowed = "one spelling of every name: blanks, case, leading zeros and Unicode form do not distinguish PSUs"
+            yield Problem(job.survey.psu, fault, allowed, "spell each PSU's name in one way")
+    total, *replicate_sums = np.atleast_1d(findings.sums).tolist()
+    if replicate_sums and not LEAST_OF_WEIGHTS < np.mean(replicate_sums) / max(total, 1e-300) < 1.0 / LEAST_OF_WEIGHTS:
+        fault = "columns that are no replicate weights of this weight: their sums are far from its sum"
+        allowed = "replicate weights that sum to about what the weight sums to"
+        remedy = "if they are factors, multiply the weight by each; otherwise name the weight that they belong to"
+        yield Problem("survey.replicate_weights", fault, allowed, remedy)
 
 
 def strides(levels: Mapping[str, tuple[Level, ...]]) -> dict[str, int]:

@@ -15,11 +15,12 @@ from dpdist.estimation.estimators import Margin, NotMet, factors, margins_of
 from dpdist.job import Column, Job, family_facts
 from dpdist.job.data import NOT_REPORTED, Keep, Recode, level_text
 from dpdist.job.families import families_for
-from dpdist.survey.batch import DECIMAL_TEXT, WHOLE_TEXT, Batch, Findings, Mask, positions
+from dpdist.survey.batch import DECIMAL_TEXT, LARGEST_WHOLE, WHOLE_TEXT, Batch, Findings, Mask, positions, texts_of
 from dpdist.survey.schema import (
     AS_NUMBERS,
     MISSING_VALUES,
     causes,
+    dropping_columns,
     garbled,
     is_missing_elsewhere,
     replicates,
@@ -73,8 +74,6 @@ def nearest_positions(values: pa.Array, level_positions: Mapping[int, int]) -> C
 
 LARGEST_WEIGHT = 1e15
 """Largest weight. With larger weights, a float64 sum would not change by a record of weight 1."""
-LARGEST_NAME = 2.0**53
-"""Largest whole number that names a unit. Beyond it, float64 merges neighbouring whole numbers."""
 
 MOST_TEXTS = 10_000
 """Largest number of different texts of a batch that are compared with levels, for the cause of their difference."""
@@ -160,6 +159,8 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     for name in further_columns(job, again):
         _declared(name, job.columns[name], b)
     population, replicate_weights = _populations(job.survey.fpc, b), _replicates(again, b)
+    if again:
+        findings.sums = findings.sums + np.append(weight[b.keep].sum(), replicate_weights[b.keep].sum(axis=0))
     psu = _names(job.survey.psu, "PSU", b) if job.survey.psu else None
     unit = _unit_names(job.privacy_unit.column, b) if job.privacy_unit is not None else None
     _count_drawn(b, [codes[name] for name in job.survey.design_strata], raw_weight, job.survey.psu, psu)
@@ -208,9 +209,11 @@ def _restrict(keep: Keep, declared: Column | None, b: Batch, codes: dict[str, Co
 
 
 def further_columns(job: Job, again: Sequence[str]) -> tuple[str, ...]:
-    """Declared columns of the design that are neither category, outcome nor weight; `again` are replicate weights."""
+    """Declared columns of the design, and those whose missing values are dropped, that are neither category, outcome nor
+    weight; `again` are replicate weights.
+    """
     unit = () if job.privacy_unit is None else (job.privacy_unit.column,)
-    names = dict.fromkeys([*filter(None, [job.survey.psu]), *job.survey.fpc, *again, *unit])
+    names = dict.fromkeys([*filter(None, [job.survey.psu]), *job.survey.fpc, *again, *unit, *dropping_columns(job)])
     return tuple(name for name in names if name in job.columns and name not in job.categories)
 
 
@@ -231,13 +234,19 @@ def _declared(name: str, column: Column, b: Batch) -> None:
 
 def _names(column: str, what: str, b: Batch) -> pa.Array:
     """Names of groups of records, such as PSUs, as texts. Missing names are noted as problems."""
-    return _complete(pc.cast(b.text(column), pa.string()), column, what, b)
+    values = b.text(column)
+    if pa.types.is_floating(values.type):
+        allowed, remedy = f"a {what} for every record", "complete the column"
+        b.wrong(np.isinf(np.asarray(values, dtype=np.float64)), column, "names that are not finite", allowed, remedy)
+    return _complete(texts_of(values), column, what, b)
 
 
 def _complete(names: pa.Array, column: str, what: str, b: Batch) -> pa.Array:
     allowed = f"a {what} for every record"
-    b.wrong(b.missing(column), column, "missing values", allowed, "complete the column")
-    marks = pc.is_in(pc.utf8_lower(pc.utf8_trim_whitespace(names)), value_set=pa.array(sorted(ELSEWHERE_NULLS)))
+    trimmed = pc.utf8_lower(pc.utf8_trim_whitespace(names))
+    absent = b.missing(column) | np.asarray(pc.fill_null(pc.equal(trimmed, ""), False))
+    b.wrong(absent, column, "missing values", allowed, "complete the column")
+    marks = pc.is_in(trimmed, value_set=pa.array(["na", *sorted(ELSEWHERE_NULLS)]))
     fault, remedy = "names that are marks of missing values in other programs", "complete the column, or rename them"
     b.wrong(np.asarray(marks), column, fault, allowed, remedy)
     return names
@@ -248,15 +257,13 @@ def _unit_names(column: str, b: Batch) -> pa.Array:
     values = b.text(column)
     if pa.types.is_floating(values.type):
         number = np.asarray(pc.fill_null(values, 0.0), dtype=np.float64)
-        unnamed = (number != np.floor(number)) | (np.abs(number) > LARGEST_NAME)
+        unnamed = (number != np.floor(number)) | (np.abs(number) > LARGEST_WHOLE)
         fault, allowed = (
             "a number that cannot identify a unit: it has a fraction, or is beyond 2^53",
             "whole numbers, or texts",
         )
         b.wrong(unnamed, column, fault, allowed, "store the column as whole numbers or as texts")
-        integers = pa.array(np.where(unnamed, 0.0, number).astype(np.int64), mask=b.missing(column))
-        values = pc.cast(integers, pa.string())
-    return _complete(pc.cast(values, pa.string()), column, "unit", b)
+    return _complete(texts_of(values), column, "unit", b)
 
 
 def _populations(names: Sequence[str], b: Batch) -> Floats:
@@ -409,7 +416,7 @@ def _category(name: str, column: Column, b: Batch, dropped: str = "", others_out
 
     def values(plain: pa.Array) -> pa.Array:
         texts = _read(plain, levels, b)
-        return pc.fill_null(pc.cast(texts, pa.string()), NOT_REPORTED) if absent else texts
+        return pc.fill_null(texts_of(texts), NOT_REPORTED) if absent else texts
 
     missing = b.missing(name) & (not absent)
     if column.missing == "drop":

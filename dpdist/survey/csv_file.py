@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
@@ -67,8 +66,8 @@ class Utf8(io.RawIOBase):
         self._file, self._ready, self._pending, self._ended = _opened(path), bytearray(), b"", False
         utf8 = text_format.decoding == "utf-8-sig"
         self._decoder = None if utf8 else codecs.getincrementaldecoder(text_format.encoding)()
-        self.quotes = 0
-        """Number of quotation marks that were read."""
+        self.quotes = self.lines = 0
+        """Numbers of quotation marks and of line breaks that were read."""
 
     def readable(self) -> bool:
         return True
@@ -93,7 +92,9 @@ class Utf8(io.RawIOBase):
         self._pending = b"" if self._ended else text[len(stripped) :]
         text = stripped + text[len(stripped) :].replace(b"\x1a", b"") if self._ended else stripped
         self.quotes += text.count(b'"')
-        self._ready += text.replace(b"\r\n", b"\n")
+        text = text.replace(b"\r\n", b"\n")
+        self.lines += text.count(b"\n") + text.count(b"\r")
+        self._ready += text
 
 
 UNREAD = (OSError, EOFError, zlib.error)
@@ -106,7 +107,7 @@ def guess_format(path: Path) -> CsvFormat:
     """Guesses encoding and separator of a CSV file, from its bytes and its first line. Raises what `UNREAD` lists."""
     encoding = "utf-8"
     if (fault := _undecoded(path, "utf-8")) is not None:
-        encoding = fault.likely
+        encoding = fault.likely or encoding
     header = _header(path, encoding)
     separators = [mark for mark in SEPARATORS if mark in header]
     return CsvFormat(encoding, separators[0] if separators else ",")
@@ -118,6 +119,8 @@ def misread(path: Path, text_format: CsvFormat = UTF8) -> Problem | None:
     try:
         if (fault := _undecoded(path, text_format.encoding)) is not None:
             places, finding = (f"line {fault.line}",), f"bytes that are not {encoding_name}"
+            if fault.likely is None:
+                return Problem("file", "a character of code 0", "text without it", "delete it", 1, places)
             likely = fault.likely if text_format.encoding == "utf-8" else guess_format(path).encoding
             return Problem("file", finding, f"text in {encoding_name}", _add(path, "encoding", likely), 1, places)
         header = _header(path, text_format.encoding)
@@ -205,18 +208,18 @@ def _not_csv(cause: str, remedy: str) -> Problem:
 
 
 def unclosed(path: Path, text_format: CsvFormat) -> Problem | None:
-    """The problem of a quotation mark that opens a field and is never closed; None if every such field is closed."""
-    after = "\0end"
+    """The problem of a quotation mark that opens a field and is not closed at its end; None if every one is closed."""
+    above = 0
     try:
         with _opened(path) as file, io.TextIOWrapper(file, encoding=text_format.decoding, newline="") as text, _any_field():
-            reader, above = csv.reader(chain(text, ["\n", after]), delimiter=text_format.separator), 0
-            for fields in reader:
-                if fields and fields != [after] and fields[-1].endswith(after):
-                    remedy = "close it, or delete it: all following text would be one field"
-                    place = (f"line {above + 1}",)
-                    return Problem("file", "a quotation mark that is not closed", "quotes in pairs", remedy, 1, place)
+            reader = csv.reader(text, delimiter=text_format.separator, strict=True)
+            for _ in reader:
                 above = reader.line_num
-    except (*UNREAD, csv.Error, UnicodeError):
+    except csv.Error:
+        remedy = "close it, or delete it: all text up to the next quotation mark would be one field"
+        place = (f"line {above + 1}",)
+        return Problem("file", "a quotation mark that is not closed", "quotes in pairs", remedy, 1, place)
+    except (*UNREAD, UnicodeError):
         return None
     return None
 
@@ -259,10 +262,12 @@ def _add(path: Path, key: str, value: str) -> str:
 
 
 class _Fault(NamedTuple):
-    """The line of the first byte that an encoding cannot read, and the encoding that the file probably has."""
+    """The line of the first byte that an encoding cannot read, and the encoding that the file probably has; None if it has
+    characters of code 0.
+    """
 
     line: int
-    likely: str
+    likely: str | None
 
 
 def _undecoded(path: Path, encoding: str) -> _Fault | None:
@@ -283,12 +288,17 @@ def _undecoded(path: Path, encoding: str) -> _Fault | None:
     return None
 
 
-def _likely(start: bytes, block: bytes) -> str:
-    """The probable encoding of a file that is not UTF-8, from its byte order mark, zero bytes, or Windows' characters."""
+def _likely(start: bytes, block: bytes) -> str | None:
+    """The probable encoding of a file that is not UTF-8, from its byte order mark, zero bytes, or Windows' characters.
+
+    UTF-16 has one in every second byte of plain text.
+    """
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    if b"\0" in start:
+    if start.count(b"\0") > len(start) / 4:
         return "utf-16-le" if start[1:2] == b"\0" else "utf-16-be"
+    if b"\0" in block:
+        return None
     return "cp1252" if WINDOWS & set(block) else "latin-1"
 
 
@@ -348,7 +358,8 @@ class CsvSource(Source):
                         yield from _after(batch, read - first)
                         first += batch.num_rows
                         read = max(read, first)
-                    if text.quotes % 2 and (problem := unclosed(self.path, self.written)):
+                    within = text.quotes > 0 and first < text.lines - 1  # line breaks in quotes, or empty lines
+                    if (text.quotes % 2 or within) and (problem := unclosed(self.path, self.written)):
                         raise DataError(self.name, [problem])
                 return
             except (pa.ArrowException, *UNREAD, UnicodeError) as error:

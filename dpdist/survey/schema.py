@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unicodedata import category, combining, normalize
 
 import pyarrow as pa
@@ -35,7 +35,13 @@ def _apart_from_replicates(job: Job) -> list[str]:
     universe = [keep.column for keep in job.universe]
     unit = job.privacy_unit.column if job.privacy_unit is not None else None
     design = [name for name in (job.survey.weight, job.survey.psu, unit) if name]
-    return [*universe, *job.categories, *job.outcomes, *design, *job.survey.fpc]
+    return [*universe, *job.categories, *job.outcomes, *design, *job.survey.fpc, *dropping_columns(job)]
+
+
+def dropping_columns(job: Job) -> list[str]:
+    """Declared columns without which a record is left out, beside outcomes and the weight."""
+    by_name = {*job.outcomes, job.survey.weight}
+    return [name for name, column in job.columns.items() if column.missing == "drop" and name not in by_name]
 
 
 def replicates(job: Job, names: Iterable[str] = ()) -> tuple[str, ...]:
@@ -90,6 +96,29 @@ def check_replicates(job: Job, names: Sequence[str]) -> list[Problem]:
         full = next(name for name in names if weights.number_of(name) == 0)
         remedy = f"if {full} is the full-sample weight, name it as survey.weight, or leave it out of the file; or {remedy}"
     return [Problem("survey.replicate_weights", what, allowed, remedy)]
+
+
+def declared_missing(job: Job, schema: pa.Schema, means_missing: Callable[[str, Any], bool]) -> list[Problem]:
+    """Problems of levels, and of values of the universe, that the file declares as missing."""
+    values = {keep.column: keep.keep for keep in job.universe}
+    values |= {name: job.columns[name].levels or () for name in job.categories if name in job.columns}
+    problems = list[Problem]()
+    for name, levels in values.items():
+        of_text = is_text(plain_type(schema.field(name).type))
+        codes = [(str(level), str(level) if of_text else _code(str(level))) for level in levels]
+        if lost := [level for level, code in codes if code is not None and means_missing(name, code)]:
+            fault, allowed = f"the file declares {', '.join(lost)} as missing", "values that are not missing"
+            remedy = f"leave {'it' if len(lost) == 1 else 'them'} out, or take the declaration out of the file"
+            problems.append(Problem(name, fault, allowed, remedy))
+    return problems
+
+
+def _code(text: str) -> float | None:
+    """The number that a text writes; None if it writes none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def check_schema(job: Job, schema: pa.Schema, text_only: bool) -> list[Problem]:

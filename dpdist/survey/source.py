@@ -335,7 +335,11 @@ def open_source(job: Job, path: Input = None, text_format: TextFile | None = Non
     if isinstance(path, pa.Table):
         return TableSource(path)
     if hasattr(path, "__arrow_c_stream__"):
-        return TableSource(pa.table(path))
+        try:
+            return TableSource(pa.table(path))
+        except pa.ArrowException:
+            fault, allowed = "a column of a type that Arrow cannot read", "texts, numbers, dates, or true and false"
+            raise DataError(type(path).__name__, [Problem("input", fault, allowed, "convert the column")]) from None
     if path is None and declared.simulate is not None:
         return simulated_source(declared.simulate)
     file = path if path is not None else declared.path

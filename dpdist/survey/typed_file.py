@@ -154,6 +154,10 @@ class Source(ABC):
     @abstractmethod
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]: ...
 
+    def means_missing(self, column: str, code: Any) -> bool:
+        """True if the file declares that a code stands for a missing value, and so reads it as one."""
+        return False
+
     def lines(self, rows: set[int]) -> Mapping[int, int]:
         """Lines of a text file in which rows stand, for messages."""
         return {}

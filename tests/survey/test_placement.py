@@ -121,7 +121,8 @@ def oracle(job: Job, rows: pd.DataFrame) -> Expected:
     if outside.any():
         removed["salary: outside its bounds, clipped"] = int(outside.sum())
     left["salary"] = left["salary"].astype(float).clip(low, high)
-    for name in job.categories:
+    further = [name for name, column in job.columns.items() if column.missing == "drop" and name not in job.categories]
+    for name in [*job.categories, *further]:
         drop(left[name].isna(), f"{name}: missing, dropped")
     for name in job.categories:
         left[f"{name} code"] = [LEVELS[name].index(level) for level in left[name]]
