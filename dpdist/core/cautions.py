@@ -68,7 +68,8 @@ KINDS: Mapping[str, CautionKind] = {
     "no_reference": CautionKind(
         "plan",
         "The job names no reference, so noisy histograms of the current file cost {cost} of its ε = {epsilon}. Errors of "
-        "counts and means are then one and a half to four times as large as with an earlier public file.",
+        "counts and means are then one and a half to four times as large as with an earlier public file, and far larger "
+        "where large amounts have small weights, as in surveys of firms.",
         (
             "Name a public file of this or a similar survey under reference, or, if there is none, state "
             "reference.histogram.epsilon."
