@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import invoke
 from named_draws import named
 from small_release import JOB, survey
-from typer.testing import CliRunner
 
 import dpdist
 from dpdist.approval.acceptance import (
@@ -29,7 +29,6 @@ from dpdist.approval.acceptance import (
     refuse_unmet,
     scaled_errors,
 )
-from dpdist.cli.main import app
 from dpdist.core.errors import JobError, NotAccepted, WorkspaceError
 from dpdist.core.records import UNIT, Crosstab, Floats
 from dpdist.job import Statistic
@@ -218,7 +217,7 @@ def test_a_release_that_misses_a_gate_is_not_published_however_often_it_is_run(t
     job_file.write_text(ample.replace("LIMIT", "5e-4") + "ledger: {}\n")  # noise is small beside the errors
     heard = []
     for _ in range(2):
-        done = CliRunner().invoke(app, ["run", str(job_file), "-w", f"{tmp_path}/ws", "--input", str(data)])
+        done = invoke("run", job_file, "-w", f"{tmp_path}/ws", "--input", data)
         assert done.exit_code == 1
         assert not (tmp_path / "ws" / "public").exists()
         heard.append(done.output[done.output.index("gates:") :])

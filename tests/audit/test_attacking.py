@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from command_line import invoke, succeed
 from public_files import public_files
 from small_release import JOB as STRICT, survey
-from typer.testing import CliRunner
 
 import dpdist
 from dpdist.audit.attacking import attack
-from dpdist.cli.main import app
 from dpdist.core.errors import WorkspaceError
 
 JOB = STRICT.replace('epsilon: "3"', 'epsilon: "1.5"')
@@ -40,9 +39,8 @@ def found_in(workspace: Path) -> pd.DataFrame:
 
 def test_an_honest_release_shows_no_more_than_is_claimed_and_nothing_leaves_its_confidential_folder(folder: Path) -> None:
     before, command = public_files(folder / "ws"), ["audit", f"{folder}/ws", "--holdout", f"{folder}/others.parquet"]
-    done = CliRunner().invoke(app, [*command, "--confidential"])
-    assert done.exit_code == 0, done.output
-    assert "Attacks (confidential)" in done.output
+    text = succeed(*command, "--confidential")
+    assert "Attacks (confidential)" in text
     assert public_files(folder / "ws") == before
     rows = found_in(folder / "ws")
     values = rows.set_index(["attack", "measure"])["value"]
@@ -53,9 +51,8 @@ def test_an_honest_release_shows_no_more_than_is_claimed_and_nothing_leaves_its_
     )
     assert values["membership", "most_that_can_be_shown"] > 3.0
     assert not rows["exceeds"].any()
-    shown = CliRunner().invoke(app, command)
-    assert shown.exit_code == 0
-    assert "at_least" not in shown.output
+    shown = succeed(*command)
+    assert "at_least" not in shown
 
 
 def test_control_synthetic_records_that_are_the_files_own_are_shown_and_the_command_fails(folder: Path) -> None:
@@ -65,7 +62,7 @@ def test_control_synthetic_records_that_are_the_files_own_are_shown_and_the_comm
     try:
         members = pd.read_parquet(folder / "members.parquet")
         members[list(pd.read_parquet(held).columns)].to_parquet(held)
-        done = CliRunner().invoke(app, ["audit", f"{folder}/ws", "--holdout", f"{folder}/others.parquet", "--quiet"])
+        done = invoke("audit", f"{folder}/ws", "--holdout", f"{folder}/others.parquet", "--quiet")
     finally:
         held.write_bytes(kept)
     assert done.exit_code == 1

@@ -9,13 +9,12 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import invoke
 from simulated_doctorates import simulated
 from threadpoolctl import threadpool_limits
-from typer.testing import CliRunner
 
 import dpdist
 from dpdist.audit.auditing import audit, keep_audit
-from dpdist.cli.main import app
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
@@ -186,7 +185,7 @@ def test_a_loss_over_the_bound_is_an_error_of_the_command_if_the_rule_is_the_rel
     monkeypatch.setattr(leaving_out, "search_for", searched)
     monkeypatch.setattr(leaving_out, "leave_one_out", worse)
     command = ["audit", str(released), "--records", "2", "--all-rules", "--quiet"]
-    done = CliRunner().invoke(app, command)
+    done = invoke(*command)
     assert done.exit_code == (1 if rule == "fixed_point" else 0)
     assert ("records lose more than the claimed ε" in " ".join(done.output.split())) == (rule == "fixed_point")
     assert not re.search(r"\d", "".join(done.output.split()).replace(str(released), ""))

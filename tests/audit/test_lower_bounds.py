@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import invoke, succeed
 from options import halved
 from public_files import public_files
 from small_release import JOB, survey
-from typer.testing import CliRunner
 
 import dpdist
 from dpdist.audit import auditing
@@ -29,7 +29,6 @@ from dpdist.audit.auditing import (
     of_parameters,
     releases,
 )
-from dpdist.cli.main import app
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab, Floats
@@ -124,9 +123,8 @@ def test_the_audit_of_a_finished_release_stays_in_its_confidential_folder(tmp_pa
         frame.loc[frame.index[frame["field"] == field][0], ["salary", "weight"]] = [200000.0, 60.0]
     dpdist.run(dpdist.parse_job(SUMS), tmp_path / "ws", frame)
     before = public_files(tmp_path / "ws")
-    done = CliRunner().invoke(app, ["audit", f"{tmp_path}/ws", "--draws", "200", "--confidential"])
-    assert done.exit_code == 0, done.output
-    assert "Lower bounds (confidential)" in done.output
+    text = succeed("audit", f"{tmp_path}/ws", "--draws", "200", "--confidential")
+    assert "Lower bounds (confidential)" in text
     assert public_files(tmp_path / "ws") == before
     rows = pd.read_parquet(tmp_path / "ws" / "confidential" / "evaluation" / "audit-lower-bounds.parquet")
     assert list(rows["stratum"]) == ["arts", "law"]
@@ -155,12 +153,12 @@ def test_what_a_record_shows_is_compared_with_its_part_of_a_units_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Control: under half the noise records exceed their part, though not the unit's, and the command fails."""
-    space, command = households(tmp_path), CliRunner()
+    space = households(tmp_path)
     as_claimed = bound_from_outside(space, 200).disclose_to_custodian()
     assert (as_claimed["claimed"] == float(PART)).all()
     assert not as_claimed["exceeds"].any()
     halved(monkeypatch)
-    failed = command.invoke(app, ["audit", str(space), "--draws", "600", "--quiet"])
+    failed = invoke("audit", space, "--draws", "600", "--quiet")
     assert failed.exit_code == 1
     assert "records lose more than the claimed ε" in " ".join(failed.output.split())
     assert not re.search(r"\d", "".join(failed.output.split()).replace(str(space), "")), "no figures"
@@ -195,7 +193,7 @@ def test_the_command_says_how_many_draws_it_takes(tmp_path: Path, monkeypatch: p
     """Refused before anything is drawn."""
     dpdist.run(dpdist.parse_job(JOB.replace('"3"', '"5"')), tmp_path / "ws", survey(120))
     monkeypatch.setattr(auditing, "releases", None)
-    refused = CliRunner().invoke(app, ["audit", f"{tmp_path}/ws", "--draws", "200"])
+    refused = invoke("audit", f"{tmp_path}/ws", "--draws", "200")
     assert refused.exit_code == 1
     assert f"at least {draws_to_exceed(5.0)} draws are needed" in " ".join(refused.output.split())
     assert not (tmp_path / "ws" / "confidential" / "evaluation" / "audit-lower-bounds.parquet").exists()
@@ -214,11 +212,10 @@ def test_strata_that_are_left_out_are_counted_and_an_empty_audit_fails(
 
     monkeypatch.setattr(auditing, "_both", improper)
     missing = {0}
-    some = CliRunner().invoke(app, command)
-    assert some.exit_code == 0
-    assert "left out: 1 of 2 strata" in " ".join(some.output.split())
+    some = succeed(*command)
+    assert "left out: 1 of 2 strata" in " ".join(some.split())
     missing = {0, 1}
-    none = CliRunner().invoke(app, command)
+    none = invoke(*command)
     assert none.exit_code == 1
     assert "nothing was audited" in " ".join(none.output.split())
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.storage.tables import each_block, write_records
 from dpdist.storage.workspace import Workspace
 
@@ -61,11 +60,11 @@ def test_unclipped_weights_are_a_named_fault_of_the_file(mechanism: str, tmp_pat
     """Control: records of this version are audited."""
     space = released(JOB.format(mechanism=mechanism), tmp_path / "ws")
     command = ["audit", str(tmp_path / "ws"), "--draws", "200"]
-    audited = CliRunner().invoke(app, command)
+    audited = invoke(*command)
     assert "beyond the bounds" not in audited.output
     assert "Audited" in audited.output
     stored_unclipped(space)
-    refused = CliRunner().invoke(app, command)
+    refused = invoke(*command)
     assert refused.exit_code == 2, refused.output
     text = " ".join(refused.output.split())
     assert "records.arrow has weights beyond the bounds of weight" in text, text

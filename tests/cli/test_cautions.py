@@ -10,11 +10,10 @@ from string import Formatter
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke, succeed
 
 import dpdist
 from dpdist.cli.caution_lines import FROM_MECHANISM
-from dpdist.cli.main import app
 from dpdist.core.cautions import KINDS, Caution
 from dpdist.core.errors import DataError, FitError
 from dpdist.job.loading import parse_job
@@ -111,9 +110,8 @@ def test_levels_without_a_record_and_a_weak_guarantee_are_remarked(tmp_path: Pat
 @pytest.mark.parametrize("verb", ["validate", "plan"])
 def test_validate_and_plan_print_it(verb: str, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB, encoding="utf-8")
-    done = CliRunner().invoke(app, [verb, str(tmp_path / "job.yaml"), "--input", str(survey(tmp_path, 11))])
-    assert done.exit_code == 0
-    assert "with 11 records, the bound probably cannot be lowered" in " ".join(done.output.split())
+    text = succeed(verb, tmp_path / "job.yaml", "--input", survey(tmp_path, 11))
+    assert "with 11 records, the bound probably cannot be lowered" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("said", ["linear", "none"])
@@ -124,12 +122,12 @@ def test_what_to_look_at_before_publishing_is_said_by_validate_plan_and_run(said
     job, path, work = f"{tmp_path}/job.yaml", str(survey(tmp_path, 200)), f"{tmp_path}/ws"
     for line, named in (("validate", "WORKSPACE"), ("plan", "WORKSPACE"), ("run", work)):
         more = ["-w", work] if line == "run" else []
-        done = CliRunner().invoke(app, [line, job, "--input", path, *more])
+        done = invoke(line, job, "--input", path, *more)
         shown = "".join(done.output.split())
         assert done.exit_code == 0, done.output
         assert shown.count(f"Lookat`dpdistreport{named}--confidential`beforepublishing") + shown.count("fit_unseen,") == 1
         assert (f"`dpdistaudit{named}`measures" in shown or "exact_losses" in shown) == (said != "none")
-    quiet = CliRunner().invoke(app, ["validate", job, "--input", path, "--quiet"])
+    quiet = invoke("validate", job, "--input", path, "--quiet")
     assert (quiet.exit_code, quiet.output) == (0, "")
 
 
@@ -216,14 +214,14 @@ def test_every_text_of_the_catalogue_is_found_again_with_its_code_and_is_explain
         names = {name: f"<{name}>" for _, name, _, _ in Formatter().parse(kind.text + kind.remedy) if name}
         caution = Caution.of(code, **names)
         assert {Caution.stated(caution.text).code, Caution.stated(str(caution)).code} == {code}
-        shown = CliRunner().invoke(app, ["explain", code])
+        shown = invoke("explain", code)
         assert (shown.exit_code, shown.output.partition(",")[0]) == (0, code)
         words = " ".join(shown.output.split())
         assert kind.explanation in words
         assert kind.explanation.count(". ") > 0, "what it means, and what to do"
         assert not re.findall(r"\b(?!PSU)[A-Z]{3,}\b|[{}]", words.replace("PSUs", "")), "placeholders"
     assert Caution.stated("whatever a plug-in says").code == "from_mechanism"
-    listed = CliRunner().invoke(app, ["explain"])
+    listed = invoke("explain")
     assert (listed.exit_code, [code for code in KINDS if f"{code}: " not in listed.output]) == (0, [])
 
 
@@ -267,7 +265,7 @@ def test_no_caution_advises_to_merge_the_total_of_all_records(code: str) -> None
 def test_an_unknown_code_is_refused_with_the_nearest() -> None:
     with pytest.raises(ValueError, match="no caution has the code 'weak'"):
         Caution.of("weak", text="")
-    refused = CliRunner().invoke(app, ["explain", "weak_guarante"])
+    refused = invoke("explain", "weak_guarante")
     assert refused.exit_code != 0
     assert "did you mean 'weak_guarantee'?" in refused.output
 
@@ -277,7 +275,7 @@ def test_validate_plan_and_run_show_the_same_list(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB.replace("[f, m]", "[f, m, x]"), encoding="utf-8")
     path, notes, shown = str(survey(tmp_path, 200)), list[str](), dict[str, dict[str, list[str]]]()
     for verb in ("validate", "plan"):
-        done = CliRunner().invoke(app, [verb, str(tmp_path / "job.yaml"), "--input", path, "--json"])
+        done = invoke(verb, tmp_path / "job.yaml", "--input", path, "--json")
         assert done.exit_code == 0, done.output
         shown[verb] = json.loads(done.stdout.splitlines()[-1])
     dpdist.run(

@@ -16,12 +16,11 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
+from command_line import invoke, succeed
 from tiny_survey import JOB, survey
-from typer.testing import CliRunner
 
 import dpdist
 from dpdist.cli.caution_lines import FROM_MECHANISM, caution_lines
-from dpdist.cli.main import app
 from dpdist.ledger.runs import NOT_COUNTED
 from dpdist.release import cautions
 
@@ -90,7 +89,7 @@ class Attempt:
 def run(folder: Path, *, job: str = JOB, input: Path | None, options: tuple[str, ...] = ()) -> Attempt:
     (folder / "job.yaml").write_text(job, encoding="utf-8")
     given = [] if input is None else ["--input", str(input)]
-    done = CliRunner().invoke(app, ["run", str(folder / "job.yaml"), "--workspace", str(folder / "ws"), *given, *options])
+    done = invoke("run", folder / "job.yaml", "--workspace", folder / "ws", *given, *options)
     error = None if isinstance(done.exception, SystemExit) else done.exception
     names = {path.name for path in folder.iterdir()}
     return Attempt(done.exit_code, done.stdout, done.stderr, error, names, ".parquet" if input is None else input.suffix)
@@ -322,11 +321,11 @@ def test_a_file_is_no_workspace(tmp_path: Path, below: str) -> None:
     (tmp_path / "afile").write_text("", encoding="utf-8")
     (tmp_path / "job.yaml").write_text(JOB, encoding="utf-8")
     path, place = write(tmp_path, ".parquet", survey()), f"{tmp_path}/afile{below}"
-    done = CliRunner().invoke(app, ["run", str(tmp_path / "job.yaml"), "--input", str(path), "--workspace", place])
+    done = invoke("run", tmp_path / "job.yaml", "--input", path, "--workspace", place)
     assert done.exit_code == 2
     assert "it is a file, or lies in one" in done.stderr
     assert "may write" not in done.stderr
-    refused = CliRunner().invoke(app, ["report", str(tmp_path)])
+    refused = invoke("report", tmp_path)
     assert (refused.exit_code, "name the workspace of a run" in refused.stderr) == (2, True)
 
 
@@ -339,7 +338,7 @@ def test_a_folder_that_no_run_has_written_is_a_wrong_folder(tmp_path: Path, verb
         place.mkdir()
     elif kind == "file":
         place.write_text("", encoding="utf-8")
-    refused = CliRunner().invoke(app, [verb, str(place)])
+    refused = invoke(verb, place)
     assert refused.exit_code == 2, refused.stderr
     assert "job.json" not in refused.stderr
     assert re.search(r"name the (workspace of a run|folder given to run)", " ".join(refused.stderr.split()))
@@ -352,7 +351,7 @@ def test_no_input_at_all_is_refused_with_both_ways_to_give_one(tmp_path: Path) -
 
 
 def test_an_unknown_job_is_refused_with_the_names_of_the_shipped_ones(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["run", "doctorate", "--workspace", str(tmp_path / "ws")])
+    done = invoke("run", "doctorate", "--workspace", tmp_path / "ws")
     assert done.exit_code == 2
     assert "no such file" in done.stderr
     shipped = "doctorates, doctorates_hours, doctorates_pooling, doctorates_sanitized, "
@@ -367,7 +366,7 @@ def test_an_unknown_job_is_refused_with_the_names_of_the_shipped_ones(tmp_path: 
 def test_validate_and_plan_refuse_what_run_refuses(tmp_path: Path, verb: str) -> None:
     path = write(tmp_path, ".parquet", with_value("weight", -CANARY)(survey()))
     ran = run(tmp_path, input=path)
-    done = CliRunner().invoke(app, [verb, str(tmp_path / "job.yaml"), "--input", str(path)])
+    done = invoke(verb, tmp_path / "job.yaml", "--input", path)
     assert (done.exit_code, done.stdout, done.stderr) == (2, "", ran.stderr)
 
 
@@ -380,7 +379,7 @@ def test_a_stratum_too_small_for_the_model_is_named_with_the_size_it_needs(tmp_p
 def test_a_stratum_just_large_enough_is_not_refused_before_the_fit(tmp_path: Path) -> None:
     path = write(tmp_path, ".parquet", survey().iloc[:64])
     (tmp_path / "job.yaml").write_text(JOB, encoding="utf-8")
-    assert CliRunner().invoke(app, ["validate", str(tmp_path / "job.yaml"), "--input", str(path)]).exit_code == 0
+    succeed("validate", tmp_path / "job.yaml", "--input", path)
 
 
 @both_formats
@@ -500,7 +499,7 @@ def test_a_weight_that_is_not_in_the_file_is_said_before_its_bounds_are_asked_fo
     def told(weight: str, *more: str) -> str:
         (tmp_path / "job.yaml").write_text(STRICT.replace("weight: weight", f"weight: {weight}"), encoding="utf-8")
         to = ("--workspace", str(tmp_path / "ws")) if verb == "run" else ()
-        done = CliRunner().invoke(app, [verb, str(tmp_path / "job.yaml"), *to, *more])
+        done = invoke(verb, tmp_path / "job.yaml", *to, *more)
         assert done.exit_code == 2, done.output
         return done.output
 

@@ -13,10 +13,9 @@ import numpy as np
 import pandas as pd
 import pyreadstat
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke, succeed
 
 from dpdist.cli.draft import dataset_and_period
-from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.job.loading import load_job, to_do
 from dpdist.survey.domains import outward
@@ -27,7 +26,7 @@ OUTLIER = 987654.0
 
 
 def command(*said: object) -> tuple[int, str]:
-    found = CliRunner().invoke(app, list(map(str, said)))
+    found = invoke(*said)
     return found.exit_code, found.output
 
 
@@ -60,10 +59,8 @@ def test_with_a_public_file_the_job_validates_straight_away(suffix: str, way: tu
     """In another folder than the file's; control: no TODO is left, and the domains are the public file's."""
     (files / "jobs").mkdir()
     said = ("--public", f"people-2022{suffix}", "--out", "jobs/job.yaml", "--outcome", "income", *way)
-    code, text = command("init", f"people-2024{suffix}", *said)
-    assert code == 0, text
-    code, text = command("validate", "jobs/job.yaml")
-    assert code == 0, text + Path("jobs/job.yaml").read_text(encoding="utf-8")
+    succeed("init", f"people-2024{suffix}", *said)
+    succeed("validate", "jobs/job.yaml")
     job = load_job("jobs/job.yaml")
     assert (job.dataset, job.period, job.survey.weight, job.cell_columns) == ("people", "2024", "weight", ("region", "sex"))
     assert job.columns["sex"].levels == ("No", "Yes")
@@ -85,7 +82,7 @@ def test_with_a_public_file_the_job_validates_straight_away(suffix: str, way: tu
 def test_the_mechanism_is_that_of_the_decision_table(
     way: tuple[str, ...], mechanism: str, reference: str | None, files: Path
 ) -> None:
-    assert command("init", "people-2024.csv", "--out", "job.yaml", "--yes", "--outcome", "income", *way)[0] == 0
+    succeed("init", "people-2024.csv", "--out", "job.yaml", "--yes", "--outcome", "income", *way)
     job = load_job("job.yaml")
     assert job.mechanism.name == mechanism
     given = [name for name in ("path", "histogram") if getattr(job.reference, name, None)]
@@ -96,9 +93,9 @@ def test_a_job_names_what_predicts_its_errors(files: Path) -> None:
     """Control: a mechanism without noise has no such line."""
     Path("book.csv").write_text("column,level,low,high\nsex,No,,\nsex,Yes,,\nincome,,0,500000\n", encoding="utf-8")
     said = ("--codebook", "book.csv", "--outcome", "income", "--table", "sex", "--weight", "none", "--out")
-    assert command("init", "people-2024.parquet", *said, "job.yaml")[0] == 0
+    succeed("init", "people-2024.parquet", *said, "job.yaml")
     assert "# `dpdist plan` predicts the errors of all tables" in Path("job.yaml").read_text(encoding="utf-8")
-    assert command("init", "people-2024.parquet", "--records", *said, "other.yaml")[0] == 0
+    succeed("init", "people-2024.parquet", "--records", *said, "other.yaml")
     assert "predicts the errors" not in Path("other.yaml").read_text(encoding="utf-8")
 
 
@@ -114,13 +111,12 @@ def test_several_tables_are_a_package_that_validates(
 ) -> None:
     """Control: one table is no package."""
     options = ("people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--yes", "--out")
-    assert command("init", *options, "job.yaml", *way)[0] == 0
-    code, text = command("validate", "job.yaml")
-    assert code == 0, text
+    succeed("init", *options, "job.yaml", *way)
+    succeed("validate", "job.yaml")
     job = load_job("job.yaml")
     assert job.mechanism.name == "tables"
     assert {table.by for table in job.tables} == named
-    assert command("init", *options, "other.yaml", "--table", "region,sex")[0] == 0
+    succeed("init", *options, "other.yaml", "--table", "region,sex")
     assert load_job("other.yaml").mechanism.name == "tables"
 
 
@@ -136,8 +132,7 @@ def test_whole_numbers_beyond_those_of_the_public_file_are_not_refused(files: Pa
         records.assign(**numbers, family=family).to_parquet(f"{name}.parquet")
     named = ("--public", "people-2022.parquet", "--outcome", "income", "--design-strata", "stratum", "--out", "job.yaml")
     tables = ("--table", "sex,size", "--table", "code", "--table", "stratum,sex", "--table", "percent", "--table", "reason")
-    code, text = command("init", "people-2024.parquet", "--yes", *named, *tables, "--table", "family")
-    assert code == 0, text
+    succeed("init", "people-2024.parquet", "--yes", *named, *tables, "--table", "family")
     job = load_job("job.yaml")
     assert (job.columns["size"].levels, job.columns["size"].outside) == (tuple(range(1, 9)), "clip")
     assert job.columns["percent"].outside == job.columns["family"].outside == "clip"
@@ -152,14 +147,13 @@ def test_whole_numbers_with_a_decimal_point_beside_gaps_are_levels(files: Path) 
         people(seed).assign(status=status, half=half).to_csv(f"{name}.csv", index=False)
     assert ",4.0," in Path("people-2024.csv").read_text(encoding="utf-8")
     said = ("people-2024.csv", "--public", "people-2022.csv", "--yes", "--outcome", "income", "--table", "sex", "--out")
-    assert command("init", *said, "job.yaml", "--table", "status")[0] == 0
+    succeed("init", *said, "job.yaml", "--table", "status")
     assert load_job("job.yaml").columns["status"].levels == ("1", "2", "4", "Not reported")
     assert "with missing values; no public record has 3: add the levels that a codebook lists\n" in Path(
         "job.yaml"
     ).read_text("utf-8")
-    code, text = command("validate", "job.yaml")
-    assert code == 0, text
-    assert command("init", *said, "half.yaml", "--table", "half")[0] == 0
+    succeed("validate", "job.yaml")
+    succeed("init", *said, "half.yaml", "--table", "half")
     assert [each.fault for each in to_do(Path("half.yaml").read_text(encoding="utf-8"))] == [
         "left to be filled: half: {levels: […]}"
     ]
@@ -171,13 +165,13 @@ def test_several_outcomes_stand_in_one_job(files: Path) -> None:
         rows = people(int(year))
         rows.assign(hours=np.arange(len(rows)) % 61).to_csv(f"people-{year}.csv", index=False)
     said = ("people-2024.csv", "--public", "people-2022.csv", "--yes", "--table", "sex", "--outcome", "income", "--out")
-    assert command("init", *said, "one.yaml")[0] == 0
-    assert command("init", *said, "two.yaml", "--outcome", "hours")[0] == 0
+    succeed("init", *said, "one.yaml")
+    succeed("init", *said, "two.yaml", "--outcome", "hours")
     one, two = load_job("one.yaml"), load_job("two.yaml")
     assert (one.outcomes, two.outcomes) == (("income",), ("income", "hours"))
     assert [statistic.text for statistic in two.tables[0].statistics] == ["count", "mean of income", "mean of hours"]
     assert two.columns["hours"].outside == "clip"
-    assert command("validate", "two.yaml")[0] == 0
+    succeed("validate", "two.yaml")
     assert "outcome: income\n" in Path("one.yaml").read_text(encoding="utf-8")
     code, text = command("init", *said, "three.yaml", "--outcome", "hour")
     assert (code, "did you mean 'hours'?" in text) == (2, True)
@@ -187,11 +181,11 @@ def test_several_outcomes_stand_in_one_job(files: Path) -> None:
 def test_what_can_be_done_about_missing_outcomes_is_said(way: tuple[str, ...], rule: str, files: Path) -> None:
     """Control: nothing is said where none is missing."""
     named = ("people-2024.parquet", "--yes", "--outcome", "income", *way, "--public")
-    assert command("init", *named, "people-2022.parquet", "--out", "control.yaml")[0] == 0
+    succeed("init", *named, "people-2022.parquet", "--out", "control.yaml")
     records = people(2)
     records.loc[::7, "income"] = np.nan
     records.to_parquet("people-2021.parquet")
-    assert command("init", *named, "people-2021.parquet", "--out", "job.yaml")[0] == 0
+    succeed("init", *named, "people-2021.parquet", "--out", "job.yaml")
     assert load_job("job.yaml").columns["income"].missing == rule
     texts = [Path(name).read_text(encoding="utf-8") for name in ("control.yaml", "job.yaml")]
     about = "every table" if rule == "drop" else "under assumed_public"
@@ -209,13 +203,12 @@ def test_paths_in_a_job_lead_from_its_folder_wherever_one_stands(
         Path(name).rename(files / "data" / name)
     (files / "sub").symlink_to(files / "elsewhere" / "deep") if linked else (files / "sub").mkdir()
     said = ("--public", "data/people-2022.parquet", "--outcome", "income", "--out", "sub/job.yaml")
-    assert command("init", "data/people-2024.parquet", *said)[0] == 0
+    succeed("init", "data/people-2024.parquet", *said)
     text = Path("sub/job.yaml").read_text(encoding="utf-8")
     assert "path: data/" not in text
     for place in (files, files / "sub", files / "data", Path("/")):
         monkeypatch.chdir(place)
-        code, found = command("validate", files / "sub" / "job.yaml")
-        assert code == 0, (place, found, text)
+        succeed("validate", files / "sub" / "job.yaml")
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
@@ -226,13 +219,13 @@ def test_without_a_public_source_no_value_of_the_file_is_in_the_job(suffix: str,
     file = tmp_path / f"people{suffix}"
     records.to_parquet(file) if suffix == ".parquet" else records.to_csv(file, index=False)
     job, marked = tmp_path / "job.yaml", tmp_path / "marked.yaml"
-    assert command("init", file, "--out", job)[0] == 0
+    succeed("init", file, "--out", job)
     text = job.read_text(encoding="utf-8")
     values = {str(each) for name in ("region", "sex", "income") for each in records[name]}
     words = set(re.findall(r"[^\s\[\]{},:'\"]+", text))
     assert values & words == set()
     assert {"region", "sex", "income", "weight"} <= words
-    assert command("init", file, "--out", marked, "--i-know-this-reads-confidential-data", "--outcome", "income")[0] == 0
+    succeed("init", file, "--out", marked, "--i-know-this-reads-confidential-data", "--outcome", "income")
     lines = marked.read_text(encoding="utf-8").splitlines()
     assert CANARY in "".join(lines)
     shown = [line for line in lines if "levels:" in line or "bounds:" in line]
@@ -249,15 +242,15 @@ def test_with_a_codebook_alone_no_value_of_the_file_decides_the_table(files: Pat
     read = list[str]()
     whole = ParquetSource.batches
     monkeypatch.setattr(ParquetSource, "batches", lambda self, names: read.append(self.name) or whole(self, names))
-    assert command("init", *said, "job.yaml")[0] == 0
+    succeed("init", *said, "job.yaml")
     assert read == []
-    assert command("init", *said, "seen.yaml", "--i-know-this-reads-confidential-data")[0] == 0
+    succeed("init", *said, "seen.yaml", "--i-know-this-reads-confidential-data")
     assert read != []
 
 
 def test_what_is_left_to_do_is_named_and_once_done_the_job_validates(files: Path) -> None:
     """By validate and by run, which starts nothing; a job whose marks are gone is an ordinary job."""
-    assert command("init", "people-2024.csv", "--out", "job.yaml", "--outcome", "income", "--table", "region")[0] == 0
+    succeed("init", "people-2024.csv", "--out", "job.yaml", "--outcome", "income", "--table", "region")
     text = Path("job.yaml").read_text(encoding="utf-8")
     left = to_do(text)
     assert [problem.fault for problem in left] == [
@@ -277,19 +270,19 @@ def test_what_is_left_to_do_is_named_and_once_done_the_job_validates(files: Path
     for old, new in (filled | {"weight: {bounds: […, …]": "weight: {bounds: [1, 100]"}).items():
         text = text.replace(f"# TODO fill: {old}", new)
     Path("job.yaml").write_text(text.replace("1e6", "1000000"), encoding="utf-8")
-    assert command("validate", "job.yaml")[0] == 0
+    succeed("validate", "job.yaml")
 
 
 def test_a_line_to_confirm_stops_a_job_that_is_complete(files: Path) -> None:
     """Control: the same job with its marks deleted."""
     said = ("--i-know-this-reads-confidential-data", "--outcome", "income", "--table", "region", "--out", "job.yaml")
-    assert command("init", "people-2024.parquet", *said)[0] == 0
+    succeed("init", "people-2024.parquet", *said)
     with pytest.raises(JobError, match="left to be confirmed: seen in the confidential file") as error:
         load_job("job.yaml")
     assert {problem.where for problem in error.value.problems} == {"TODO"}
     text = Path("job.yaml").read_text(encoding="utf-8")
     Path("job.yaml").write_text(text.replace("# TODO confirm: seen in the confidential file", ""), encoding="utf-8")
-    assert command("validate", "job.yaml")[0] == 0
+    succeed("validate", "job.yaml")
 
 
 def test_a_codebook_gives_levels_bounds_and_labels(files: Path) -> None:
@@ -300,14 +293,14 @@ def test_a_codebook_gives_levels_bounds_and_labels(files: Path) -> None:
     numbers = "income,,0,500000,yearly income\nweight,,1,100,\nelsewhere,7,,,\n"
     Path("book.csv").write_text(book + numbers, encoding="utf-8")
     said = ("--codebook", "book.csv", "--outcome", "income", "--table", "sex,region", "--out", "job.yaml")
-    assert command("init", "people-2024.parquet", *said)[0] == 0
+    succeed("init", "people-2024.parquet", *said)
     job = load_job("job.yaml")
     assert (job.columns["sex"].levels, job.columns["region"].levels) == ((1, 2), ("south", "north"))
     assert (job.columns["income"].bounds, job.columns["weight"].bounds) == ((0, 500000), (1, 100))
     assert job.presentation.columns["sex"].levels == {"1": "women", "2": "men"}
     assert job.presentation.columns["income"].label == "yearly income"
     assert set(job.presentation.columns) == {"sex", "income"}, "a column without labels has no entry"
-    assert command("validate", "job.yaml")[0] == 0
+    succeed("validate", "job.yaml")
     assert "elsewhere" not in Path("job.yaml").read_text(encoding="utf-8")
 
 
@@ -323,7 +316,7 @@ def test_a_codebook_leaves_what_a_public_file_shows_of_missing_values(files: Pat
     rows.assign(income=rows["income"].where(np.arange(600) > 5)).to_parquet("gaps-2022.parquet")
     for earlier, shown in (("gaps-2022.parquet", True), ("people-2022.parquet", False)):
         written = f"{earlier}.yaml"
-        assert command("init", "people-2024.parquet", "--reference", earlier, *said, written)[0] == 0
+        succeed("init", "people-2024.parquet", "--reference", earlier, *said, written)
         text = Path(written).read_text(encoding="utf-8")
         assert ("drops no record for a missing income" in text) == shown
         assert ("missing: category" in text) == shown
@@ -365,15 +358,13 @@ def test_files_in_another_encoding_are_read_and_the_job_says_how(encoding: str, 
         made.to_csv(f"{name}.csv", index=False, sep=separator, encoding=encoding)
     Path("book.csv").write_bytes(separator.join(["column", "level\nregion", "Köln\nregion", "south\n"]).encode(encoding))
     said = ("--public", "people-2022.csv", "--codebook", "book.csv", "--outcome", "income", "--out", "job.yaml")
-    code, text = command("init", "people-2024.csv", *said)
-    assert code == 0, text
+    succeed("init", "people-2024.csv", *said)
     job = load_job("job.yaml")
     assert job.reference is not None
     assert {job.input.separator, job.reference.separator} == {separator}
     assert {job.input.encoding, job.reference.encoding} == {None if encoding == "utf-8-sig" else encoding}
     assert job.columns["region"].levels == ("Köln", "south")
-    code, text = command("validate", "job.yaml")
-    assert code == 0, text
+    succeed("validate", "job.yaml")
 
 
 def test_labels_of_a_file_of_spss_are_levels_with_their_labels(files: Path) -> None:
@@ -388,8 +379,8 @@ def test_labels_of_a_file_of_spss_are_levels_with_their_labels(files: Path) -> N
         named = {"income": "Yearly income", "sex": "Sex of the person", "number": "Identity"}
         pyreadstat.write_sav(made, f"{name}.sav", variable_value_labels=labels, column_labels=named)
     said = ("--public", "people-2022.sav", "--outcome", "income", "--table", "sex,town", "--out")
-    assert command("init", "people-2024.sav", "--codebook", "people-2024.sav", *said, "job.yaml")[0] == 0
-    assert command("init", "people-2024.sav", *said, "plain.yaml")[0] == 0
+    succeed("init", "people-2024.sav", "--codebook", "people-2024.sav", *said, "job.yaml")
+    succeed("init", "people-2024.sav", *said, "plain.yaml")
     text = Path("job.yaml").read_text(encoding="utf-8")
     assert "town: {levels: {range: [1, 8]}, missing: category}" in text
     job = load_job("job.yaml")
@@ -399,8 +390,7 @@ def test_labels_of_a_file_of_spss_are_levels_with_their_labels(files: Path) -> N
     assert found == {"sex": "Sex of the person", "town": None, "income": "Yearly income"}
     assert job.columns["income"].bounds is not None
     assert not load_job("plain.yaml").presentation.columns
-    code, text = command("validate", "job.yaml")
-    assert code == 0, text
+    text = succeed("validate", "job.yaml")
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -412,9 +402,9 @@ def test_levels_keep_the_order_of_the_public_file_s_own_list(ordered: bool, file
         made["size"] = pd.Categorical(made["size"], texts, ordered=True) if ordered else made["size"]
         made.to_parquet(f"{name}.parquet")
     said = ("--outcome", "income", "--table", "size", "--out")
-    assert command("init", "people-2024.parquet", "--public", "people-2022.parquet", *said, "job.yaml")[0] == 0
+    succeed("init", "people-2024.parquet", "--public", "people-2022.parquet", *said, "job.yaml")
     assert load_job("job.yaml").columns["size"].levels == tuple(texts if ordered else ["high", "low", "middle"])
-    assert command("init", "people-2024.parquet", "--i-know-this-reads-confidential-data", *said, "own.yaml")[0] == 0
+    succeed("init", "people-2024.parquet", "--i-know-this-reads-confidential-data", *said, "own.yaml")
     found = Path("own.yaml").read_text(encoding="utf-8")
     assert "levels: [high, low, middle]" in found
 
@@ -439,8 +429,7 @@ def test_a_reference_is_of_a_period_and_what_of_it_is_published_is_said(files: P
     """By init, validate, plan and run. A file without a year leaves a line to fill."""
     Path("people-2022.parquet").rename("earlier.parquet")
     said = ("people-2024.parquet", "--public", "earlier.parquet", "--outcome", "income", "--out")
-    code, text = command("init", *said, "job.yaml")
-    assert code == 0
+    text = succeed("init", *said, "job.yaml")
     assert "earlier.parquet is the reference. Weights and outcomes of the reference's records are published" in text
     assert [each.fault for each in to_do(Path("job.yaml").read_text(encoding="utf-8"))] == [
         "left to be filled: reference: {path: earlier.parquet, period: …}, and the period of this file"
@@ -458,7 +447,7 @@ def test_a_reference_is_of_a_period_and_what_of_it_is_published_is_said(files: P
         flat = " ".join(text.split())
         assert (code, shown in flat, "states no period for its reference" in flat) == (0, True, False), text
     assert (files / "ws" / "public" / "released" / "donors.parquet").is_file()
-    assert command("keygen", "head")[0] == 0
+    succeed("keygen", "head")
     for more, donates in (((), True), (("--set", "mechanism={name: tables}", "--set", "reference=null"), False)):
         held = f"held-{donates}"
         code, text = command("run", "whole.yaml", "--workspace", held, "--set", "approval=required", *more)
@@ -471,11 +460,9 @@ def test_a_reference_is_of_a_period_and_what_of_it_is_published_is_said(files: P
 
 def test_the_weight_s_public_bounds_stand_in_a_job_with_a_reference(files: Path) -> None:
     """`rehearse` needs them for mechanisms that clip there. Control: without a public source nothing is stated."""
-    assert (
-        command("init", "people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--out", "a.yaml")[0] == 0
-    )
+    succeed("init", "people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--out", "a.yaml")
     assert load_job("a.yaml").columns["weight"].bounds is not None
-    assert command("init", "people-2024.csv", "--reference", "none", "--outcome", "income", "--out", "b.yaml")[0] == 0
+    succeed("init", "people-2024.csv", "--reference", "none", "--outcome", "income", "--out", "b.yaml")
     assert "# TODO fill: weight: {bounds:" in Path("b.yaml").read_text(encoding="utf-8")
 
 
@@ -485,10 +472,7 @@ def test_equal_weights_of_a_census_tell_no_bounds(weight: float, files: Path) ->
     people(2).assign(weight=weight).to_parquet("census-2022.parquet")
     tables = ("--outcome", "income", "--yes", "--table", "sex", "--table", "region,sex")
     for public, left in (("census-2022", 1), ("people-2022", 0)):
-        code, text = command(
-            "init", "people-2024.parquet", "--public", f"{public}.parquet", *tables, "--out", f"{public}.yaml"
-        )
-        assert code == 0, text
+        succeed("init", "people-2024.parquet", "--public", f"{public}.parquet", *tables, "--out", f"{public}.yaml")
         written = Path(f"{public}.yaml").read_text(encoding="utf-8")
         assert len(to_do(written)) == left
         assert ("a single value, so bounds are unknown" in written) == left
@@ -504,15 +488,14 @@ def test_a_yes_or_no_outcome_without_a_reference_is_counted_by_level(book: str, 
     lines = [line + ",," for line in book.splitlines()[1:]]
     Path("book.csv").write_text("column,level,low,high\n" + "\n".join(lines) + "\n" + domains, encoding="utf-8")
     said = ("people-2024.csv", "--codebook", "book.csv", "--table", "region,sex", "--out")
-    assert command("init", *said, "job.yaml", "--outcome", "voted", "--records")[0] == 0
+    succeed("init", *said, "job.yaml", "--outcome", "voted", "--records")
     job = load_job("job.yaml")
     assert (job.mechanism.name, job.strata, job.columns["voted"].whole) == ("marginals", ("region", "sex"), True)
-    code, text = command("validate", "job.yaml")
-    assert code == 0, text
+    succeed("validate", "job.yaml")
     others = {"a": ("voted",), "b": ("income",)}
     others["c"] = ("voted", "--public", "people-2022.csv")
     for name, (outcome, *more) in others.items():
-        assert command("init", *said, f"{name}.yaml", "--outcome", outcome, *more)[0] == 0
+        succeed("init", *said, f"{name}.yaml", "--outcome", outcome, *more)
         assert load_job(f"{name}.yaml").mechanism.name == "tables", name
 
 
@@ -526,13 +509,12 @@ def test_an_outcome_of_texts_gets_codes(way: tuple[str, ...], files: Path) -> No
     levels += "insured,no,,\ninsured,yes,,\nmood,fair,,\nmood,good,,\nmood,poor,,\nweight,,5,60\n"
     Path("book.csv").write_text("column,level,low,high\n" + levels, encoding="utf-8")
     said = ("people-2024.csv", *way, "--table", "region", "--yes", "--out")
-    assert command("init", *said, "job.yaml", "--outcome", "insured")[0] == 0
+    succeed("init", *said, "job.yaml", "--outcome", "insured")
     job = load_job("job.yaml")
     assert (job.columns["insured"].bounds, job.columns["insured"].codes) == ((0.0, 1.0), {"no": 0.0, "yes": 1.0})
     assert "the mean is the share of 'yes'" in Path("job.yaml").read_text(encoding="utf-8")
-    code, text = command("validate", "job.yaml")
-    assert code == 0, text
-    assert command("init", *said, "mood.yaml", "--outcome", "mood")[0] == 0
+    succeed("validate", "job.yaml")
+    succeed("init", *said, "mood.yaml", "--outcome", "mood")
     left = [each.fault for each in to_do(Path("mood.yaml").read_text(encoding="utf-8"))]
     assert left == ["left to be filled: mood: {bounds: […, …], codes: {fair: …, good: …, poor: …}}"]
 
@@ -614,12 +596,7 @@ def test_names_that_yaml_reads_otherwise_are_quoted(tmp_path: Path) -> None:
     made.to_parquet(tmp_path / "old.parquet")
     made.sample(frac=0.9, random_state=1).assign(weight=7.0).to_parquet(tmp_path / "now.parquet")
     said = ("--outcome", "pay: all", "--table", "on,sex", "--period", "2020", "--reference", "none")
-    assert (
-        command(
-            "init", tmp_path / "now.parquet", "--public", tmp_path / "old.parquet", "--out", tmp_path / "j.yaml", *said
-        )[0]
-        == 0
-    )
+    succeed("init", tmp_path / "now.parquet", "--public", tmp_path / "old.parquet", "--out", tmp_path / "j.yaml", *said)
     job = load_job(tmp_path / "j.yaml")
     assert (job.outcomes, job.cell_columns, job.period) == (("pay: all",), ("on", "sex"), "2020")
     assert job.columns["sex"].levels == ("01", "1e3", "# TODO", "a: b", "null")
@@ -631,7 +608,7 @@ def test_numbers_in_levels_go_by_size(files: Path) -> None:
         ages, states = ["65 or more", "5-9", "10-14", "under 5"], list(range(20, 0, -1))
         people(seed).assign(age=np.resize(ages, 600), state=np.resize(states, 600)).to_csv(f"{name}.csv", index=False)
     said = ("--public", "people-2022.csv", "--outcome", "income", "--table", "age,state", "--out", "job.yaml")
-    assert command("init", "people-2024.csv", *said)[0] == 0
+    succeed("init", "people-2024.csv", *said)
     job = load_job("job.yaml")
     assert job.columns["age"].levels == ("5-9", "10-14", "65 or more", "under 5")
     assert job.columns["state"].levels == tuple(range(1, 21))
@@ -652,12 +629,8 @@ def test_texts_of_digits_are_levels_in_quotes_where_a_file_has_types(first: int,
         frame.assign(region=frame["region"].astype(str)).to_parquet(f"texts-{period}.parquet")
     said = ("--outcome", "income", "--table", "region", "--weight", "weight", "--yes")
     for kind, levels in (("texts", (str(first), str(first + 1))), ("numbers", (first, first + 1))):
-        assert (
-            command("init", f"{kind}-2024.parquet", "--public", f"{kind}-2022.parquet", "--out", f"{kind}.yaml", *said)[0]
-            == 0
-        )
-        code, text = command("validate", f"{kind}.yaml")
-        assert code == 0, text
+        succeed("init", f"{kind}-2024.parquet", "--public", f"{kind}-2022.parquet", "--out", f"{kind}.yaml", *said)
+        text = succeed("validate", f"{kind}.yaml")
         assert load_job(f"{kind}.yaml").columns["region"].levels == levels
     job = Path("numbers.yaml").read_text(encoding="utf-8").replace("numbers-", "texts-")
     Path("other.yaml").write_text(job, encoding="utf-8")
@@ -675,9 +648,9 @@ def test_columns_of_the_design_are_known_by_their_names(files: Path) -> None:
     assert (code, "survey design: strata stratum; PSU psu" in text) == (0, True), text
     survey = load_job("job.yaml").survey
     assert (survey.design_strata, survey.psu, survey.design_effect) == (("stratum",), "psu", "reference")
-    assert command("validate", "job.yaml")[0] == 0
+    succeed("validate", "job.yaml")
     assert "design effects of the reference" in " ".join(command("plan", "job.yaml")[1].split())
-    assert command("init", *said, "plain.yaml", "--psu", "none", "--design-strata", "none")[0] == 0
+    succeed("init", *said, "plain.yaml", "--psu", "none", "--design-strata", "none")
     plain = load_job("plain.yaml").survey
     assert (plain.design_strata, plain.psu, plain.design_effect) == ((), None, None)
     code, text = command("init", *said, "b.yaml", "--psu", "psux")
@@ -689,7 +662,7 @@ def test_public_weights_of_design_strata_are_proposed(files: Path) -> None:
     options = ("people-2024.parquet", "--public", "people-2022.parquet", "--reference", "none", "--outcome", "income")
     strata = ("--design-strata", "region")
     for name, more, proposed in (("a", strata, True), ("b", (), False), ("c", (*strata, "--records"), False)):
-        assert command("init", *options, "--out", f"{name}.yaml", *more)[0] == 0
+        succeed("init", *options, "--out", f"{name}.yaml", *more)
         text = Path(f"{name}.yaml").read_text(encoding="utf-8")
         assert ("If the weight of every design stratum is public," in text) == proposed, name
 
@@ -719,7 +692,7 @@ def test_a_dataset_s_name_is_that_of_the_file_without_its_period(stem: str, name
 
 def test_the_job_says_what_its_dataset_s_name_is_for(files: Path) -> None:
     said = ("people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--table", "sex", "--out")
-    assert command("init", *said, "job.yaml")[0] == 0
+    succeed("init", *said, "job.yaml")
     head = Path("job.yaml").read_text(encoding="utf-8").splitlines()[1]
     assert head.startswith("dataset: people  # the ledger's account: keep this name in every period")
 
@@ -732,7 +705,7 @@ def test_an_identifier_is_no_outcome_and_a_household_is_proposed_as_the_unit(fil
         rows = people(seed).assign(household=np.arange(600) // 2, person_id=np.arange(600), household_size=2)
         rows.drop(columns="number").to_parquet(f"{name}.parquet")
     said = ("people-2024.parquet", "--public", "people-2022.parquet", "--yes", "--out")
-    assert command("init", *said, "job.yaml")[0] == 0
+    succeed("init", *said, "job.yaml")
     text = Path("job.yaml").read_text(encoding="utf-8")
     assert "\n# privacy_unit: {column: household, most: …}  # protects all records of one person" in text
     assert "  # person_id, an identifier, to judge by its name\n" in text
@@ -741,11 +714,10 @@ def test_an_identifier_is_no_outcome_and_a_household_is_proposed_as_the_unit(fil
     Path("job.yaml").write_text(
         text.replace("# privacy_unit", "privacy_unit").replace("most: …", "most: 2"), encoding="utf-8"
     )
-    code, found = command("validate", "job.yaml")
-    assert code == 0, found
-    assert command("init", *said, "b.yaml", "--outcome", "household")[0] == 0
+    succeed("validate", "job.yaml")
+    succeed("init", *said, "b.yaml", "--outcome", "household")
     assert load_job("b.yaml").outcomes == ("household",)
-    assert command("init", "people-2024.csv", "--public", "people-2022.csv", "--yes", "--out", "c.yaml")[0] == 0
+    succeed("init", "people-2024.csv", "--public", "people-2022.csv", "--yes", "--out", "c.yaml")
     assert "\n# privacy_unit: {column: …, most: …}" in Path("c.yaml").read_text(encoding="utf-8")
 
 
@@ -756,16 +728,15 @@ def test_a_level_of_few_public_records_is_proposed_to_be_merged(files: Path) -> 
             sex=lambda rows, few=few: ["Unsaid"] * few + ["Rather"] * 5 + rows["sex"].tolist()[few + 5 :]
         ).to_csv(f"{name}.csv", index=False)
     said = ("people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--table", "sex", "--out")
-    assert command("init", *said, "job.yaml")[0] == 0
+    succeed("init", *said, "job.yaml")
     text = Path("job.yaml").read_text(encoding="utf-8")
     assert "\n# recode: {sex: {Unsaid: …}}  # levels with fewer than 5 public records" in text
     Path("job.yaml").write_text(
         text.replace("# recode: {sex: {Unsaid: …}}", "recode: {sex: {Unsaid: 'No'}}"), encoding="utf-8"
     )
     assert load_job("job.yaml").columns["sex"].levels == ("No", "Rather", "Yes")
-    code, found = command("validate", "job.yaml")
-    assert code == 0, found
-    assert command("init", "people-2024.csv", "--i-know-this-reads-confidential-data", *said[3:], "b.yaml")[0] == 0
+    succeed("validate", "job.yaml")
+    succeed("init", "people-2024.csv", "--i-know-this-reads-confidential-data", *said[3:], "b.yaml")
     assert "recode" not in Path("b.yaml").read_text(encoding="utf-8")
 
 
@@ -777,7 +748,7 @@ def test_replicate_weights_are_known_by_their_names_and_their_method_is_asked_fo
             f"{name}.parquet"
         )
     said = ("people-2024.parquet", "--public", "people-2022.parquet", "--outcome", "income", "--weight", "weight", "--out")
-    assert command("init", *said, "job.yaml")[0] == 0
+    succeed("init", *said, "job.yaml")
     (left,) = to_do(Path("job.yaml").read_text(encoding="utf-8"))
     assert "the method of brr_1 to brr_8" in left.fault
     assert "fay: 0.5" in left.fault
@@ -790,10 +761,10 @@ def test_replicate_weights_are_known_by_their_names_and_their_method_is_asked_fo
     assert stated is not None
     assert (stated.kind, stated.fay, stated.prefix, stated.number) == ("fay", 0.5, "brr_", 8)
     assert load_job("filled.yaml").survey.design_effect == "reference"
-    assert command("validate", "filled.yaml")[0] == 0
+    succeed("validate", "filled.yaml")
     pd.read_parquet("people-2022.parquet").drop(columns="brr_8").to_parquet("people-2022.parquet")
     pd.read_parquet("people-2024.parquet").drop(columns="brr_8").to_parquet("people-2024.parquet")
-    assert command("init", *said, "seven.yaml")[0] == 0
+    succeed("init", *said, "seven.yaml")
     assert load_job("seven.yaml").survey.replicate_weights is None
 
 

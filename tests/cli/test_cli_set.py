@@ -6,16 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from command_line import invoke, succeed
 from tiny_survey import JOB, survey
-from typer.testing import CliRunner
 
-from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.job.loading import find_job, load_job
 
 
 def command(*said: str) -> tuple[int, str]:
-    found = CliRunner().invoke(app, list(said))
+    found = invoke(*said)
     return found.exit_code, found.output
 
 
@@ -64,7 +63,7 @@ def test_data_of_a_shipped_job_are_from_the_present_folder(job: Path) -> None:
 def test_every_verb_that_takes_a_job_takes_keys(job: Path) -> None:
     path = ["--set", "input.path=survey.parquet"]
     assert command("validate", str(job))[0] == 2
-    assert command("validate", str(job), *path)[0] == 0
+    succeed("validate", str(job), *path)
     assert "120" in command("plan", str(job), *path)[1]
     code, text = command("run", str(job), "--workspace", "ws", *path, "--set", "period=1999", "--quiet")
     assert (code, text) == (0, "")
@@ -72,7 +71,7 @@ def test_every_verb_that_takes_a_job_takes_keys(job: Path) -> None:
     title = ["--set", "period=1999", "--set", "presentation.title=Other words"]
     assert command("publish", "ws", "--job", str(job), *path, *title, "--quiet") == (0, "")
     assert "Other words" in Path("ws/public/index.html").read_text(encoding="utf-8")
-    assert command("cluster", "size", str(job), *path)[0] == 0
+    succeed("cluster", "size", str(job), *path)
     code, text = command("calibrate", str(job), "--out", "c.yaml", "--set", "sampler.drawz=1")
     assert (code, "did you mean 'draws'" in text) == (2, True)
 

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke
 
-from dpdist.cli.main import app
 from dpdist.job.loading import find_job
 from dpdist.sampling.toolchain import shipped_programs
 
@@ -20,7 +19,7 @@ SOURCE = Path(__file__).parents[1] / "sampling" / "gaussian.stan"
 
 
 def dpdist(*arguments):
-    return CliRunner().invoke(app, ["stan", *map(str, arguments)])
+    return invoke("stan", *arguments)
 
 
 def test_build_compiles_what_it_is_given_and_doctor_sees_it(stan_cache):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner
+from command_line import invoke, succeed
 
 from dpdist.cli.main import app
 
@@ -21,9 +21,8 @@ VERBS = [()] + [
 
 
 def shown(*verb: str) -> list[str]:
-    done = CliRunner().invoke(app, [*verb, "--help"], env={"COLUMNS": "80"})
-    assert done.exit_code == 0
-    return done.output.splitlines()
+    text = succeed(*verb, "--help", env={"COLUMNS": "80"})
+    return text.splitlines()
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
@@ -43,8 +42,8 @@ def test_no_verb_is_described_by_half_a_sentence() -> None:
 def test_a_run_begins_with_what_it_released_and_ends_with_what_to_do_next(tmp_path: Path) -> None:
     """Control: a quiet run says nothing."""
     told = ["run", "doctorates_sanitized", "--workspace", str(tmp_path / "ws")]
-    lines = CliRunner().invoke(app, told).stdout.strip().splitlines()
+    lines = invoke(*told).stdout.strip().splitlines()
     assert lines[0].startswith("Released doctorates ")
     assert "1 table and" in lines[0]
     assert lines[-1].startswith("Next: ")
-    assert CliRunner().invoke(app, [*told, "--quiet"]).stdout == ""
+    assert invoke(*told, "--quiet").stdout == ""

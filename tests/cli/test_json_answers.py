@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 import typer
+from command_line import invoke, succeed
 from small_release import JOB, survey
-from typer.testing import CliRunner, Result
 
 from dpdist.cli.main import app
 
@@ -44,25 +44,20 @@ EVENTS = {"run", "publish", "study", "audit", "calibrate", "rehearse"}
 SERVICES = {"cluster scheduler", "cluster worker"}
 
 
-def invoke(words: Sequence[str]) -> Result:
-    return CliRunner().invoke(app, list(words))
-
-
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("answers")
     survey(300).to_parquet(folder / "survey.parquet")
     survey(500).to_parquet(folder / "earlier.parquet")
     for name in ("ledger", "second"):
-        assert invoke(["ledger", "init", "--ledger", f"{folder}/{name}.sqlite"]).exit_code == 0
+        succeed("ledger", "init", "--ledger", f"{folder}/{name}.sqlite")
     words = dict[str, str]()
     for name, period in (("WORK", "2021"), ("OTHER", "2022"), ("CHANGED", "2023")):
         job = JOB.replace('"2021"', f'"{period}"') + "publish: always\n"
         job += f'ledger: {{url: {folder}/ledger.sqlite, per_period: "12"}}\n' if name == "WORK" else ""
         (folder / f"{name}.yaml").write_text(job, encoding="utf-8")
         words[name] = f"{folder}/{name}"
-        done = invoke(["run", f"{folder}/{name}.yaml", "-w", words[name], "--input", f"{folder}/survey.parquet"])
-        assert done.exit_code == 0, done.output
+        succeed("run", f"{folder}/{name}.yaml", "-w", words[name], "--input", f"{folder}/survey.parquet")
     with (folder / "CHANGED" / "public" / "tables" / "counts.csv").open("a") as file:
         file.write("more\n")
     words |= {"JOB": f"{folder}/WORK.yaml", "FILE": f"{folder}/survey.parquet"}
@@ -73,7 +68,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize("command", ANSWERS)
 def test_an_answer_is_one_document(command: str, places: dict[str, str]) -> None:
     words = " ".join(places.get(word, word) for word in command.split()).split()
-    done = invoke([*words, "--json"])
+    done = invoke(*words, "--json")
     assert done.exit_code == ANSWERS[command], done.output
     document: Any = json.loads(done.stdout)
     failed = {"event": "failed", "exit_code": done.exit_code}
@@ -81,12 +76,12 @@ def test_an_answer_is_one_document(command: str, places: dict[str, str]) -> None
 
 
 def test_progress_of_an_answer_stands_on_standard_error(places: dict[str, str]) -> None:
-    done = invoke(["plan", places["JOB"], "--input", places["FILE"], "--json"])
+    done = invoke("plan", places["JOB"], "--input", places["FILE"], "--json")
     assert {"begin", "end"} <= {json.loads(line)["event"] for line in done.stderr.splitlines()}
 
 
 def test_control_a_verb_that_makes_something_prints_events(places: dict[str, str], tmp_path: Path) -> None:
-    done = invoke(["run", places["JOB"], "-w", str(tmp_path / "ws"), "--input", places["FILE"], "--json"])
+    done = invoke("run", places["JOB"], "-w", str(tmp_path / "ws"), "--input", places["FILE"], "--json")
     assert next(json.loads(line)["event"] for line in done.stdout.splitlines()) == "begin"
     with pytest.raises(json.JSONDecodeError):
         json.loads(done.stdout)

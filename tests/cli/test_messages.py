@@ -11,11 +11,10 @@ import numpy as np
 import openpyxl
 import pandas as pd
 import pytest
-from typer.testing import CliRunner, Result
+from command_line import invoke, succeed
 
 import dpdist
 import dpdist.release
-from dpdist.cli.main import app
 from dpdist.cli.table_text import figures
 from dpdist.core.errors import DataError, JobError, Problem
 from dpdist.publish.writers.workbook import write_workbook
@@ -59,10 +58,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     survey(2).to_parquet("now.parquet")
     Path("job.yaml").write_text(JOB)
     return tmp_path
-
-
-def command(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
 
 
 def problems(old: str, new: str) -> tuple[Problem, ...]:
@@ -183,14 +178,13 @@ def test_another_job_in_a_charged_workspace_is_another_job_and_not_another_ledge
     """Control: the same job without its ledger has lost the ledger."""
     ledger = f"ledger={{url: 'sqlite:///{folder}/ledger.db', limits: {{strict: {{total: 9}}}}}}"
     words = ("run", "job.yaml", "-w", "ws", "--input", "now.parquet", "--quiet")
-    assert command("ledger", "init", "--ledger", f"sqlite:///{folder}/ledger.db").exit_code == 0
-    first = command(*words, "--set", ledger)
-    assert first.exit_code == 0, first.output
-    other = command(*words, "--set", "budget.epsilon='2'")
+    succeed("ledger", "init", "--ledger", f"sqlite:///{folder}/ledger.db")
+    succeed(*words, "--set", ledger)
+    other = invoke(*words, "--set", "budget.epsilon='2'")
     assert other.exit_code == 2
     assert "it belongs to another job (budget.epsilon: 1 there, 2 here)" in other.output
     assert "ledger" not in other.output
-    lost = command(*words)
+    lost = invoke(*words)
     assert (lost.exit_code, "the run was charged in this ledger, but the job now names none" in lost.output) == (2, True)
 
 
@@ -208,10 +202,10 @@ def test_only_a_command_that_keeps_its_work_says_that_it_resumes(folder: Path, m
         PermissionError(errno.EACCES, "no", "x"),
     ):
         stop(error)
-        validated = command("validate", "job.yaml", "--input", "now.parquet").output
+        validated = invoke("validate", "job.yaml", "--input", "now.parquet").output
         assert "the same command starts again" in validated, validated
         assert "resumes" not in validated
-        assert "the same command resumes" in command("run", "job.yaml", "-w", "ws", "--input", "now.parquet").output
+        assert "the same command resumes" in invoke("run", "job.yaml", "-w", "ws", "--input", "now.parquet").output
 
 
 FURTHER = JOB.replace("{mean: miles_2002}]", "{mean: miles_2002}, {median: miles_2002}, {quantile: miles_2002, at: 0.9}]")
@@ -261,15 +255,14 @@ def test_a_numeric_design_stratum_is_proposed_as_a_range_and_gaps_are_no_caution
         strata = np.resize(np.array([11, *numbers.tolist(), 565]), 600)
         survey(seed).assign(stratum=strata).to_parquet(f"{name}.parquet")
     words = ("--public", "earlier-1997.parquet", "--period", "2002", "--yes")
-    made = command("init", "now.parquet", *words, "-o", "drafted.yaml")
-    assert made.exit_code == 0, made.output
+    succeed("init", "now.parquet", *words, "-o", "drafted.yaml")
     text = Path("drafted.yaml").read_text()
     assert "  stratum: {levels: {range: [11, 565]}}" in text, text
-    shown = command("validate", "drafted.yaml").output
+    shown = invoke("validate", "drafted.yaml").output
     assert "The job is valid" in shown, shown
     assert "without a record" not in shown
     Path("drafted.yaml").write_text(text.replace("[CA, OR, WA]", "[CA, OR, TX, WA]"))
-    shown = command("validate", "drafted.yaml", "--set", "mechanism={name: tables}", "--set", "reference=null").output
+    shown = invoke("validate", "drafted.yaml", "--set", "mechanism={name: tables}", "--set", "reference=null").output
     assert "No record has 1 of the 4 levels of 'state': TX" in " ".join(shown.split()), shown
 
 

@@ -14,10 +14,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from canaries import spelled, survey
-from typer.testing import CliRunner
+from command_line import invoke, succeed
 
 from dpdist.cli import observing
-from dpdist.cli.main import app
 from dpdist.cli.observing import cause, observed, outward, read_status, status_lines
 from dpdist.core.errors import ClusterError, FitError, TaskError, WorkspaceError
 from dpdist.core.progress import Event, part, silent, stage
@@ -28,10 +27,7 @@ HOLDING = True
 
 def test_lines_status_and_screen_of_a_run_say_how_far_it_is_and_quote_no_record(tmp_path: Path) -> None:
     work, log = tmp_path / "work", tmp_path / "log"
-    ended = CliRunner().invoke(
-        app, ["run", str(survey(tmp_path)), "-w", str(work), "--log", str(log), "--metrics", "127.0.0.1:0", "--json"]
-    )
-    assert ended.exit_code == 0, ended.output
+    text = succeed("run", survey(tmp_path), "-w", work, "--log", log, "--metrics", "127.0.0.1:0", "--json")
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert len({line["run"] for line in lines}) == 1
     protected = [line for line in lines if line["event"] == "task"]
@@ -40,9 +36,9 @@ def test_lines_status_and_screen_of_a_run_say_how_far_it_is_and_quote_no_record(
     assert lines[-1]["event"] == "summary"
     assert (lines[-1]["state"], lines[-1]["starts"]) == ("finished", 1)
     assert lines[-1]["stages"]["protect"]["done"] == 3
-    asked = CliRunner().invoke(app, ["status", str(work)])
+    asked = invoke("status", work)
     assert "3 of 3" in asked.output
-    told = log.read_text() + (work / "status.json").read_text() + ended.output + asked.output
+    told = log.read_text() + (work / "status.json").read_text() + text + asked.output
     assert spelled(told) == []
     rows = pd.read_feather(work / "confidential" / "records" / "records.arrow")
     assert len(set(spelled(rows.to_csv()))) >= 2, "control: inside, these spellings occur"
@@ -50,23 +46,23 @@ def test_lines_status_and_screen_of_a_run_say_how_far_it_is_and_quote_no_record(
 
 def test_a_run_that_is_refused_leaves_the_status_of_the_workspace_alone(tmp_path: Path) -> None:
     work = tmp_path / "work"
-    assert CliRunner().invoke(app, ["run", str(survey(tmp_path)), "-w", str(work), "-q"]).exit_code == 0
+    succeed("run", survey(tmp_path), "-w", work, "-q")
     before = (work / "status.json").read_bytes()
     other = survey(tmp_path, fallback="pool")
-    assert CliRunner().invoke(app, ["run", str(other), "-w", str(work), "-q"]).exit_code == 2
+    assert invoke("run", other, "-w", work, "-q").exit_code == 2
     assert (work / "status.json").read_bytes() == before
-    again = CliRunner().invoke(app, ["run", str(survey(tmp_path)), "-w", str(work), "-q"])
+    again = invoke("run", survey(tmp_path), "-w", work, "-q")
     assert (again.exit_code, read_status(work)["starts"]) == (0, 2)
 
 
 def test_a_run_that_fails_tells_the_kind_of_error_and_not_its_words(tmp_path: Path) -> None:
     work, log = tmp_path / "work", tmp_path / "log"
-    ended = CliRunner().invoke(app, ["run", str(survey(tmp_path, bad=True)), "-w", str(work), "--log", str(log)])
+    ended = invoke("run", survey(tmp_path, bad=True), "-w", work, "--log", log)
     assert ended.exit_code == 2
     last = json.loads(log.read_text().splitlines()[-1])
     assert (last["state"], last["why"]) == ("failed", "DataError")
     assert spelled(log.read_text() + ended.output) == []
-    shown = CliRunner().invoke(app, ["validate", str(tmp_path / "job.yaml"), "--show-values"])
+    shown = invoke("validate", tmp_path / "job.yaml", "--show-values")
     assert spelled(shown.output), "control: asked for, the value is shown on this screen"
 
 
@@ -158,8 +154,7 @@ def test_status_and_log_name_the_task_at_work_its_part_and_the_workers_that_died
 
 def test_a_run_in_this_process_names_its_tasks(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    done = CliRunner().invoke(app, ["run", str(survey(tmp_path)), "-w", str(tmp_path / "work"), "--log", str(log), "-q"])
-    assert done.exit_code == 0
+    succeed("run", survey(tmp_path), "-w", tmp_path / "work", "--log", log, "-q")
     kinds = [line["event"] for line in map(json.loads, log.read_text().splitlines()) if line["event"] in ("work", "task")]
     assert kinds == ["work", "task"]
 
@@ -180,7 +175,7 @@ def test_a_failed_run_waits_until_it_was_asked_and_others_end_at_once(
     watcher = threading.Thread(target=ask)
     watcher.start()
     job = survey(tmp_path, bad=True)
-    assert CliRunner().invoke(app, ["run", str(job), "-w", str(tmp_path / "work"), "-q", "--metrics", place]).exit_code == 2
+    assert invoke("run", job, "-w", tmp_path / "work", "-q", "--metrics", place).exit_code == 2
     over.set()
     watcher.join()
     assert 'dpdist_run_state{state="failed"} 1.0' in pages[-1]

@@ -12,9 +12,8 @@ import pytest
 import yaml
 from canaries import spelled, survey
 from click.testing import Result
-from typer.testing import CliRunner
+from command_line import invoke
 
-from dpdist.cli.main import app
 from dpdist.cli.observing import read_status
 from dpdist.cli.scheduled import last_period, time_of
 from dpdist.core.errors import JobError
@@ -24,7 +23,7 @@ EARLIER = (datetime.now(UTC) - timedelta(days=3)).isoformat()
 
 
 def run(job: Path, *arguments: object, env: dict[str, str] | None = None) -> Result:
-    return CliRunner().invoke(app, ["run", str(job), *map(str, arguments)], env=env)
+    return invoke("run", job, *arguments, env=env)
 
 
 @pytest.fixture(scope="module")

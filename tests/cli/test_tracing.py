@@ -13,14 +13,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from canaries import spelled, survey
+from command_line import invoke, succeed
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from typer.testing import CliRunner
 
 from dpdist.cli import observing
-from dpdist.cli.main import app
 from dpdist.cli.observing import observed
 from dpdist.core.errors import ClusterError
 from dpdist.core.progress import Event, Listener, silent, stage, without_sizes
@@ -95,7 +94,7 @@ def test_a_span_of_the_run_holds_those_of_stages_and_they_those_of_tasks(
 
 def test_no_attribute_of_a_whole_run_holds_a_value_of_a_record(memory: InMemorySpanExporter, tmp_path: Path) -> None:
     job, work = survey(tmp_path, fallback="proper_prior"), tmp_path / "work"
-    assert CliRunner().invoke(app, ["run", str(job), "-w", str(work), "-q", "--traces", "memory"]).exit_code == 0
+    succeed("run", job, "-w", work, "-q", "--traces", "memory")
     spans = memory.get_finished_spans()
     assert {"run", "check records", "protect", "task", "synthetic records", "evaluate"} <= {span.name for span in spans}
     said = [(name, value) for span in spans for name, value in span.attributes.items()]
@@ -226,7 +225,7 @@ def test_spans_that_settings_of_opentelemetry_leave_out_are_not_missed(
 
 @pytest.mark.parametrize("url", ["127.0.0.1:4318", "grpc://collector:4317", ""])
 def test_what_is_no_url_is_refused_before_the_run(tmp_path: Path, url: str) -> None:
-    ended = CliRunner().invoke(app, ["run", str(survey(tmp_path)), "-w", str(tmp_path / "work"), "--traces", url])
+    ended = invoke("run", survey(tmp_path), "-w", tmp_path / "work", "--traces", url)
     assert ended.exit_code == 2
     assert "write http://127.0.0.1:4318/v1/traces" in " ".join(ended.output.split())
     assert not (tmp_path / "work").exists()
@@ -236,7 +235,7 @@ def test_without_the_extra_the_run_is_refused_with_its_name(tmp_path: Path, monk
     name = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
     monkeypatch.setitem(sys.modules, name, None)
     line = ["run", str(survey(tmp_path)), "-w", str(tmp_path / "work"), "--traces", "http://127.0.0.1:4318/v1/traces"]
-    ended = CliRunner().invoke(app, line)
+    ended = invoke(*line)
     assert ended.exit_code == 2
     assert "dpdist[tracing]" in ended.output
 

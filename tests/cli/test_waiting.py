@@ -13,14 +13,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import invoke
 from sized_package import sets_of_columns, sized_job
 from small_release import JOB, survey
-from typer.testing import CliRunner
 
 import dpdist
 from dpdist.audit.auditing import bound_from_outside
 from dpdist.cli.listening import FIRST, _JsonLines, _Lines, _State, line_of
-from dpdist.cli.main import app
 from dpdist.core.progress import Event, Listener, part, reporting_parts, stage, within, without_sizes
 
 ROWS = 1_500_000
@@ -42,15 +41,13 @@ def test_validate_says_what_it_does_before_its_work_ends(large: Path, monkeypatc
     """Lines come from a twentieth of a second on, in place of a second. Control: before an hour there is none."""
     for first, shown in ((0.05, True), (3600.0, False)):
         monkeypatch.setattr(_Lines.__init__, "__defaults__", (first, 10.0))
-        done = CliRunner().invoke(app, ["validate", str(large / "job.yaml"), "--input", str(large / "survey.parquet")])
+        done = invoke("validate", large / "job.yaml", "--input", large / "survey.parquet")
         assert "The job is valid" in done.output
         assert bool(re.search(r" after \d+ s.*The job is valid", done.output, re.DOTALL)) == shown, done.output
 
 
 def test_events_of_validate_say_how_far_it_is(large: Path) -> None:
-    done = CliRunner().invoke(
-        app, ["validate", str(large / "job.yaml"), "--input", str(large / "survey.parquet"), "--json"]
-    )
+    done = invoke("validate", large / "job.yaml", "--input", large / "survey.parquet", "--json")
     assert json.loads(done.stdout)["valid"] is True
     events = [event for line in done.stderr.splitlines() if (event := json.loads(line))["event"] != "alive"]
     assert (events[0]["event"], events[0]["stage"], events[0]["total"]) == ("begin", "check records", ROWS)
@@ -196,7 +193,7 @@ def test_no_event_of_a_job_with_secret_sizes_has_a_size(what: str, tmp_path: Pat
 def test_an_audit_announces_what_it_checks(tmp_path: Path) -> None:
     survey(200).to_parquet(tmp_path / "survey.parquet")
     dpdist.run(dpdist.parse_job(SUMS), tmp_path / "ws", tmp_path / "survey.parquet")
-    done = CliRunner().invoke(app, ["audit", str(tmp_path / "ws"), "--draws", "200", "--json"])
+    done = invoke("audit", tmp_path / "ws", "--draws", "200", "--json")
     events = [event for line in done.stdout.splitlines() if (event := json.loads(line))["event"] != "alive"]
     stages = [event["stage"] for event in events if event["event"] == "begin"]
     assert stages == ["check files", "audit"]

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from command_line import invoke
 from hypothesis import given, strategies as st
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from typer.testing import CliRunner
 
 from dpdist.cli.console import Escaping
-from dpdist.cli.main import app
 from dpdist.core.errors import control, escape
 from dpdist.publish.folder import for_spreadsheets
 
@@ -53,14 +52,14 @@ def test_letters_of_any_language_are_no_control_characters(text: str) -> None:
 
 def test_an_error_that_quotes_a_job_drives_no_terminal(tmp_path: Path) -> None:
     (tmp_path / f"job{ATTACK}.yaml").write_text('dataset: "x\\e[2J"', encoding="utf-8")
-    done = CliRunner().invoke(app, ["validate", str(tmp_path / f"job{ATTACK}.yaml")])
+    done = invoke("validate", tmp_path / f"job{ATTACK}.yaml")
     assert done.exit_code == 2
     assert "\x1b" not in done.output
     assert "\x9b" not in done.output
 
 
 def test_a_path_that_is_too_long_is_not_called_a_disk(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["run", "doctorates", "--quiet", "--workspace", str(tmp_path / ("x" * 300))])
+    done = invoke("run", "doctorates", "--quiet", "--workspace", tmp_path / ("x" * 300))
     assert done.exit_code == 1
     assert "ile name too long" in done.output
     assert "free or repair it" not in done.output

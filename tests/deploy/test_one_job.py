@@ -13,12 +13,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from command_line import invoke
 from every_check import CHECKS, LEAST
 from rendering import DEPLOY, Objects
-from typer.testing import CliRunner
 
 from dpdist.cli import manifests
-from dpdist.cli.main import app
 from dpdist.cli.manifests import NANNY_BYTES, job_in_cluster, pick, tasks, worker_memory, worker_patch
 from dpdist.job.loading import SourcedKeys, load_job
 from dpdist.release import validate
@@ -30,7 +29,7 @@ BUCKET = ("--workspace", "s3://releases/2017", "--store", "192.0.2.0/24", "--reg
 
 def asked(job: Path | str, *options: str, code: int = 0) -> str:
     said = ("cluster", "manifests", str(job), "--namespace", "wages", "--image", IMAGE, *options)
-    done = CliRunner().invoke(app, said)
+    done = invoke(*said)
     assert done.exit_code == code, done.output
     return done.stdout if code == 0 else done.stderr
 

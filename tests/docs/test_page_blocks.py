@@ -20,11 +20,10 @@ from typing import Any
 
 import pytest
 import yaml
+from command_line import succeed
 from pages import Block, blocks, name_of, pages
-from typer.testing import CliRunner
 
 from dpdist import parse_job, parse_study
-from dpdist.cli.main import app
 from dpdist.job import Job
 
 NOT_RUN = {
@@ -105,8 +104,7 @@ def command(line: str) -> None:
     """A line that begins with dpdist, by the command line itself."""
     program, *said = shlex.split(line, comments=True)
     assert program == "dpdist", f"only dpdist is run here, not {program}: mark the block norun, with the reason"
-    found = CliRunner().invoke(app, said, catch_exceptions=False)
-    assert found.exit_code == 0, found.output
+    succeed(*said, catch_exceptions=False)
 
 
 def test_blocks_that_are_not_run_are_known_and_say_why() -> None:

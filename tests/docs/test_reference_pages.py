@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import small_release
 import typer
+from command_line import invoke
 from pages import ROOT
-from typer.testing import CliRunner
 
 from dpdist import parse_job, run
 from dpdist.cli.main import app
@@ -141,17 +141,17 @@ def test_a_shipped_job_says_where_its_file_comes_from_and_what_columns_it_needs(
     needing = [path.stem for path in sorted((ROOT / "jobs").glob("*.yaml")) if load_job(path.stem).input.simulate is None]
     assert len(needing) == 8
     for name in needing:
-        shown = CliRunner().invoke(app, ["show", name]).output
+        shown = invoke("show", name).output
         assert "# File: " in shown
         columns = needed_columns(load_job(name))
         assert f"# Columns, by these names: {', '.join(columns)}." in shown
         rows = [line for line in page.splitlines() if line.startswith("|") and f"`{name}`" in line]
         assert len(rows) == 2  # what the job is, and where its file comes from
-        told = CliRunner().invoke(app, ["run", name, "--workspace", str(tmp_path / name)])
+        told = invoke("run", name, "--workspace", tmp_path / name)
         assert told.exit_code == 2
         assert "dpdist show JOB" in told.stderr
         assert f"with the columns {', '.join(columns)};" in " ".join(told.stderr.split())
-    assert "# File: " not in CliRunner().invoke(app, ["show", "doctorates"]).output
+    assert "# File: " not in invoke("show", "doctorates").output
 
 
 def test_the_table_of_the_readme_is_that_of_its_job(tmp_path: Path) -> None:

@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 import pyreadstat
 import pytest
-from typer.testing import CliRunner
+from command_line import succeed
 
 import dpdist
-from dpdist.cli.main import app
 
 LABELS = {1: "North", 2: "South", 3: "East"}
 TO_FILL = {"income": "[0, 20000], outside: clip", "weight": "[1, 60], outside: clip"}
@@ -57,8 +56,7 @@ def test_a_job_from_init_validates_with_missing_codes_as_missing(
 ) -> None:
     """With bounds filled in, and nothing else: levels are those of answers, and the others are missing in every file."""
     said = ["init", file, "--codebook", book, "--outcome", "income", "--weight", "weight", "--table", "region,sex"]
-    done = CliRunner().invoke(app, [*said, "--period", "2024", "--out", "job.yaml", "-y"])
-    assert done.exit_code == 0, done.output
+    succeed(*said, "--period", "2024", "--out", "job.yaml", "-y")
     text = Path("job.yaml").read_text(encoding="utf-8")
     for name, domain in TO_FILL.items():
         text = text.replace(f"# TODO fill: {name}: {{bounds: […, …], outside: clip}}", f"{name}: {{bounds: {domain}}}")
@@ -70,8 +68,7 @@ def test_a_job_from_init_validates_with_missing_codes_as_missing(
         or job.columns["sex"].levels == sexes
     )
     assert "Refused" not in text
-    shown = CliRunner().invoke(app, ["validate", "job.yaml"])
-    assert shown.exit_code == 0, shown.output
+    succeed("validate", "job.yaml")
 
 
 def test_records_of_missing_codes_are_those_by_hand(files: Path) -> None:

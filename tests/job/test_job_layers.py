@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from command_line import invoke, succeed
 from tiny_survey import JOB, survey
-from typer.testing import CliRunner
 
 from dpdist import parse_job
-from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.job import Job
 from dpdist.job.loading import load_job
@@ -55,10 +54,9 @@ def test_a_plan_names_what_differs_from_the_base(base: Path) -> None:
     said = load_job(path).extends
     assert said is not None
     assert said.in_words == "base.yaml; differs in: period, input.path, record"
-    found = CliRunner().invoke(app, ["plan", str(path)])
-    assert found.exit_code == 0, found.output
-    assert "base.yaml; differs in: period, input.path, record" in " ".join(found.output.split())
-    assert "extends" not in CliRunner().invoke(app, ["plan", str(base)]).output
+    found = succeed("plan", path)
+    assert "base.yaml; differs in: period, input.path, record" in " ".join(found.split())
+    assert "extends" not in invoke("plan", base).output
 
 
 def test_a_key_that_is_set_counts_as_a_difference(base: Path) -> None:

@@ -13,11 +13,10 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from command_line import invoke
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
-from typer.testing import CliRunner
 
-from dpdist.cli.main import app
 from dpdist.core.errors import LedgerError
 from dpdist.core.files import LEDGER
 from dpdist.job import Limits
@@ -210,7 +209,7 @@ def test_entries_of_a_later_format_are_refused_by_name(tmp_path: Path, charge: C
         with sqlite3.connect(file) as link:
             link.execute("DROP TRIGGER dpdist_ledger_update")
             link.execute("UPDATE dpdist_ledger SET entry = ?, sha256 = ?", (entry.text, entry.sha256))
-        shown = CliRunner().invoke(app, ["ledger", "check", "--ledger", str(file)])
+        shown = invoke("ledger", "check", "--ledger", file)
         assert shown.exit_code == (0 if readable else 2)
         assert (f"format {number}, which a dpdist later" in " ".join(shown.output.split())) != readable
         if not readable:

@@ -13,12 +13,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from command_line import invoke, succeed
 from public_files import public_files
 from small_release import LAPLACE, LAPLACE_JOB as SMALL, survey
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.core.progress import Event, without_sizes
 from dpdist.job.loading import find_job, parse_job
 from dpdist.ledger import book
@@ -50,7 +50,7 @@ def write_job(folder: Path, ledger: str | None, *edits: tuple[str, str]) -> None
 
 
 def run(folder: Path, workspace: str, *more: str) -> Result:
-    return CliRunner().invoke(app, ["run", f"{folder}/job.yaml", "--workspace", f"{folder}/{workspace}", *more])
+    return invoke("run", f"{folder}/job.yaml", "--workspace", f"{folder}/{workspace}", *more)
 
 
 CHARGED = ("reserve", "settle", "release")
@@ -187,18 +187,17 @@ def test_a_delta_or_a_class_without_a_limit_refuses_the_first_run(
 
 def test_a_limit_of_delta_is_stated_by_class_on_the_command_line(folder: Path) -> None:
     place = ["--ledger", str(folder / "ledger.sqlite"), "--dataset", "small"]
-    told = CliRunner().invoke(app, ["ledger", "init", *place, "--class", "zCDP", "--total", "1", "--delta", "1e-9"])
+    told = invoke("ledger", "init", *place, "--class", "zCDP", "--total", "1", "--delta", "1e-9")
     assert "limits of small, zCDP: total 1, delta 1E-9" in told.output
     write_job(folder, "{}", *GAUSSIAN)
     done = run(folder, "one")
     assert (done.exit_code, "zCDP ε stated at δ = 1E-9 or less" in done.output) == (3, True), done.output
-    assert CliRunner().invoke(app, ["ledger", "init", *place, "--delta", "2"]).exit_code == 2
+    assert invoke("ledger", "init", *place, "--delta", "2").exit_code == 2
 
 
 def test_a_limit_that_the_job_does_not_know_holds_too(folder: Path) -> None:
     place = str(folder / "ledger.sqlite")
-    told = CliRunner().invoke(app, ["ledger", "init", "--ledger", place, "--dataset", "small", "--per-period", "5"])
-    assert told.exit_code == 0
+    succeed("ledger", "init", "--ledger", place, "--dataset", "small", "--per-period", "5")
     assert [run(folder, name).exit_code for name in ("one", "two")] == [0, 3]
 
 
@@ -326,7 +325,7 @@ def test_a_ledger_without_the_charge_when_a_release_is_finished_is_an_error(
         befalls(place)
 
     def again() -> Result:
-        return run(folder, "one", "--quiet") if command == "run" else CliRunner().invoke(app, ["publish", f"{folder}/one"])
+        return run(folder, "one", "--quiet") if command == "run" else invoke("publish", f"{folder}/one")
 
     if command == "publish":
         assert run(folder, "one").exit_code == 0
@@ -411,10 +410,10 @@ def test_validate_and_plan_show_what_is_left(folder: Path) -> None:
     run(folder, "one")
     write_job(folder, f'{{url: {folder}/ledger.sqlite, total: "8"}}')
     said = "budget: strict ε = 3 charged to small under zero_out; 5 left; this run takes 3"
-    assert said in CliRunner().invoke(app, ["validate", f"{folder}/job.yaml"]).output
-    assert "5 left" in CliRunner().invoke(app, ["plan", f"{folder}/job.yaml"]).output
+    assert said in invoke("validate", f"{folder}/job.yaml").output
+    assert "5 left" in invoke("plan", f"{folder}/job.yaml").output
     run(folder, "two")
-    done = CliRunner().invoke(app, ["validate", f"{folder}/job.yaml"])
+    done = invoke("validate", f"{folder}/job.yaml")
     assert (done.exit_code, "a run into a new workspace would be refused" in done.output) == (0, True)
 
 
@@ -423,27 +422,27 @@ def test_the_pages_of_a_ledger(folder: Path) -> None:
     run(folder, "one")
     run(folder, "two")
     place = ["--ledger", str(folder / "ledger.sqlite")]
-    CliRunner().invoke(app, ["ledger", "init", *place, "--dataset", "small", "--total", "10", "--window", "3:9"])
-    shown = CliRunner().invoke(app, ["ledger", "show", *place]).output
+    invoke("ledger", "init", *place, "--dataset", "small", "--total", "10", "--window", "3:9")
+    shown = invoke("ledger", "show", *place).output
     assert "small: strict, zero_out" in shown
     assert "6 of 10, 4 left" in shown
     assert "6 of 9, 3 left" in shown
-    (account,) = json.loads(CliRunner().invoke(app, ["ledger", "show", "--json", *place]).output)["accounts"]
+    (account,) = json.loads(invoke("ledger", "show", "--json", *place).output)["accounts"]
     (period,) = account["periods"]
     assert (account["charged"], account["limits"]["total"]) == ("6", "10")
     assert period == {"period": "2021", "runs": "2", "released": "2", "ε": "6", "summed": "6"}
-    checked = CliRunner().invoke(app, ["ledger", "check", *place, str(folder / "one"), str(folder / "two")])
+    checked = invoke("ledger", "check", *place, folder / "one", folder / "two")
     assert (checked.exit_code, checked.output.startswith("8 entries, all intact")) == (0, True)
     (folder / "ledger.sqlite").rename(folder / "away.sqlite")
     Ledger(str(folder / "ledger.sqlite")).begin()
-    checked = CliRunner().invoke(app, ["ledger", "check", *place, str(folder / "one")])
+    checked = invoke("ledger", "check", *place, folder / "one")
     assert (checked.exit_code, checked.output) == (1, f"{folder}/one: the run was charged in another ledger\n")
     (folder / "away.sqlite").rename(folder / "ledger.sqlite")
-    exported = CliRunner().invoke(app, ["ledger", "export", "--json", *place]).output
+    exported = invoke("ledger", "export", "--json", *place).output
     entries = json.loads(exported)
     assert len(entries) == len(exported.splitlines()) - 2, "one a line, between brackets"
     assert [entry["previous"] for entry in entries[1:]] == [entry["sha256"] for entry in entries[:-1]]
-    table = CliRunner().invoke(app, ["ledger", "export", *place]).output.splitlines()
+    table = invoke("ledger", "export", *place).output.splitlines()
     assert len(table) == 9
     assert table[2].split(",")[2:5] == ["reserve", "small", "2021"]
 
@@ -456,9 +455,7 @@ FIRST, *ELECTIONS = [str(year) for year in range(2012, 2026, 2)]
 def test_six_elections_add_up_and_the_next_one_is_refused(data: Path, tmp_path: Path) -> None:
     """One template, a chain of releases that begins on a public file: the ledger's sum is the one in the last statement."""
     place = tmp_path / "ledger.sqlite"
-    CliRunner().invoke(
-        app, ["ledger", "init", "--ledger", str(place), "--dataset", "cps_vote", "--total", str(len(ELECTIONS))]
-    )
+    invoke("ledger", "init", "--ledger", place, "--dataset", "cps_vote", "--total", len(ELECTIONS))
     everybody = pd.read_parquet(data / "cps_vote.parquet", columns=["year", "state", "voted", "weight"]).dropna()
     text = find_job("vote_strict").read_text(encoding="utf-8")
     everybody[everybody["year"] == int(FIRST)].to_parquet(tmp_path / "first.parquet")
@@ -471,7 +468,7 @@ def test_six_elections_add_up_and_the_next_one_is_refused(data: Path, tmp_path: 
         own = own.replace("compare: [laplace_composed, reference_only]\n", "")
         (tmp_path / "job.yaml").write_text(own + f"publish: always\nledger: {{url: {place}}}\n")
         command = ["run", f"{tmp_path}/job.yaml", "-w", f"{tmp_path}/{period}", "--input", f"{tmp_path}/current.parquet"]
-        codes.append(CliRunner().invoke(app, command).exit_code)
+        codes.append(invoke(*command).exit_code)
         before = f"{{release: {tmp_path}/{period}/public}}"
     assert codes == [0] * len(ELECTIONS) + [3]
     last = statement(tmp_path, ELECTIONS[-1])

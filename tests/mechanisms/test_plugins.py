@@ -22,12 +22,11 @@ import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from command_line import invoke
 from small_jobs import CURRENT, EARLIER, Said, parsed, said
 from small_runs import captured
-from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.core import plugins
 from dpdist.core.errors import DataError, JobError, ProblemsError, WorkspaceError
 from dpdist.core.plugins import Members, PluginRefused
@@ -217,7 +216,7 @@ def test_the_command_line_runs_a_plugin_and_its_schema_lists_it(
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(counts_job()))
 
     def said_by(*command: str) -> tuple[int, str]:
-        done = CliRunner().invoke(app, list(command))
+        done = invoke(*command)
         return done.exit_code, " ".join(done.output.split())
 
     code, refusal = said_by("validate", str(tmp_path / "job.yaml"))
@@ -626,7 +625,7 @@ def test_an_error_within_a_plugin_is_reported_as_its_authors(site: Path, fresh: 
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
 
     def said_by(*more: str) -> str:
-        done = CliRunner().invoke(app, ["run", str(tmp_path / "job.yaml"), "-w", str(tmp_path / f"work{len(more)}"), *more])
+        done = invoke("run", tmp_path / "job.yaml", "-w", tmp_path / f"work{len(more)}", *more)
         assert done.exit_code == 70, done.output
         assert "739112345" not in done.output
         return " ".join(done.output.split())

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.records import Crosstab, Floats
@@ -224,9 +223,7 @@ def test_plan_validate_and_statement_tell_the_fit(files: Path) -> None:
         said, path = job(files, name), files / f"{name}.yaml"
         path.write_text(text(("before.parquet", str(files / name))), encoding="utf-8")
         shown = {
-            command: " ".join(
-                CliRunner().invoke(app, [command, str(path), "--input", str(files / "now.parquet")]).output.split()
-            )
+            command: " ".join(invoke(command, path, "--input", files / "now.parquet").output.split())
             for command in ("plan", "validate")
         }
         dpdist.run(said, files / f"ws {name}", files / "now.parquet")

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke
 
 from dpdist import plan
-from dpdist.cli.main import app
 from dpdist.job.loading import parse_job
 from dpdist.planning.plan import hidden, noise_of_counts
 
@@ -77,11 +76,11 @@ def test_a_plan_states_no_noise_that_sizes_or_a_reference_decide() -> None:
 def test_without_a_public_file_no_figure_stands_for_an_unknown_error() -> None:
     """A plan once said "at least .61 direct standard errors" where 31 were measured."""
     Path("job.yaml").write_text(JOB, encoding="utf-8")
-    shown = " ".join(CliRunner().invoke(app, ["plan", "job.yaml"]).output.split())
+    shown = " ".join(invoke("plan", "job.yaml").output.split())
     assert "not known before the run, because no public file shows how weights and outcomes vary" in shown
     assert "direct standard errors" not in shown
-    refused = CliRunner().invoke(app, ["plan", "job.yaml", "--for-error", ".5"])
+    refused = invoke("plan", "job.yaml", "--for-error", ".5")
     assert refused.exit_code == 2
     assert "errors are not known before the run" in refused.output
-    negative = CliRunner().invoke(app, ["plan", "job.yaml", "--for-error", "-1"])
+    negative = invoke("plan", "job.yaml", "--for-error", "-1")
     assert (negative.exit_code, "a number above 0" in negative.output) == (2, True)

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.core.files import sha256
 from dpdist.core.public_files import MANIFEST, canonical, release_id
 from dpdist.job import Job
@@ -129,7 +128,7 @@ def protected_by(public: Path, version: str | None) -> None:
 
 
 def verified(public: Path, *more: str) -> Any:
-    return CliRunner().invoke(app, ["verify", str(public), *more])
+    return invoke("verify", public, *more)
 
 
 def test_verify_says_so_of_a_release_of_an_earlier_version_and_its_exit_code_stays_that_of_the_files(public: Path) -> None:

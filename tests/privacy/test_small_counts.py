@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.core.records import Crosstab
 from dpdist.job import Job
@@ -52,7 +51,7 @@ def test_validate_and_plan_say_how_many_counts_are_small_and_what_helps(
     verb: str, minimum: str, few: int, tmp_path: Path
 ) -> None:
     (tmp_path / "job.yaml").write_text(JOB + minimum, encoding="utf-8")
-    done = CliRunner().invoke(app, [verb, str(tmp_path / "job.yaml"), "--input", str(survey(tmp_path))])
+    done = invoke(verb, tmp_path / "job.yaml", "--input", survey(tmp_path))
     shown = " ".join(done.output.replace("│", " ").split())
     assert done.exit_code == 0, done.output
     assert f"{few} of 5 published sample counts are below" in shown
@@ -141,7 +140,7 @@ def test_a_stated_reason_lets_them_pass_and_the_statement_prints_it(tmp_path: Pa
     assert said["of_one_record"] == (counts == 1).sum() == 1
     assert said["counts"] == len(counts) == 5
     assert said["accepted"] == REASON
-    shown = " ".join(CliRunner().invoke(app, ["report", str(tmp_path / "ws")]).output.split())
+    shown = " ".join(invoke("report", tmp_path / "ws").output.split())
     assert f"accepted, as the job states: {REASON}" in shown
 
 
@@ -182,7 +181,7 @@ def test_the_statement_has_no_figure_of_households(tmp_path: Path) -> None:
     """Of whose household a record is nothing is published; the custodian's screen has the counts, as a control."""
     path, text = homes(tmp_path), JOB + HOUSEHOLDS + ACCEPTED
     (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
-    shown = CliRunner().invoke(app, ["validate", str(tmp_path / "job.yaml"), "--input", str(path)]).output
+    shown = invoke("validate", tmp_path / "job.yaml", "--input", path).output
     assert "4 of 8 published sample counts are below 3 units (column household)" in " ".join(
         shown.replace("│", " ").split()
     )

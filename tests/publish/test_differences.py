@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import invoke
 from named_draws import named
 from small_release import JOB, survey
-from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.cli.verify import _with_digits
 from dpdist.publish.differences import MovedFigure
 
@@ -41,12 +40,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def diff(*names: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["diff", *names])
+    done = invoke("diff", *names)
     return done.exit_code, done.output
 
 
 def said(*names: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(CliRunner().invoke(app, ["diff", *names, "--json"]).output)
+    found: dict[str, Any] = json.loads(invoke("diff", *names, "--json").output)
     return found
 
 
@@ -116,7 +115,7 @@ def test_figures_that_moved_beyond_their_errors_are_named_and_no_others(folder: 
     assert ("law / f", "count (parameters)") in {(each["cell"], each["figure"]) for each in found["moved"]}
     assert not {each["cell"] for each in found["moved"]} & {"arts / f", "arts / m", "law / m"}
     assert (found["compared"], len(a)) == (18, 36)  # synthetic records repeat the figures of tables
-    every = json.loads(CliRunner().invoke(app, ["diff", str(folder / "first"), other, "--beyond", "0", "--json"]).output)
+    every = json.loads(invoke("diff", folder / "first", other, "--beyond", "0", "--json").output)
     assert len(every["moved"]) > len(oracle), "control"
 
 

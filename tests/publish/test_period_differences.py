@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import invoke
 from scipy import stats
 from small_release import JOB, survey
-from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.core.errors import AnalysisError
 from dpdist.mechanisms.tables import cells
 from dpdist.publish.differences import Pair, changes, compared_periods, period_differences, satterthwaite
@@ -71,12 +70,12 @@ def test_one_period_and_figures_without_errors_and_other_tables_are_refused(
 
 
 def test_diff_writes_them_as_csv(releases: tuple[dpdist.Release, dpdist.Release], tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["diff", *map(str, releases), "--out", str(tmp_path / "changes")])
+    done = invoke("diff", *releases, "--out", tmp_path / "changes")
     assert done.exit_code == 1, done.output  # as always where releases differ
     written = pd.read_csv(tmp_path / "changes" / "counts.csv")
     (rows,) = period_differences(*releases).values()
     assert np.allclose(written["standard_error"], rows["standard_error"], rtol=1e-12)
-    refused = CliRunner().invoke(app, ["diff", str(releases[0]), str(releases[0]), "--out", str(tmp_path / "none")])
+    refused = invoke("diff", releases[0], releases[0], "--out", tmp_path / "none")
     assert refused.exit_code == 2
     assert not (tmp_path / "none").exists()
 
@@ -128,7 +127,7 @@ def test_changes_know_what_errors_both_releases_take_from_their_reference(kind: 
     assert notes == [independent] * (kind == OF_ANOTHER)
     if kind == OF_ANOTHER:
         assert dpdist.series((one, two)).notes == notes
-        done = CliRunner().invoke(app, ["diff", str(one), str(two), "--out", str(tmp_path / "changes")])
+        done = invoke("diff", one, two, "--out", tmp_path / "changes")
         assert f"note: {independent}" in " ".join(done.output.split())
         assert (rows["correlation"] == 0.0).all()
         assert rows["standard_error"].to_numpy() == pytest.approx(apart, rel=1e-12)

@@ -11,12 +11,11 @@ from pathlib import Path
 import openpyxl
 import pandas as pd
 import pytest
+from command_line import succeed
 from public_files import public_files
 from small_release import JOB, decimals_of, survey
-from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.job import Presentation
 from dpdist.job.loading import parse_job
@@ -75,8 +74,7 @@ def test_publish_takes_new_labels_without_the_confidential_folder(workspace: Pat
     before, file = figures(workspace), tmp_path / "job.yaml"
     shutil.rmtree(workspace / "confidential")
     file.write_text(text + LABELS, encoding="utf-8")
-    shown = CliRunner().invoke(app, ["publish", str(workspace), "--job", str(file)])
-    assert shown.exit_code == 0, shown.output
+    succeed("publish", workspace, "--job", file)
     assert (titled(workspace), figures(workspace)) == ("Salaries of graduates", before)
 
 

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from command_line import invoke, succeed
 from public_files import public_files
 from small_release import JOB, survey
-from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.core import files
 from dpdist.core.errors import WorkspaceError
 from dpdist.job import Job
@@ -137,10 +136,9 @@ def test_a_public_file_that_is_not_the_manifests_is_said_and_nothing_is_shown(
     workspace: Path, name: str, change: Callable[[Path], None]
 ) -> None:
     """Control: the folder as it was is shown."""
-    whole = CliRunner().invoke(app, ["report", str(workspace)])
-    assert whole.exit_code == 0
+    succeed("report", workspace)
     change(workspace / "public" / name)
-    told = CliRunner().invoke(app, ["report", str(workspace)])
+    told = invoke("report", workspace)
     assert (told.exit_code, told.stdout) == (1, "")
     found = "no such file" if change is Path.unlink else "it is not the file that manifest.json lists"
     assert f"{name}: {found}" in told.stderr
@@ -149,7 +147,7 @@ def test_a_public_file_that_is_not_the_manifests_is_said_and_nothing_is_shown(
 def test_a_table_that_the_manifest_does_not_name_is_said(workspace: Path) -> None:
     tables = workspace / "public" / "tables"
     shutil.copy(tables / "counts.parquet", tables / "other.parquet")
-    told = CliRunner().invoke(app, ["report", str(workspace)])
+    told = invoke("report", workspace)
     assert (told.exit_code, told.stdout) == (1, "")
     assert "tables/other.parquet: manifest.json does not list it" in told.stderr
 

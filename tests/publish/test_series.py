@@ -11,11 +11,11 @@ from pathlib import Path
 import openpyxl
 import pandas as pd
 import pytest
+from command_line import invoke
 from small_release import JOB, decimals_of, survey
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.core.errors import AnalysisError, WorkspaceError
 from dpdist.core.public_files import UNFIT
 from dpdist.publish.differences import period_differences
@@ -59,7 +59,7 @@ def periods(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def series(*words: str | Path) -> Result:
-    return CliRunner().invoke(app, ["series", *map(str, words)])
+    return invoke("series", *words)
 
 
 @pytest.fixture(scope="module")

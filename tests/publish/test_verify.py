@@ -12,11 +12,10 @@ from pathlib import Path
 import minisign
 import pandas as pd
 import pytest
+from command_line import invoke, succeed
 from small_release import JOB, survey
-from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import sha256
 from dpdist.core.minisign import PublicKey, SecretKey, SignatureError, unsigned
@@ -52,7 +51,7 @@ def files(public: Path) -> list[str]:
 
 
 def verify(public: Path, *more: str) -> tuple[int, list[str]]:
-    done = CliRunner().invoke(app, ["verify", str(public), *more])
+    done = invoke("verify", public, *more)
     return done.exit_code, done.output.splitlines()
 
 
@@ -226,12 +225,11 @@ def other(request: pytest.FixtureRequest) -> MinisignLibrary | MinisignProgram:
 def test_minisign_accepts_what_dpdist_signs(public: Path, tmp_path: Path, other: MinisignLibrary | MinisignProgram) -> None:
     """With keys that dpdist has made. Control: not after the file has changed."""
     secret, line = tmp_path / "agency.key", ["verify", str(public), "--key", str(tmp_path / "agency.key.pub")]
-    runner = CliRunner()
-    assert runner.invoke(app, ["keygen", str(secret)]).exit_code == 0
+    succeed("keygen", secret)
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-    assert runner.invoke(app, ["keygen", str(secret)]).exit_code == 1, "a key is not overwritten"
-    assert runner.invoke(app, ["sign", str(public), "--key", str(secret)]).exit_code == 0
-    assert runner.invoke(app, line).exit_code == 0
+    assert invoke("keygen", secret).exit_code == 1, "a key is not overwritten"
+    succeed("sign", public, "--key", secret)
+    succeed(*line)
     comment = other.verified(Path(f"{secret}.pub"), public / MANIFEST)
     name = json.loads((public / MANIFEST).read_text())["release"]
     assert comment == f"dataset:small period:2021 release:{name}"

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import invoke
 from named_draws import named
 from small_release import JOB, survey
 from test_verify import edit, vouch
-from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.core.public_files import MANIFEST
 from dpdist.opening.verifying import problems
 
@@ -137,9 +136,9 @@ def test_gates_that_no_job_asked_for_and_gates_left_out_are_named(public: Path) 
 
 def test_verify_says_which_release_a_correction_corrects(public: Path) -> None:
     release = json.loads((public / MANIFEST).read_text())["release"]
-    done = CliRunner().invoke(app, ["verify", str(public)])
+    done = invoke("verify", public)
     assert done.output.splitlines()[1] == f"release {release} is version 2, and corrects release {EARLIER}"
-    said = json.loads(CliRunner().invoke(app, ["verify", str(public), "--json"]).output)
+    said = json.loads(invoke("verify", public, "--json").output)
     assert (said["release"], said["version"], said["corrects"]) == (release, 2, EARLIER)
     page = (public / "index.html").read_text()
     assert "This is version 2 of 2021." in page

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke, succeed
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.keys import Key
@@ -75,7 +74,7 @@ def medians(prediction: ErrorPrediction) -> list[list[float]]:
 
 
 def command(*words: str) -> tuple[int, str]:
-    ended = CliRunner().invoke(app, list(words))
+    ended = invoke(*words)
     return ended.exit_code, ended.output
 
 
@@ -145,8 +144,7 @@ def test_secret_sizes_enter_no_prediction() -> None:
 
 def test_plan_as_json_has_the_predicted_errors_beside_the_reference_alone() -> None:
     Path("job.yaml").write_text(JOB, encoding="utf-8")
-    code, shown = command("plan", "job.yaml", "--json")
-    assert code == 0, shown
+    shown = succeed("plan", "job.yaml", "--json")
     made = json.loads(shown.splitlines()[-1])
     count, mean = made["predicted"]
     assert [one["statistic"] for one in (count, mean)] == ["count", "mean"]
@@ -164,8 +162,7 @@ def test_plan_as_json_has_the_predicted_errors_beside_the_reference_alone() -> N
 def test_plan_as_json_has_the_coverage_of_replicates() -> None:
     """Replicates of a public file have intervals; every statistic has a share of them, and no reference to compare."""
     Path("job.yaml").write_text(FIRST_YEAR, encoding="utf-8")
-    code, shown = command("plan", "job.yaml", "--public", "earlier.parquet", "--json")
-    assert code == 0, shown
+    shown = succeed("plan", "job.yaml", "--public", "earlier.parquet", "--json")
     count, mean = json.loads(shown.splitlines()[-1])["predicted"]
     for one in (count, mean):
         assert 0.0 <= one["coverage"] <= 1.0
@@ -176,8 +173,7 @@ def opened_page(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[str, dict
     """The page that `plan --open` writes and opens, and the plan as JSON."""
     launched = list[str]()
     monkeypatch.setattr("typer.launch", lambda url: launched.append(url) or 0)
-    code, shown = command("plan", "job.yaml", "--open", "--json", *words)
-    assert code == 0, shown
+    shown = succeed("plan", "job.yaml", "--open", "--json", *words)
     assert launched == [Path("job.plan.html").absolute().as_uri()]
     return Path("job.plan.html").read_text(encoding="utf-8"), json.loads(shown.splitlines()[-1])
 
@@ -214,8 +210,7 @@ def test_the_first_line_of_a_plan_says_whether_the_release_beats_its_reference()
         ("50", "yes: at ε = 50"),
     ):
         Path("job.yaml").write_text(JOB, encoding="utf-8")
-        code, shown = command("plan", "job.yaml", "--set", f"budget.epsilon={epsilon}")
-        assert code == 0, shown
+        shown = succeed("plan", "job.yaml", "--set", f"budget.epsilon={epsilon}")
         line = " ".join(shown[shown.index("better than the reference") :].split())
         assert shown.index("better than the reference") < shown.index("records")
         assert line.startswith(f"better than the reference {first}"), line
@@ -270,8 +265,7 @@ def test_without_a_public_file_nothing_is_predicted_and_the_reason_stands() -> N
     Path("job.yaml").write_text(FIRST_YEAR, encoding="utf-8")
     made = json.loads(command("plan", "job.yaml", "--json")[1].splitlines()[-1])
     assert all(one["median"] is None and "no public file" in one["why"] for one in made["predicted"])
-    code, shown = command("plan", "job.yaml", "--json", "--public", "earlier.parquet")
-    assert code == 0, shown
+    shown = succeed("plan", "job.yaml", "--json", "--public", "earlier.parquet")
     made = json.loads(shown.splitlines()[-1])
     assert all(one["median"] > 0.0 for one in made["predicted"])
     assert all(one["reference_alone"] is None for one in made["predicted"])

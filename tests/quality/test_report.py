@@ -15,12 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from command_line import invoke, succeed
 from rich.console import Console
-from typer.testing import CliRunner
 
 import dpdist
 from dpdist.cli.custodian import evaluation_text
-from dpdist.cli.main import app
 from dpdist.job import Job
 from dpdist.quality.summary import brief, overall
 
@@ -269,15 +268,14 @@ def test_a_run_tells_the_verdict_first_on_a_terminal_and_nowhere_else(finished: 
     assert re.search(r"pay, mean of salary: 90 % .{,900}: it is biased\..{,400} Do not publish\.", words), words[-3000:]
     log = tmp_path / "events.jsonl"
     for further in ([], ["--json"], ["--quiet"], ["--log", str(log)]):
-        done = CliRunner().invoke(app, [*told, *further])
-        assert done.exit_code == 0, done.output
-        assert "VERDICT" not in done.output
-        assert "direct estimates" not in done.output
+        text = succeed(*told, *further)
+        assert "VERDICT" not in text
+        assert "direct estimates" not in text
     assert "VERDICT" not in on_a_terminal(*told, "--json") + on_a_terminal(*told, "--quiet")
     kept = [log, finished / "status.json", *(path for path in (finished / "public").rglob("*") if path.is_file())]
     for path in kept:
         if path.exists():
             assert b"VERDICT" not in path.read_bytes()
             assert b"direct estimates" not in path.read_bytes()
-    status = CliRunner().invoke(app, ["status", str(finished), "--json"]).output
+    status = invoke("status", finished, "--json").output
     assert "verdict" not in json.dumps(json.loads(status)).lower()

@@ -20,11 +20,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import small_release
+from command_line import invoke, succeed
 from markupsafe import Markup
-from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.confidential.records import Records
 from dpdist.core.errors import WorkspaceError
 from dpdist.estimation.estimators import STATISTICS
@@ -88,8 +87,7 @@ def workspace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     survey(1).to_parquet(folder / "survey.parquet")
     survey(2).to_parquet(folder / "before.parquet")
     (folder / "job.yaml").write_text(request.param, encoding="utf-8")
-    done = CliRunner().invoke(app, ["run", str(folder / "job.yaml"), "--workspace", str(folder / "ws"), "-q"])
-    assert done.exit_code == 0, done.output
+    succeed("run", folder / "job.yaml", "--workspace", folder / "ws", "-q")
     return folder / "ws"
 
 
@@ -259,8 +257,7 @@ def test_a_release_that_is_published_again_has_a_page_of_its_own(workspace: Path
     (tmp_path / "fewer.yaml").write_text(fewer, encoding="utf-8")
 
     def published(*job: str) -> str:
-        done = CliRunner().invoke(app, ["publish", str(workspace), "-q", *job])
-        assert done.exit_code == 0, done.output
+        succeed("publish", workspace, "-q", *job)
         page = (workspace / "confidential" / "report.html").read_text(encoding="utf-8")
         manifest = (workspace / "public" / "manifest.json").read_bytes()
         assert f"manifest.json with SHA-256 {hashlib.sha256(manifest).hexdigest()}" in page
@@ -270,7 +267,7 @@ def test_a_release_that_is_published_again_has_a_page_of_its_own(workspace: Path
     page = published("--job", str(tmp_path / "more.yaml"))
     assert "; not judged: added." in page
     assert {row[1] for row in table(page, "Worst cells")} == {row[1] for row in table(html, "Worst cells")}
-    shown = CliRunner().invoke(app, ["report", str(workspace), "--confidential"])
+    shown = invoke("report", workspace, "--confidential")
     assert "not judged: added" in " ".join(shown.output.split())
     page = published("--job", str(tmp_path / "fewer.yaml"))
     assert "; not judged: pay, median of salary." in page
@@ -330,8 +327,7 @@ def test_only_a_run_simulates_noise_and_pages_read_it(
 
     monkeypatch.setattr(noisy_figures, "simulate_errors", counted)
     job = str(workspace.parent / "job.yaml")
-    done = CliRunner().invoke(app, ["run", job, "--workspace", str(tmp_path / "ws"), "-q"])
-    assert done.exit_code == 0, done.output
+    succeed("run", job, "--workspace", tmp_path / "ws", "-q")
     release = read_released(tmp_path / "ws" / "public" / "released")
     (table,), noise = release.job.tables, NoiseErrors.of(release)
     with Workspace.opened(tmp_path / "ws") as space:
@@ -374,16 +370,15 @@ def test_open_writes_the_page_again_and_opens_it(workspace: Path, html: str, mon
     opened: list[str] = []
     monkeypatch.setattr("typer.launch", lambda url: opened.append(url) or 0)
     (workspace / "confidential" / "report.html").unlink()
-    done = CliRunner().invoke(app, ["report", str(workspace), "--open"])
-    assert done.exit_code == 0, done.output
+    text = succeed("report", workspace, "--open")
     path = workspace / "confidential" / "report.html"
     assert opened == [path.as_uri()]
     assert path.read_text(encoding="utf-8") == html
-    assert "(confidential)" in done.output
+    assert "(confidential)" in text
 
 
 def test_a_page_is_not_written_in_an_object_store() -> None:
-    done = CliRunner().invoke(app, ["report", "s3://bucket/prefix", "--open"])
+    done = invoke("report", "s3://bucket/prefix", "--open")
     assert done.exit_code == 2
     assert "pages are not written to an object store" in done.output
 
@@ -423,10 +418,10 @@ def test_a_page_that_cannot_be_written_is_one_line_and_the_run_ends_as_its_relea
     text = small_release.JOB.replace("survey: {", "input: {path: survey.parquet}\nsurvey: {")
     (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
     command = ["run", str(tmp_path / "job.yaml"), "--workspace", str(tmp_path / "ws"), *how]
-    first = CliRunner().invoke(app, command)
+    first = invoke(*command)
     assert (first.exit_code, "report.html" in first.stderr) == (0, False), "control"
     fault(tmp_path / "ws" / "confidential", monkeypatch)
-    done = CliRunner().invoke(app, command)
+    done = invoke(*command)
     assert done.exit_code == 0, done.output
     (line,) = [each for each in done.stderr.splitlines() if "report.html" in each]
     assert "The release is complete" in line
@@ -437,7 +432,7 @@ def test_a_page_that_cannot_be_written_is_one_line_and_the_run_ends_as_its_relea
         assert json.loads(done.stdout.splitlines()[-1])["event"] == "done"
     log = (tmp_path / "ws" / "confidential" / "log").read_text(encoding="utf-8")
     assert "Traceback" in log
-    again = CliRunner().invoke(app, ["report", str(tmp_path / "ws"), "--open"])
+    again = invoke("report", tmp_path / "ws", "--open")
     assert again.exit_code != 0, "control: asked for by itself, the page still fails aloud"
 
 
@@ -449,13 +444,13 @@ def test_a_workspace_that_cannot_be_opened_for_the_page_fails_no_release(
     text = small_release.JOB.replace("survey: {", "input: {path: survey.parquet}\nsurvey: {")
     (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
     run = ["run", str(tmp_path / "job.yaml"), "--workspace", str(tmp_path / "ws"), "--json"]
-    assert CliRunner().invoke(app, run).exit_code == 0
+    succeed(*run)
 
     def in_use(workspace: str | Path) -> Any:
         raise WorkspaceError(str(workspace), "is in use", "wait")
 
     monkeypatch.setattr("dpdist.cli.custodian.evaluated", in_use)
-    done = CliRunner().invoke(app, run if verb == "run" else ["publish", str(tmp_path / "ws"), "--json"])
+    done = invoke(*(run if verb == "run" else ["publish", str(tmp_path / "ws"), "--json"]))
     assert done.exit_code == 0, done.output
     assert "report.html was not written (WorkspaceError" in done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["event"] == "done"

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import invoke, succeed
 from small_release import LAPLACE_JOB as JOB, survey
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import dpdist
 import dpdist.release
-from dpdist.cli.main import app
 from dpdist.core.errors import JobError, WorkspaceError
 from dpdist.core.files import publishing
 from dpdist.core.minisign import PublicKey
@@ -34,20 +34,16 @@ def folder(tmp_path: Path) -> Path:
     survey(300).to_parquet(tmp_path / "survey.parquet")
     (tmp_path / "job.yaml").write_text(WANTED)
     for name in ("head", "other"):
-        dpdist_does("keygen", f"{tmp_path}/{name}")
+        invoke("keygen", f"{tmp_path}/{name}")
     return tmp_path
 
 
-def dpdist_does(*command: str) -> Result:
-    return CliRunner().invoke(app, list(command))
-
-
 def run(folder: Path, *more: str) -> Result:
-    return dpdist_does("run", f"{folder}/job.yaml", "-w", f"{folder}/ws", "--input", f"{folder}/survey.parquet", *more)
+    return invoke("run", f"{folder}/job.yaml", "-w", f"{folder}/ws", "--input", f"{folder}/survey.parquet", *more)
 
 
 def approve(folder: Path, *more: str) -> Result:
-    return dpdist_does("approve", f"{folder}/ws", *more)
+    return invoke("approve", f"{folder}/ws", *more)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -67,12 +63,12 @@ def test_a_run_ends_in_hold(folder: Path) -> None:
     assert not (folder / "ws" / "public").exists()
     with pytest.raises(WorkspaceError, match="its release is held"):
         dpdist.open_release(folder / "ws")
-    assert dpdist_does("verify", f"{folder}/ws/held").output.startswith(f"{UNFIT}: This folder is held")
-    asked = dpdist_does("verify", f"{folder}/ws")
+    assert invoke("verify", f"{folder}/ws/held").output.startswith(f"{UNFIT}: This folder is held")
+    asked = invoke("verify", f"{folder}/ws")
     assert asked.exit_code != 0
     assert "its release is held" in asked.output
     assert "/held" in asked.output
-    assert dpdist_does("sign", f"{folder}/ws/held", "--key", f"{folder}/head").exit_code == 1
+    assert invoke("sign", f"{folder}/ws/held", "--key", f"{folder}/head").exit_code == 1
     shown = dpdist.report(folder / "ws", confidential=True)
     assert "This folder is held" in shown
     assert "CONFIDENTIAL VERDICT" in shown, "who approves has something to look at"
@@ -97,7 +93,7 @@ def test_nobody_else_reads_what_is_held_and_everybody_what_was_approved(folder: 
     assert modes(folder / "ws" / "held") == {(True, "700"), (False, "600")}
     approve(folder, "--key", f"{folder}/head", "--reason", "fine")
     assert modes(folder / "ws" / "public") == {(True, "755"), (False, "644")}
-    dpdist_does("publish", f"{folder}/ws")
+    invoke("publish", f"{folder}/ws")
     assert modes(folder / "ws" / "public") == {(True, "755"), (False, "644")}
 
 
@@ -119,8 +115,8 @@ def test_what_is_approved_is_what_was_held_and_signed(folder: Path) -> None:
     assert now.pop("manifest.json.minisig")
     assert now == held
     assert not (folder / "ws" / "held").exists()
-    assert dpdist_does("verify", f"{folder}/ws", "--key", f"{folder}/head.pub").exit_code == 0
-    assert dpdist_does("verify", f"{folder}/ws", "--key", f"{folder}/other.pub").exit_code == 1
+    succeed("verify", f"{folder}/ws", "--key", f"{folder}/head.pub")
+    assert invoke("verify", f"{folder}/ws", "--key", f"{folder}/other.pub").exit_code == 1
     (said,) = decisions(folder)
     assert (said["decision"], said["reason"]) == ("approved", "intervals hold, no cell is far off")
     assert "ε does not cover it" in dpdist.open_release(folder / "ws").statement["approval"]
@@ -162,12 +158,12 @@ def test_verify_wants_the_signature_of_a_listed_key(folder: Path) -> None:
     run(folder)
     approve(folder, "--key", f"{folder}/other", "--reason", "fine")
     public = folder / "ws" / "public"
-    assert dpdist_does("verify", f"{public}").exit_code == 0
-    dpdist_does("keygen", f"{folder}/third")
-    done = dpdist_does("sign", f"{public}", "--key", f"{folder}/third")
+    succeed("verify", f"{public}")
+    invoke("keygen", f"{folder}/third")
+    done = invoke("sign", f"{public}", "--key", f"{folder}/third")
     assert (done.exit_code, "is not one of them" in done.output) == (1, True), done.output
     (public / "manifest.json.minisig").unlink()
-    assert dpdist_does("verify", f"{public}").output.startswith("manifest.json.minisig: signed by none of the keys")
+    assert invoke("verify", f"{public}").output.startswith("manifest.json.minisig: signed by none of the keys")
 
 
 def test_without_a_list_statement_and_page_say_that_any_key_will_do(folder: Path) -> None:
@@ -198,7 +194,7 @@ def test_nobody_else_is_at_what_is_held_while_it_is_published(folder: Path, monk
 
     monkeypatch.setattr(dpdist.release, "publish_approved", other)
     assert run(folder).exit_code == 0
-    assert dpdist_does("publish", f"{folder}/ws").exit_code == 0
+    succeed("publish", f"{folder}/ws")
     assert asked == 2 * [folder / "ws" / "held"]
 
 
@@ -207,7 +203,7 @@ def test_what_is_refused_stays_unpublished_whatever_is_run(folder: Path) -> None
     done = approve(folder, "--refuse", "--reason", "two cells are far off")
     assert (done.exit_code, "until somebody approves it" in " ".join(done.output.split())) == (0, True), done.output
     for command in (("publish", f"{folder}/ws"), ("run", f"{folder}/job.yaml", "-w", f"{folder}/ws")):
-        dpdist_does(*command, *(["--input", f"{folder}/survey.parquet"] if command[0] == "run" else []))
+        invoke(*command, *(["--input", f"{folder}/survey.parquet"] if command[0] == "run" else []))
         assert not (folder / "ws" / "public").exists(), command
     assert [said["decision"] for said in decisions(folder)] == ["refused"]
     assert approve(folder, "--key", f"{folder}/head", "--reason", "the cells were looked into").exit_code == 0
@@ -235,7 +231,7 @@ def test_what_is_changed_after_it_was_approved_is_held_again(folder: Path) -> No
     approve(folder, "--key", f"{folder}/head", "--reason", "fine")
     before = files(folder / "ws" / "public")
     (folder / "labels.yaml").write_text(WANTED + "presentation: {title: Salaries}\n")
-    done = dpdist_does("publish", f"{folder}/ws", "--job", f"{folder}/labels.yaml")
+    done = invoke("publish", f"{folder}/ws", "--job", f"{folder}/labels.yaml")
     assert (done.exit_code, done.output.startswith("Held")) == (0, True), done.output
     assert files(folder / "ws" / "public") == before
     assert approve(folder, "--key", f"{folder}/head", "--reason", "labels alone").exit_code == 0
@@ -254,10 +250,10 @@ def test_hold_is_not_left_by_leaving_the_key_out(folder: Path) -> None:
     run(folder)
     (folder / "job.yaml").write_text(JOB)
     assert run(folder).exit_code == 2
-    assert dpdist_does("publish", f"{folder}/ws", "--job", f"{folder}/job.yaml").exit_code == 2
+    assert invoke("publish", f"{folder}/ws", "--job", f"{folder}/job.yaml").exit_code == 2
     assert not (folder / "ws" / "public").exists()
     (folder / "job.yaml").write_text(WANTED)
     command = ["run", f"{folder}/job.yaml", "-w", f"{folder}/replay", "--input", f"{folder}/survey.parquet"]
-    assert dpdist_does(*command, "--replay", f"{folder}/ws/confidential").exit_code == 0
-    done = dpdist_does("approve", f"{folder}/replay", "--key", f"{folder}/head", "--reason", "fine")
+    succeed(*command, "--replay", f"{folder}/ws/confidential")
+    done = invoke("approve", f"{folder}/replay", "--key", f"{folder}/head", "--reason", "fine")
     assert (done.exit_code, "another run's draws" in done.output) == (2, True)

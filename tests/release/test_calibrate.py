@@ -12,10 +12,9 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from typer.testing import CliRunner
+from command_line import invoke, succeed
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.core.errors import DataError, FitError, JobError
 from dpdist.core.files import sha256
 from dpdist.engine.protocol import StratumRecorder, noise_of, run_rounds
@@ -274,12 +273,10 @@ def test_the_command_writes_the_file_and_names_unknown_measures(files: Path, tmp
     (tmp_path / "job.yaml").write_text(text(files, "perturbed_histogram", reference=False, model="null"))
     options = ["--out", str(tmp_path / "calibration.yaml"), "--reference", str(files / "before.parquet")]
     command = ["calibrate", str(tmp_path / "job.yaml"), *options, "--period", "2020"]
-    runner = CliRunner()
-    done = runner.invoke(app, command)
-    assert done.exit_code == 0, done.output
-    assert "Calibrated in" in done.output
+    done = succeed(*command)
+    assert "Calibrated in" in done
     assert isinstance(load_calibration(tmp_path / "calibration.yaml").mechanism.bins, int)
-    refused = runner.invoke(app, [*command, "--measure", "taste"])
+    refused = invoke(*command, "--measure", "taste")
     assert refused.exit_code == 2
     assert "'taste' is not a measure" in refused.output
 

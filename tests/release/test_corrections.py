@@ -7,24 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import invoke, succeed
 from small_release import LAPLACE_JOB as JOB, survey
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.core.errors import LedgerError
 
 PLACES = ("first", "second", "third", "fourth")
 
 
-def does(*command: object) -> Result:
-    return CliRunner().invoke(app, [str(part) for part in command])
-
-
 def run(folder: Path, name: str, correction: dict[str, Any] | None = None) -> Result:
     more = "" if correction is None else f"correction: {json.dumps(correction)}\n"
     (folder / "job.yaml").write_text(JOB + "ledger: {}\n" + more)
-    return does("run", folder / "job.yaml", "-w", folder / name, "--input", folder / "survey.parquet", "--quiet")
+    return invoke("run", folder / "job.yaml", "-w", folder / name, "--input", folder / "survey.parquet", "--quiet")
 
 
 def release(folder: Path, name: str) -> str:
@@ -65,7 +61,7 @@ def test_a_version_that_is_there_or_leaves_one_out_is_refused_before_anything_is
 
 
 def test_the_ledger_shows_them_in_order(chain: Path) -> None:
-    (account,) = json.loads(does("ledger", "show", "--ledger", chain / "ledger.sqlite", "--json").output)["accounts"]
+    (account,) = json.loads(invoke("ledger", "show", "--ledger", chain / "ledger.sqlite", "--json").output)["accounts"]
     assert account["charged"] == "12"
     assert account["periods"][0]["versions"] == "1, 2, 3, 4"
     assert [(each["version"], each["of"]) for each in account["corrections"]] == [
@@ -73,28 +69,28 @@ def test_the_ledger_shows_them_in_order(chain: Path) -> None:
         (3, release(chain, "first")),
         (4, release(chain, "third")),
     ]
-    shown = " ".join(does("ledger", "show", "--ledger", chain / "ledger.sqlite").output.split())
+    shown = " ".join(invoke("ledger", "show", "--ledger", chain / "ledger.sqlite").output.split())
     assert f"2021 version 4 corrects {release(chain, 'third')[:12]}…, ε = 3" in shown
-    assert f"4,{release(chain, 'third')}" in does("ledger", "export", "--ledger", chain / "ledger.sqlite").output
+    assert f"4,{release(chain, 'third')}" in invoke("ledger", "export", "--ledger", chain / "ledger.sqlite").output
 
 
 def test_diff_and_verify_tell_siblings_apart(chain: Path) -> None:
-    found = json.loads(does("diff", chain / "second", chain / "third", "--json").output)["differences"]
+    found = json.loads(invoke("diff", chain / "second", chain / "third", "--json").output)["differences"]
     lines = {each["what"]: (each["before"], each["after"]) for each in found if each["part"] == "release"}
     assert lines["version"] == ("2", "3")
     assert "corrects" not in lines, "both correct the first"
-    found = json.loads(does("diff", chain / "first", chain / "fourth", "--json").output)["differences"]
+    found = json.loads(invoke("diff", chain / "first", chain / "fourth", "--json").output)["differences"]
     lines = {each["what"]: (each["before"], each["after"]) for each in found if each["part"] == "release"}
     assert (lines["version"], lines["corrects"]) == (("1", "4"), ("none", release(chain, "third")))
     assert lines["correction"] == ("none", "what was wrong, number 4")
-    assert does("verify", chain / "first").output.splitlines()[0] == f"complete: {chain}/first/public"
-    assert f"is version 4, and corrects release {release(chain, 'third')}" in does("verify", chain / "fourth").output
+    assert invoke("verify", chain / "first").output.splitlines()[0] == f"complete: {chain}/first/public"
+    assert f"is version 4, and corrects release {release(chain, 'third')}" in invoke("verify", chain / "fourth").output
 
 
 def test_the_same_correction_started_again_is_no_other_one(chain: Path) -> None:
-    before = does("ledger", "export", "--ledger", chain / "ledger.sqlite").output
+    before = invoke("ledger", "export", "--ledger", chain / "ledger.sqlite").output
     assert run(chain, "second", said(chain, 2, "first")).exit_code == 0
-    assert does("ledger", "export", "--ledger", chain / "ledger.sqlite").output == before
+    assert invoke("ledger", "export", "--ledger", chain / "ledger.sqlite").output == before
 
 
 @pytest.mark.parametrize("other", ["0" * 64, "another period's"])
@@ -106,7 +102,8 @@ def test_a_correction_of_no_charged_release_of_its_period_is_refused_before_anyt
         job = (chain / "job.yaml").read_text()
         (chain / "next.yaml").write_text(job.split("correction:")[0].replace('"2021"', '"2022"'))
         assert (
-            does("run", chain / "next.yaml", "-w", chain / "next", "--input", chain / "survey.parquet", "-q").exit_code == 0
+            invoke("run", chain / "next.yaml", "-w", chain / "next", "--input", chain / "survey.parquet", "-q").exit_code
+            == 0
         )
         other = release(chain, "next")
     done = run(chain, "other", said(chain, 5, "first") | {"of": other})
@@ -119,11 +116,11 @@ def test_a_correction_of_no_charged_release_of_its_period_is_refused_before_anyt
 
 def test_a_correction_that_resumes_names_the_same_release(chain: Path) -> None:
     """Killed after its charge and started with another id: refused, and its charge stays as it was."""
-    entries = does("ledger", "export", "--ledger", chain / "ledger.sqlite").output
+    entries = invoke("ledger", "export", "--ledger", chain / "ledger.sqlite").output
     done = run(chain, "second", said(chain, 2, "third"))
     assert done.exit_code == 2, done.output
     assert "correction.of" in done.output
-    assert does("ledger", "export", "--ledger", chain / "ledger.sqlite").output == entries
+    assert invoke("ledger", "export", "--ledger", chain / "ledger.sqlite").output == entries
 
 
 def test_what_publish_makes_anew_can_be_corrected_too(chain: Path) -> None:
@@ -132,14 +129,13 @@ def test_what_publish_makes_anew_can_be_corrected_too(chain: Path) -> None:
     job = (chain / "job.yaml").read_text().split("correction:")[0]
     more = f"correction: {json.dumps(said(chain, 4, 'third'))}\npresentation: {{title: Salaries of a small survey}}\n"
     (chain / "titled.yaml").write_text(job + more)
-    done = does("publish", chain / "fourth", "--job", chain / "titled.yaml")
-    assert done.exit_code == 0, done.output
+    succeed("publish", chain / "fourth", "--job", chain / "titled.yaml")
     assert release(chain, "fourth") != before
-    exported = does("ledger", "export", "--ledger", chain / "ledger.sqlite").output
+    exported = invoke("ledger", "export", "--ledger", chain / "ledger.sqlite").output
     assert before in exported
     assert release(chain, "fourth") in exported
     (chain / "ledger.sqlite").rename(chain / "away.sqlite")
     with pytest.raises(LedgerError, match="there is none; the release is complete"):
         dpdist.publish(chain / "fourth")
     (chain / "away.sqlite").rename(chain / "ledger.sqlite")
-    assert release(chain, "fourth") in does("ledger", "export", "--ledger", chain / "ledger.sqlite").output
+    assert release(chain, "fourth") in invoke("ledger", "export", "--ledger", chain / "ledger.sqlite").output

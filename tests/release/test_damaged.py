@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from command_line import invoke
 from small_release import LAPLACE_JOB as JOB, survey
-from typer.testing import CliRunner
 
 import dpdist
 from dpdist.audit.auditing import bound_from_outside
-from dpdist.cli.main import app
 from dpdist.core.errors import DpdistError, WorkspaceError
 from dpdist.job import Job
 from dpdist.ledger.book import Ledger
@@ -109,7 +108,7 @@ def test_publish_names_a_damaged_key_or_job_before_it_publishes(
     for _ in flips(workspace / "confidential" / name, 9):
         with pytest.raises(WorkspaceError, match=f"confidential/{name} (?s:.)*remedy:  {remedy}"):
             dpdist.publish(workspace)
-        done = CliRunner().invoke(app, ["publish", str(workspace)])
+        done = invoke("publish", workspace)
         assert (done.exit_code, f"confidential/{name}" in done.output) == (2, True), done.output
     assert public_bytes(workspace) == before
     dpdist.publish(workspace)  # control
@@ -123,7 +122,7 @@ READINGS: dict[str, Reading] = {
 
 
 def _reported(workspace: Path) -> None:
-    done = CliRunner().invoke(app, ["report", str(workspace), "--confidential"])
+    done = invoke("report", workspace, "--confidential")
     if done.exit_code == 2:
         raise WorkspaceError(str(workspace), done.output, "")
     assert done.exit_code == 0, done.output

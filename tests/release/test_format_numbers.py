@@ -17,11 +17,10 @@ import jsonschema
 import pandas as pd
 import pytest
 import yaml
+from command_line import invoke, succeed
 from small_release import JOB, survey
-from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.core import files
 from dpdist.core.errors import DpdistError, JobError, WorkspaceError
 from dpdist.core.files import sha256
@@ -100,10 +99,9 @@ def test_of_a_mechanism_that_is_no_more_it_is_not_published_again_and_says_who_c
     assert refused.value.remedy == AGAIN
     after = {path: path.read_bytes() for path in (tmp_path / "workspace").rglob("*") if path.is_file()}
     assert {path: content for path, content in after.items() if path.suffix != ".lock"} == before
-    done = CliRunner().invoke(app, ["verify", str(folder)])
-    assert done.exit_code == 0, done.output
-    assert "dpdist 0.2, which has 'reference_tables', can make them again" in " ".join(done.output.split())
-    shown = CliRunner().invoke(app, ["report", str(tmp_path / "workspace")])
+    text = succeed("verify", folder)
+    assert "dpdist 0.2, which has 'reference_tables', can make them again" in " ".join(text.split())
+    shown = invoke("report", tmp_path / "workspace")
     assert "reference_tables" in json.loads((folder / "released" / "job.json").read_text())["mechanism"]["name"]
     assert shown.exit_code == 0, shown.output
 
@@ -157,7 +155,7 @@ def test_it_is_referred_to_and_its_charge_counts(
     job = period(version)
     made = dpdist.run(job, tmp_path / "second", input=survey(300))
     assert made.statement["reference"]["chain_epsilon"] == "6"
-    exported = CliRunner().invoke(app, ["ledger", "export", "--json", "--ledger", str(tmp_path / "ledger.sqlite")])
+    exported = invoke("ledger", "export", "--json", "--ledger", tmp_path / "ledger.sqlite")
     entries = json.loads(exported.output)
     reserved = [entry for entry in entries if entry["kind"] == "reserve" and entry["dataset"] == "small"]
     charged = {entry["period"]: Fraction(entry["budget"]) for entry in reserved}

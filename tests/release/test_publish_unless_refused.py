@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import invoke, succeed
 from small_release import JOB as TABLES, LAPLACE, LAPLACE_JOB as JOB, survey
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import dpdist
 import dpdist.release
-from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.core.public_files import UNFIT
 from dpdist.job import Job
@@ -38,12 +38,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def command(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
-
-
 def run(folder: Path, job: str = "clipped", *more: str) -> Result:
-    return command("run", f"{folder}/{job}.yaml", "-w", f"{folder}/ws", "--input", f"{folder}/survey.parquet", *more)
+    return invoke("run", f"{folder}/{job}.yaml", "-w", f"{folder}/ws", "--input", f"{folder}/survey.parquet", *more)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -58,7 +54,7 @@ def test_a_refused_release_is_held_with_exit_code_4(folder: Path) -> None:
     last = ended.output.splitlines()[-1]
     assert last.startswith("Held, because the confidential verdict says 'do not publish'"), last
     assert f"`dpdist approve {folder}/ws --reason '…'`" in last
-    assert command("verify", f"{folder}/ws/held").exit_code == 1
+    assert invoke("verify", f"{folder}/ws/held").exit_code == 1
     assert "do not publish" in dpdist.report(folder / "ws", confidential=True)
 
 
@@ -72,7 +68,7 @@ def test_control_a_release_without_a_fault_is_public_at_once(folder: Path) -> No
     ended = run(folder, "good")
     assert ended.exit_code == 0, ended.output
     assert not (folder / "ws" / "held").exists()
-    assert command("verify", f"{folder}/ws").exit_code == 0
+    succeed("verify", f"{folder}/ws")
     assert not (folder / "ws" / "public" / UNFIT).exists()
 
 
@@ -105,7 +101,7 @@ def test_a_release_of_a_version_without_the_default_was_published_always(folder:
     stored = Job.stored(json.dumps(before))
     assert (stored.publish, stored.identity) == ("always", dpdist.load_job(folder / "clipped.yaml").identity)
     (folder / "labels.yaml").write_text(CLIPPED + "presentation: {title: Salaries}\n")
-    assert command("publish", f"{folder}/ws", "--job", f"{folder}/labels.yaml").output.startswith("Published again")
+    assert invoke("publish", f"{folder}/ws", "--job", f"{folder}/labels.yaml").output.startswith("Published again")
     assert "publication" not in dpdist.open_release(folder / "ws").statement
 
 
@@ -127,12 +123,12 @@ def test_statement_and_page_say_that_the_choice_is_in_no_epsilon(folder: Path) -
 def test_the_custodian_approves_with_a_reason_and_without_a_key(folder: Path) -> None:
     run(folder)
     held = contents(folder / "ws" / "held")
-    assert command("approve", f"{folder}/ws").exit_code == 2
-    ended = command("approve", f"{folder}/ws", "--reason", "clipping is stated on the page")
+    assert invoke("approve", f"{folder}/ws").exit_code == 2
+    ended = invoke("approve", f"{folder}/ws", "--reason", "clipping is stated on the page")
     assert (ended.exit_code, f"published: {folder}/ws/public" in ended.output) == (0, True), ended.output
     assert contents(folder / "ws" / "public") == held
     assert not (folder / "ws" / "held").exists()
-    assert command("verify", f"{folder}/ws").exit_code == 0
+    succeed("verify", f"{folder}/ws")
     (decision,) = json.loads((folder / "ws" / "confidential" / "decisions.json").read_text())
     assert (decision["decision"], decision["reason"]) == ("approved", "clipping is stated on the page")
     assert run(folder).exit_code == 0, "the same run, started again, publishes what was approved"
@@ -141,9 +137,9 @@ def test_the_custodian_approves_with_a_reason_and_without_a_key(folder: Path) ->
 
 def test_a_key_signs_what_is_approved(folder: Path) -> None:
     run(folder)
-    command("keygen", f"{folder}/head")
-    assert command("approve", f"{folder}/ws", "--key", f"{folder}/head", "--reason", "fine").exit_code == 0
-    assert command("verify", f"{folder}/ws", "--key", f"{folder}/head.pub").exit_code == 0
+    invoke("keygen", f"{folder}/head")
+    succeed("approve", f"{folder}/ws", "--key", f"{folder}/head", "--reason", "fine")
+    succeed("verify", f"{folder}/ws", "--key", f"{folder}/head.pub")
 
 
 def test_an_approval_is_of_the_held_release_alone(folder: Path) -> None:
@@ -158,7 +154,7 @@ def test_an_approval_is_of_the_held_release_alone(folder: Path) -> None:
 
 def test_what_the_custodian_refused_stays_held(folder: Path) -> None:
     run(folder)
-    assert command("approve", f"{folder}/ws", "--refuse", "--reason", "too far off").exit_code == 0
+    succeed("approve", f"{folder}/ws", "--refuse", "--reason", "too far off")
     assert run(folder).exit_code == 4
     assert not (folder / "ws" / "public").exists()
 
@@ -167,17 +163,17 @@ def test_published_again_it_stays_where_it_was(folder: Path) -> None:
     """`publish` sees no record, so it makes no new verdict: held stays held, public stays public."""
     run(folder)
     (folder / "labels.yaml").write_text(CLIPPED + "presentation: {title: Salaries}\n")
-    assert command("publish", f"{folder}/ws", "--job", f"{folder}/labels.yaml").output.startswith("Held")
+    assert invoke("publish", f"{folder}/ws", "--job", f"{folder}/labels.yaml").output.startswith("Held")
     assert not (folder / "ws" / "public").exists()
-    command("approve", f"{folder}/ws", "--reason", "clipping is stated on the page")
-    assert command("publish", f"{folder}/ws").output.startswith("Published again")
+    invoke("approve", f"{folder}/ws", "--reason", "clipping is stated on the page")
+    assert invoke("publish", f"{folder}/ws").output.startswith("Published again")
     assert not (folder / "ws" / "held").exists()
 
 
 def test_a_signature_stays_when_the_same_run_publishes_the_same_bytes(folder: Path) -> None:
     run(folder, "good")
-    command("keygen", f"{folder}/head")
-    assert command("sign", f"{folder}/ws", "--key", f"{folder}/head").exit_code == 0
+    invoke("keygen", f"{folder}/head")
+    succeed("sign", f"{folder}/ws", "--key", f"{folder}/head")
     before = contents(folder / "ws" / "public")
     assert run(folder, "good").exit_code == 0
     assert contents(folder / "ws" / "public") == before
@@ -202,7 +198,7 @@ def test_killed_before_the_verdict_the_same_command_ends_with_the_same_bytes(
     space = Workspace.of_place(folder / "ws")
     assert not space.public.exists(), "nothing is public before the verdict"
     if step == "evaluate":
-        early = command("approve", str(folder / "ws"), "--reason", "early")
+        early = invoke("approve", str(folder / "ws"), "--reason", "early")
         assert (early.exit_code, space.public.exists()) == (1, False)
         assert "no evaluation" in early.output
     before = contents(space.held_release)
@@ -213,7 +209,7 @@ def test_killed_before_the_verdict_the_same_command_ends_with_the_same_bytes(
 def test_a_replay_is_never_public_and_needs_no_verdict(folder: Path) -> None:
     run(folder)
     words = ["run", f"{folder}/clipped.yaml", "-w", f"{folder}/again", "--input", f"{folder}/survey.parquet"]
-    assert command(*words, "--replay", f"{folder}/ws/confidential").exit_code == 0
+    succeed(*words, "--replay", f"{folder}/ws/confidential")
     assert (folder / "again" / "public" / UNFIT).exists()
     assert contents(folder / "again" / "public") == contents(folder / "ws" / "held")
 
@@ -222,7 +218,7 @@ def test_beside_approval_every_release_is_held_for_a_key(folder: Path) -> None:
     """`init` writes `publish`, and who adds `approval` to its job leaves it there."""
     (folder / "good.yaml").write_text(GOOD + UNLESS + "approval: required\n")
     assert run(folder, "good").exit_code == 0
-    assert command("approve", f"{folder}/ws", "--reason", "fine").exit_code == 2
+    assert invoke("approve", f"{folder}/ws", "--reason", "fine").exit_code == 2
     statement = dpdist.open_release(folder / "ws" / "held").statement
     assert ("approval" in statement, "publication" in statement) == (True, False)
 

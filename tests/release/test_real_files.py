@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import invoke, succeed
 from scipy.sparse import csr_array
-from typer.testing import CliRunner
 
-from dpdist.cli.main import app
 from dpdist.cli.report import report
 from dpdist.core.errors import JobError
 from dpdist.estimation import direct as statistics
@@ -33,7 +32,7 @@ def test_a_shipped_job_runs_on_its_file(job: str, data: Path, tmp_path: Path) ->
     # The verdict on the first job refuses, and holds its release.
     name, code = ("held", 4) if job == "nscg_salaries" else ("public", 0)
     folder = tmp_path / name
-    done = CliRunner().invoke(app, ["run", job, "--workspace", str(tmp_path), "--input", str(data / f"{file}.parquet")])
+    done = invoke("run", job, "--workspace", tmp_path, "--input", data / f"{file}.parquet")
     assert done.exit_code == code, done.output
     statement = json.loads((folder / "statement.json").read_text())
     assert statement["epsilon"] == "10.8"
@@ -62,8 +61,7 @@ def test_a_shipped_job_runs_on_its_file(job: str, data: Path, tmp_path: Path) ->
 @pytest.mark.real_data
 def test_the_health_survey_is_evaluated_under_its_design_of_two_psus_a_stratum(data: Path, tmp_path: Path) -> None:
     file = data / "nhanes2015.parquet"
-    done = CliRunner().invoke(app, ["run", "nhanes_bmi", "--workspace", str(tmp_path), "--input", str(file)])
-    assert done.exit_code == 0, done.output
+    succeed("run", "nhanes_bmi", "--workspace", tmp_path, "--input", file)
     rows = pd.read_parquet(file)
     rows = rows[(rows["examined"] == "Yes") & rows["bmi"].notna() & (rows["age"] >= 20)]
     sample = DesignSample.of(rows["weight_exam"].to_numpy(), rows["stratum"].to_numpy(), rows["psu"].to_numpy())
@@ -136,8 +134,7 @@ LATEST = ("strata: [year", "universe: [{column: year, keep: [2022, 2024]}]\nstra
 def test_turnout_is_released_by_state_and_year(data: Path, tmp_path: Path, edits: dict[str, tuple[str, str]]) -> None:
     (tmp_path / "job.yaml").write_text(vote_job(**edits), encoding="utf-8")
     command = ["run", str(tmp_path / "job.yaml"), "--workspace", str(tmp_path / "ws")]
-    done = CliRunner().invoke(app, [*command, "--input", str(data / "cps_vote.parquet")])
-    assert done.exit_code == 0, done.output
+    succeed(*command, "--input", data / "cps_vote.parquet")
     bounds = pd.read_parquet(tmp_path / "ws" / "confidential" / "strata.parquet")
     assert len(bounds) == (102 if edits else 816)
     assert (bounds["database_bound"] <= 1.0).all()

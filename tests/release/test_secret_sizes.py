@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from command_line import succeed
 
-from dpdist.cli.main import app
 from dpdist.cli.observing import observed
 from dpdist.core.progress import Event
 from dpdist.job.loading import load_job
@@ -70,12 +69,6 @@ def outside(work: Path) -> list[Path]:
     return [path for path in work.rglob("*") if path.is_file() and work / "confidential" not in path.parents]
 
 
-def command(*said: str) -> str:
-    done = CliRunner().invoke(app, list(said))
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
 @pytest.mark.parametrize(("mechanism", "noise"), [("tables", "sizes of tables")])
 def test_no_file_no_line_and_no_screen_of_a_run_tells_a_secret_size(
     mechanism: str, noise: str, tmp_path: Path, noise_of: Named
@@ -83,9 +76,9 @@ def test_no_file_no_line_and_no_screen_of_a_run_tells_a_secret_size(
     """Under noise by which no error margin happens to be such a number."""
     file, work, log = str(job(tmp_path, mechanism=mechanism)), tmp_path / "work", tmp_path / "log"
     with noise_of(noise):
-        screens = [command("run", file, "-w", str(work), "--log", str(log), "--json")]
-    screens += [command("status", str(work)), command("status", str(work), "--json"), command("report", str(work))]
-    screens += [command("validate", file), command("plan", file), command("cluster", "size", file)]
+        screens = [succeed("run", file, "-w", str(work), "--log", str(log), "--json")]
+    screens += [succeed("status", str(work)), succeed("status", str(work), "--json"), succeed("report", str(work))]
+    screens += [succeed("validate", file), succeed("plan", file), succeed("cluster", "size", file)]
     assert [told(screen) for screen in [*screens, log.read_text()]] == [set()] * 8
     assert {path.name: found for path in outside(work) if (found := stands_in(path))} == {}
     assert "protect" in log.read_text(), "the stages are told"
@@ -113,8 +106,8 @@ def test_figures_of_a_run_do_not_tell_a_secret_size(tmp_path: Path, noise_of: Na
 def test_control_where_sizes_are_public_the_same_search_finds_them(tmp_path: Path, noise_of: Named) -> None:
     file, work, log = str(job(tmp_path, "zero_out")), tmp_path / "work", tmp_path / "log"
     with noise_of("sizes"):
-        said = command("run", file, "-w", str(work), "--log", str(log), "--json")
-    for text in (said, log.read_text(), command("status", str(work)), command("plan", file), command("validate", file)):
+        said = succeed("run", file, "-w", str(work), "--log", str(log), "--json")
+    for text in (said, log.read_text(), succeed("status", str(work)), succeed("plan", file), succeed("validate", file)):
         assert N in told(text)
     assert {path.name for path in outside(work) if N in stands_in(path)} >= {"status.json", "set-1.parquet"}
 
@@ -122,6 +115,6 @@ def test_control_where_sizes_are_public_the_same_search_finds_them(tmp_path: Pat
 @pytest.mark.parametrize("adjacency", ["add_remove", "zero_out"])
 def test_only_the_owner_may_read_the_status(tmp_path: Path, adjacency: str) -> None:
     work = tmp_path / "work"
-    command("run", str(job(tmp_path, adjacency)), "-w", str(work), "-q")
+    succeed("run", str(job(tmp_path, adjacency)), "-w", str(work), "-q")
     assert (work / "status.json").stat().st_mode & 0o777 == 0o600
     assert json.loads((work / "status.json").read_text())["state"] == "finished"

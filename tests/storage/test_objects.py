@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import invoke
 from object_server import ALLOWED, BUCKET, KEY, SECRET, Link, ObjectServer, free_port
-from typer.testing import CliRunner
 
-from dpdist.cli.main import app
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import Scratch
 from dpdist.storage.objects import Objects, is_url
@@ -103,7 +102,7 @@ def test_a_command_that_only_reads_a_store_does_not_say_that_it_resumes(s3: Obje
     """Control: what writes there says so."""
     for name, value in s3.environment(port=free_port()).items():
         environment.setenv(name, value)
-    ended = CliRunner().invoke(app, [*command, f"s3://{BUCKET}/reading"])
+    ended = invoke(*command, f"s3://{BUCKET}/reading")
     assert ended.exit_code != 0
     assert "the store does not answer" in ended.output
     assert "AWS_ENDPOINT_URL" in ended.output

@@ -8,10 +8,9 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from command_line import invoke
 from small_release import JOB, survey
-from typer.testing import CliRunner
 
-from dpdist.cli.main import app
 from dpdist.core.errors import DataError, JobError
 from dpdist.privacy import noise
 from dpdist.studies.black_box import loss_between
@@ -129,9 +128,9 @@ def test_too_few_releases_and_mechanisms_without_a_promise_are_refused(pair: tup
 
 def test_the_command_takes_a_run_or_a_job_with_two_files(pair: tuple[Any, Path, Path], tmp_path: Path) -> None:
     for arguments in (["audit"], ["audit", "ws", "--black-box", "job.yaml"], ["audit", "--black-box", "job.yaml"]):
-        result = CliRunner().invoke(app, arguments)
+        result = invoke(*arguments)
         assert result.exit_code == 2
         assert "--black-box JOB --neighbours FILE FILE" in " ".join(result.output.split())
-    both = CliRunner().invoke(app, ["audit", "ws", "--draws", "100", "--holdout", "people.csv"])
+    both = invoke("audit", "ws", "--draws", "100", "--holdout", "people.csv")
     assert both.exit_code == 2
     assert "--holdout and --draws are different audits" in " ".join(both.output.split())

@@ -12,9 +12,8 @@ from typing import ClassVar, cast
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke
 
-from dpdist.cli.main import app
 from dpdist.core.errors import JobError
 from dpdist.core.progress import silent
 from dpdist.core.records import Crosstab
@@ -84,7 +83,7 @@ def test_the_confidential_file_is_not_opened(rehearsed: tuple[Path, Rehearsal]) 
     """It does not exist; control: validating the job misses it."""
     folder, made = rehearsed
     assert made.trials
-    assert CliRunner().invoke(app, ["validate", str(folder / "job.yaml")]).exit_code == 2
+    assert invoke("validate", folder / "job.yaml").exit_code == 2
 
 
 def test_every_mechanism_is_run_or_refused_with_a_reason(rehearsed: tuple[Path, Rehearsal]) -> None:

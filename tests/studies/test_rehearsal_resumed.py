@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from command_line import invoke
 from test_rehearsal import JOB as FULL_JOB, people
-from typer.testing import CliRunner
 
-from dpdist.cli.main import app
 from dpdist.core.errors import ClusterError, DataError, DpdistError, FitError, JobError, TaskError, WorkspaceError
 from dpdist.core.progress import Event
 from dpdist.job import Job
@@ -199,7 +198,7 @@ def test_a_damaged_refusal_is_made_again(damage: bytes, tmp_path: Path) -> None:
 
 def test_a_job_in_place_of_the_recommended_one_is_refused(job: Job, tmp_path: Path) -> None:
     path = (tmp_path / "job.yaml").rename(tmp_path / "recommended.yaml")
-    ended = CliRunner().invoke(app, ["rehearse", str(path), "--out", str(tmp_path), "-q"])
+    ended = invoke("rehearse", path, "--out", tmp_path, "-q")
     assert ended.exit_code == 2
     assert path.read_text(encoding="utf-8") == JOB
     assert sorted(each.name for each in tmp_path.iterdir()) == ["earlier.parquet", "recommended.yaml"]

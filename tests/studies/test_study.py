@@ -13,9 +13,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke
 
-from dpdist.cli.main import app
 from dpdist.core.errors import StudyError, WorkspaceError
 from dpdist.core.progress import Event
 from dpdist.quality.microdata import distances, quantile_interval
@@ -275,15 +274,15 @@ def test_the_command_line_runs_a_study_and_refuses_what_is_wrong(tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text(STUDY)
     command = ["study", str(path), "--out", str(tmp_path / "out")]
-    found = CliRunner().invoke(app, [*command, "--replicates", "1", "--json"])
+    found = invoke(*command, "--replicates", "1", "--json")
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout.splitlines()[-1])["event"] == "done"
     assert (tmp_path / "out" / "index.html").exists()
     path.write_text(STUDY.replace("seed: 7", "seed: seven"))
-    wrong = CliRunner().invoke(app, command)
+    wrong = invoke(*command)
     assert wrong.exit_code == 2
     assert "seed" in wrong.stderr
-    missing = CliRunner().invoke(app, ["study", "global_dp_bta", "--out", str(tmp_path / "x")])
+    missing = invoke("study", "global_dp_bta", "--out", tmp_path / "x")
     assert missing.exit_code == 2
     assert "did you mean 'global_dp_beta'?" in missing.stderr
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from command_line import invoke, succeed
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.core.errors import DataError
 from dpdist.core.progress import Event
 from dpdist.job.loading import parse_job
@@ -74,7 +73,7 @@ def test_a_factor_is_named_for_the_custodian_and_refuses_no_strict_run(column: s
     """Control: prices that grew by a half."""
     for by, found in ((factor, True), (1.5, False)):
         with_reference(survey(2).assign(**{column: lambda rows, by=by: rows[column] * by}))
-        shown = CliRunner().invoke(app, ["validate", "job.yaml"])
+        shown = invoke("validate", "job.yaml")
         words = f"medians of {column} differ from the file's by a factor of 10 or more (confidential"
         assert (shown.exit_code, words in " ".join(shown.output.split())) == (0, found), shown.output
 
@@ -92,7 +91,7 @@ def test_what_public_facts_make_doubtful_is_said_before_a_run_is_charged(folder:
             notes.extend([event.note] if event.note is not None else [])
 
         dpdist.run(parse_job(text), folder / f"work-{len(list(folder.iterdir()))}", listener=listener)
-        shown = CliRunner().invoke(app, ["validate", "job.yaml", "--json", "--quiet"])
+        shown = invoke("validate", "job.yaml", "--json", "--quiet")
         cautions = json.loads(shown.output.splitlines()[-1])["cautions"]
         return [note for note in notes if note.rpartition(" [")[0] in cautions]
 
@@ -114,23 +113,22 @@ def test_shares_that_are_clipped_are_for_the_custodian_and_not_said_where_sizes_
     high = float(np.quantile(rows["pay"], 0.8))
     text = BOUNDED.replace("50000", f"{high:g}")
     with_reference(survey(2).assign(pay=lambda rows: (rows["pay"] / 12).round(2)), text)
-    shown = CliRunner().invoke(app, ["validate", "job.yaml"])
-    assert shown.exit_code == 0, shown.output
-    words = " ".join(shown.output.split())
+    shown = succeed("validate", "job.yaml")
+    words = " ".join(shown.split())
     share = float((rows["pay"] > high).mean())
     sums = [float((rows["w"] * pay).sum()) for pay in (rows["pay"].clip(upper=high), rows["pay"])]
     clipped = f"clipped to bounds: {100 * share:.2g} % of the records for 'pay', which lowers its sum by"
     assert f"{clipped} {100 * (1 - sums[0] / sums[1]):.0f} %, 0 % of the records for 'w' (confidential" in words
     assert "medians of pay differ from the file's by a factor of 10 or more (confidential" in words
-    done = json.loads(CliRunner().invoke(app, ["validate", "job.yaml", "--json", "--quiet"]).output.splitlines()[-1])
+    done = json.loads(invoke("validate", "job.yaml", "--json", "--quiet").output.splitlines()[-1])
     assert done["clipped"] == {"pay": pytest.approx(share), "w": 0.0}
-    planned = CliRunner().invoke(app, ["plan", "job.yaml"])
+    planned = invoke("plan", "job.yaml")
     assert clipped.partition(": ")[2] in " ".join(planned.output.split())
     secret = text.replace('epsilon: "1", adjacency: substitution', 'epsilon: "1", adjacency: add_remove')
     secret += "predictors: {protect: {}}\n"
     Path("job.yaml").write_text(secret, encoding="utf-8")
     for verb in ("validate", "plan"):
-        shown = CliRunner().invoke(app, [verb, "job.yaml"])
+        shown = invoke(verb, "job.yaml")
         assert (shown.exit_code, "confidential: for the custodian" in shown.output) == (0, False), shown.output
 
 
