@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from test_clamped import KEY
 
+import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.records import Floats
+from dpdist.engine.protocol import Noise, StratumRecorder, noise_of, run_rounds
+from dpdist.job import Job
+from dpdist.mechanisms.registry import mechanism_of
+from dpdist.models.protocol import Draws
+from dpdist.sampling.samplers import ExactSampler
+from dpdist.studies.kinds.protocol import model_of
 
 COLUMNS = ("sex", "degree", "kids")
 JOB = """
@@ -57,6 +68,44 @@ def survey(seed: int, n: int = 4000) -> Records:
     degree = 1 + rng.binomial(2, 0.3 + 0.4 * sex)
     kids = rng.binomial(3, 0.9 - 0.25 * degree)
     return records(np.column_stack([sex, degree, kids]), np.clip(rng.gamma(2.0, 8.0, n), 1, 50))
+
+
+def frame(file: Records) -> pd.DataFrame:
+    """The survey as a data frame."""
+    columns = dict(zip(COLUMNS, file.outcomes.astype(int).T, strict=True))
+    return pd.DataFrame(columns | {"sex": np.array(["f", "m"])[columns["sex"]], "weight": file.weight})
+
+
+def release(said: Job, file: Records, folder: Path) -> Path:
+    """The workspace of a release."""
+    frame(file).to_parquet(folder / "file.parquet")
+    dpdist.run(said, folder / "work", input=folder / "file.parquet")
+    return folder / "work"
+
+
+def quiet(request: Noise) -> Floats:
+    """No noise, for exact oracles."""
+    return np.zeros(request.size)
+
+
+def released(said: Job, file: Records, noise: Callable[[Noise], Floats] | None = None) -> tuple[Any, Draws]:
+    """The model, and what a file's rounds release."""
+    model = model_of(said, len(file))
+    rounds = mechanism_of(said).protect(said, model, StratumRecorder(), None)
+    return model, run_rounds(rounds, model, ExactSampler(1), KEY, "all", [file], noise=noise or noise_of(KEY)).parameters[0]
+
+
+def asked_of(said: Job, n: int = 30) -> list[Noise]:
+    """The noise that the rounds ask for, on a small file of independent columns."""
+    rng, requests = np.random.default_rng(1), list[Noise]()
+    columns = [rng.integers(0, len(levels), n) + min(levels) for levels in model_of(said, n).levels]
+
+    def noise(request: Noise) -> Floats:
+        requests.append(request)
+        return quiet(request)
+
+    released(said, records(np.column_stack(columns), np.ones(n)), noise)
+    return requests
 
 
 def law_of_choice(values: tuple[int, ...], b: float, reach: int = 60) -> Floats:

@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from test_clamped import KEY, Notes
-from test_weighted_marginals import job, modelled, records, released, survey, text
+from coded_survey import KEY, quiet, records, released, survey
+from test_weighted_marginals import job, text
 
 from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Floats
-from dpdist.engine.protocol import Noise, noise_of, run_rounds
+from dpdist.engine.protocol import Noise, noise_of
 from dpdist.job import Adjacency
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.fitting import averaged_tables
@@ -19,7 +19,6 @@ from dpdist.mechanisms.marginals.post import Marginals
 from dpdist.mechanisms.marginals.sensitivity import CHOICE_OF_ROUND, PART_OF_ROUNDS, SINGLES, moved_counts
 from dpdist.mechanisms.promises import LossExceeded
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.sampling.samplers import ExactSampler
 
 ADAPTIVE = ", select: adaptive"
 CELLS = {6, 8, 12}
@@ -29,14 +28,13 @@ CELLS = {6, 8, 12}
 def costs(adjacency: Adjacency, key: int) -> list[Fraction]:
     """Each query's cost on one path of answers: what a record moves over the noise's scale, as a part of ε = 4."""
     said, own = job(said=ADAPTIVE, adjacency=adjacency, epsilon="4"), survey(2, 60 * 4**key)
-    model, asked = modelled(said, len(own)), list[Noise]()
+    asked = list[Noise]()
 
     def noise(request: Noise) -> Floats:
         asked.append(request)
         return noise_of(KEY.child(str(key)))(request)
 
-    rounds = MECHANISMS["marginals"].protect(said, model, Notes(), None)
-    run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise)
+    released(said, own, noise)
     delta = Fraction(moved_counts(adjacency) * UNIT)
     assert asked[0].size == 9
     return [delta * (3 if each.size == 9 else 1 if each.size in CELLS else 2) / each.scale / 4 for each in asked]
@@ -60,7 +58,7 @@ def test_rounds_cost_epsilon_together_on_every_path(adjacency: Adjacency, monkey
 
 def test_without_noise_the_pairs_that_depend_are_measured_and_then_again() -> None:
     """Sex and children depend only through the degree. What is left of ε goes to tables that are measured already."""
-    model, theta = released(job(said=ADAPTIVE), survey(2), quiet=True)
+    model, theta = released(job(said=ADAPTIVE), survey(2), quiet)
     keys = model.keys_of(theta)
     assert set(keys[3:]) == {(0, 1), (1, 2)}
     assert sum(theta["units"][0]) == model.units == 4
@@ -74,7 +72,7 @@ def test_a_table_that_tells_nothing_doubles_the_budget() -> None:
     rng, taken = np.random.default_rng(1), []
     plain = np.column_stack([rng.integers(0, 2, 4000), rng.integers(1, 4, 4000), rng.integers(0, 4, 4000)])
     for epsilon, own in (("0.1", records(plain, np.full(4000, 50.0))), ("9", survey(2))):
-        _, theta = released(job(said=ADAPTIVE, epsilon=epsilon), own, quiet=True)
+        _, theta = released(job(said=ADAPTIVE, epsilon=epsilon), own, quiet)
         taken.append(theta["units"][0][3:].tolist())
     assert taken[0] == [1.0, 3.0]
     assert taken[1][:2] == [1.0, 1.0]

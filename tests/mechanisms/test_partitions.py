@@ -9,21 +9,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from test_clamped import KEY, Notes
+from test_clamped import KEY
 
 import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, JobError
-from dpdist.core.records import UNIT, Crosstab, Floats
-from dpdist.engine.protocol import noise_of, run_rounds
+from dpdist.core.records import UNIT, Floats
 from dpdist.estimation.least_squares import nearest_on_simplex, nearest_on_simplices
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.partitions.post import PartitionCounts, Tree, consistent, ordered, selected_tree
 from dpdist.mechanisms.partitions.query import CellCounts, aic, scores
-from dpdist.mechanisms.parts import builder_of
-from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.sampling.samplers import ExactSampler
+from dpdist.studies.kinds import protocol
+from dpdist.studies.kinds.protocol import model_of
 
 JOB = """
 dataset: votes
@@ -59,12 +57,6 @@ def text(said: str = SELECTED, **other: object) -> str:
 
 def job(said: str = SELECTED, **other: object) -> Job:
     return parse_job(text(said, **other))
-
-
-def modelled(said: Job, n: int = 40) -> PartitionCounts:
-    model = builder_of(said).build(said, Crosstab({}, {}, np.array([n]), (), ()), slice(0, 1))
-    assert isinstance(model, PartitionCounts)
-    return model
 
 
 def records(outcomes: Any, weight: Any) -> Records:
@@ -190,9 +182,8 @@ def survey(n: int = 2000, seed: int = 1) -> Records:
 
 
 def released(said: Job, file: Records) -> tuple[PartitionCounts, Any]:
-    model = modelled(said, len(file))
-    rounds = MECHANISMS[said.mechanism.name].protect(said, model, Notes(), None)
-    return model, run_rounds(rounds, model, ExactSampler(1), KEY, "all", [file], noise=noise_of(KEY)).parameters
+    model = model_of(said, len(file))
+    return model, protocol.released(said, model, file, KEY)
 
 
 @pytest.mark.parametrize("said", [FLAT, UNIVERSAL, ORDERED, SELECTED])
@@ -230,9 +221,9 @@ def test_the_order_of_outcomes_in_the_job_decides_nothing() -> None:
     one, other = job(ORDERED), job(ORDERED, outcome="[age, voted, race]")
     sums = [
         model.layered(model.tree(), CellCounts(model).sums(own))
-        for model, own in ((modelled(one, 300), file), (modelled(other, 300), swapped))
+        for model, own in ((model_of(one, 300), file), (model_of(other, 300), swapped))
     ]
-    sizes = [1, *modelled(one).tree().sizes]
+    sizes = [1, *model_of(one, 40).tree().sizes]
     for a, b in zip(*(np.split(each, np.cumsum(sizes)[:-1]) for each in sums), strict=True):
         assert sorted(a) == sorted(b)
 
@@ -240,7 +231,7 @@ def test_the_order_of_outcomes_in_the_job_decides_nothing() -> None:
 def test_values_of_a_bin_lie_within_it_and_cover_it() -> None:
     said = job(FLAT + BINS, outcome="pay", survey="")
     file = records(np.full(1000, 50.0), np.ones(1000))
-    model = modelled(said, 1000)
+    model = model_of(said, 1000)
     theta = model.recall({"selected": [], "sums": [0, 0, 1000 * UNIT, 0, 0]})
     y, w = model.simulate(theta, np.zeros(1000, np.int32), np.random.default_rng(1))
     assert (CellCounts(model).sums(file) == np.array([0, 0, 1000 * UNIT, 0, 0])).all()

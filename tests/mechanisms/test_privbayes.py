@@ -8,27 +8,21 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import coded_survey
 import numpy as np
 import pandas as pd
 import pytest
-from coded_survey import COLUMNS, job_text, records, survey
-from test_clamped import KEY, Notes
+from coded_survey import COLUMNS, asked_of, job_text, quiet, records, released, survey
 
-import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
-from dpdist.core.records import UNIT, Crosstab, Floats
-from dpdist.engine.protocol import Noise, noise_of, run_rounds
+from dpdist.core.records import UNIT, Floats
 from dpdist.job import Adjacency, Job
 from dpdist.job.loading import parse_job
-from dpdist.mechanisms.marginals.post import Network
 from dpdist.mechanisms.marginals.query import NoisyMarginals, dependence, next_tables
 from dpdist.mechanisms.marginals.sensitivity import SLACK
 from dpdist.mechanisms.marginals.spec import MOST_NETWORK_CELLS
-from dpdist.mechanisms.parts import builder_of
-from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.models.protocol import Draws
-from dpdist.sampling.samplers import ExactSampler
+from dpdist.studies.kinds.protocol import model_of
 
 
 def text(said: str = "", **other: object) -> str:
@@ -37,20 +31,6 @@ def text(said: str = "", **other: object) -> str:
 
 def job(said: str = "", **other: object) -> Job:
     return parse_job(text(said, **other))
-
-
-def modelled(said: Job, n: int) -> Network:
-    model = builder_of(said).build(said, Crosstab({}, {}, np.array([n]), (), ()), slice(0, 1))
-    assert isinstance(model, Network)
-    return model
-
-
-def released(said: Job, own: Records, quiet: bool = False) -> tuple[Network, Draws]:
-    """What a file's rounds release; without noise, for exact oracles."""
-    model = modelled(said, len(own))
-    rounds = MECHANISMS["marginals"].protect(said, model, Notes(), None)
-    noise = (lambda request: np.zeros(request.size)) if quiet else noise_of(KEY)
-    return model, run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise).parameters[0]
 
 
 # What a record moves
@@ -126,7 +106,7 @@ def test_the_network_has_no_loop_and_every_column_once() -> None:
 
 def test_without_noise_the_parents_that_depend_are_chosen_and_tables_are_the_files() -> None:
     own = survey(2)
-    model, theta = released(job(said=", degree: 1"), own, quiet=True)
+    model, theta = released(job(said=", degree: 1"), own, quiet)
     assert model.keys_of(theta) == ((0,), (0, 1), (1, 2)), "children depend on sex only through the degree"
     fitted, codes = model.fitted(theta), model.codes_of(own)
     for key, table in fitted.tables.items():
@@ -160,7 +140,7 @@ def test_tables_are_as_large_as_is_useful() -> None:
     own = records(survey(1, 1000).outcomes, np.full(1000, 50.0))
     sizes = {}
     for epsilon in ("0.03", "0.3", "10"):
-        model, theta = released(job(epsilon=epsilon), own, quiet=True)
+        model, theta = released(job(epsilon=epsilon), own, quiet)
         limit = 1000.0 / (4.0 * 3.0 / (0.7 * float(epsilon)))
         assert model.most_cells(1000.0) == pytest.approx(min(MOST_NETWORK_CELLS, limit))
         sizes[epsilon] = [int(np.prod(model.shape(key))) for key in model.keys_of(theta)[1:]]
@@ -168,8 +148,8 @@ def test_tables_are_as_large_as_is_useful() -> None:
             cells <= limit or len(key) == 1 for cells, key in zip(sizes[epsilon], model.keys_of(theta)[1:], strict=True)
         )
     assert (max(sizes["0.03"]), sizes["10"][-1]) == (4, 24)
-    assert modelled(job(), 10).most_cells(-5.0) == 0.0
-    assert modelled(job(said=", degree: 2"), 10).most_cells(-5.0) == MOST_NETWORK_CELLS
+    assert model_of(job(), 10).most_cells(-5.0) == 0.0
+    assert model_of(job(said=", degree: 2"), 10).most_cells(-5.0) == MOST_NETWORK_CELLS
 
 
 # Records, figures
@@ -191,21 +171,6 @@ def test_records_have_the_margins_of_the_tables_and_weights_of_at_least_0(n: int
             assert np.abs(np.bincount(codes[:, column], minlength=len(margin)) / n - found / fitted.total).max() > 1e-6
 
 
-def asked_of(said: Job) -> list[Noise]:
-    """The noise that the rounds ask for, on a small file."""
-    requests = list[Noise]()
-
-    def noise(request: Noise) -> Floats:
-        requests.append(request)
-        return np.zeros(request.size)
-
-    model, own = modelled(said, 30), survey(1, 30)
-    kept = records(own.outcomes[:, [COLUMNS.index(name) for name in said.outcomes]], own.weight)
-    rounds = MECHANISMS["marginals"].protect(said, model, Notes())
-    run_rounds(rounds, model, ExactSampler(1), KEY, "all", [kept], noise=noise)
-    return requests
-
-
 def test_nothing_is_spent_on_a_choice_that_is_none() -> None:
     """One column, and two: all of ε is for their tables. Control: three have choices, at 3/10 of ε."""
     assert [(each.size, each.scale) for each in asked_of(job(outcome="sex"))] == [(2, UNIT)]
@@ -219,12 +184,7 @@ def test_nothing_is_spent_on_a_choice_that_is_none() -> None:
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, own = tmp_path_factory.mktemp("network"), survey(8, 2000)
-    frame = pd.DataFrame(own.outcomes.astype(int), columns=list(COLUMNS)).assign(weight=own.weight)
-    frame["sex"] = np.where(frame["sex"] == 0, "f", "m")
-    frame.to_parquet(folder / "file.parquet")
-    dpdist.run(job(said=", degree: 2", epsilon="2"), folder / "work", input=folder / "file.parquet")
-    return folder / "work"
+    return coded_survey.release(job(said=", degree: 2", epsilon="2"), survey(8, 2000), tmp_path_factory.mktemp("network"))
 
 
 def test_a_release_has_tables_records_and_measurements(release: Path) -> None:

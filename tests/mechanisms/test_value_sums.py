@@ -6,19 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import coded_survey
 import numpy as np
 import pandas as pd
 import pytest
-from coded_survey import job_text, records, survey
+from coded_survey import KEY, job_text, quiet, records, released, survey
 from scipy.stats import binom
-from test_clamped import KEY, Notes
-from test_weighted_marginals import modelled, released
 
-import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Floats
-from dpdist.engine.protocol import noise_of, run_rounds
+from dpdist.engine.protocol import noise_of
 from dpdist.estimation.donors import CELL
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Job
@@ -26,9 +24,7 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.coded_tables import means_of
 from dpdist.mechanisms.marginals.fitting import ValueSums, fit, positions, tilt
 from dpdist.mechanisms.marginals.post import Marginals
-from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws
-from dpdist.sampling.samplers import ExactSampler
 
 PAIRS = "marginals: [[sex, degree], [degree, kids]]"
 SUMS = f", {PAIRS}, sums: [{{of: kids}}, {{of: kids, by: degree}}]"
@@ -51,7 +47,7 @@ def means_by(own: Records, weight: Floats) -> tuple[float, Floats]:
 @pytest.mark.parametrize("said", [SUMS, ", sums: [{of: kids}]", ", select: adaptive, sums: [{of: kids}]"])
 def test_without_noise_tables_are_the_files(said: str) -> None:
     own = survey(1)
-    model, theta = released(job(said=said), own, quiet=True)
+    model, theta = released(job(said=said), own, quiet)
     fitted = model.fitted(theta)
     exact = np.bincount(own.outcomes[:, 2].astype(int), weights=own.weight)
     np.testing.assert_allclose(fitted.margins[2], exact, rtol=2e-5)
@@ -126,13 +122,7 @@ RELEASES, FALSE_ALARM = 200, 1e-4
 def noisy() -> list[tuple[Marginals, Draws]]:
     """Releases of one file under other noise, which is large beside sampling."""
     said, own = job(epsilon="1/4"), survey(11, 2000)
-    model, found = modelled(said, len(own)), []
-    for replicate in range(RELEASES):
-        rounds = MECHANISMS["marginals"].protect(said, model, Notes(), None)
-        noise = noise_of(KEY.child(f"errors {replicate}"))
-        made = run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise)
-        found.append((model, made.parameters[0]))
-    return found
+    return [released(said, own, noise_of(KEY.child(f"errors {replicate}"))) for replicate in range(RELEASES)]
 
 
 def test_errors_of_means_hold_their_noise(noisy: list[tuple[Marginals, Draws]]) -> None:
@@ -163,11 +153,9 @@ def test_means_of_many_levels_by_another_column_are_held_and_not_too_wide() -> N
     own = records(np.column_stack([sex, degree, kids]), np.clip(rng.gamma(2.0, 8.0, size), 1, 50))
     overall, by = means_by(own, own.weight)
     said, exact = job(kids=300), np.array([overall, *by])
-    model, means, errors = modelled(said, size), list[Floats](), list[Floats]()
+    means, errors = list[Floats](), list[Floats]()
     for replicate in range(30):
-        rounds = MECHANISMS["marginals"].protect(said, model, Notes(), None)
-        noise = noise_of(KEY.child(f"many {replicate}"))
-        theta = run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise).parameters[0]
+        model, theta = released(said, own, noise_of(KEY.child(f"many {replicate}")))
         found = [means_of(model, theta, each, effect=0.0) for each in model.value_sums(theta)]
         means.append(np.concatenate([each.mean for each in found]))
         errors.append(np.concatenate([each.error for each in found]))
@@ -204,12 +192,8 @@ def test_means_of_many_levels_are_nearer_with_their_sum_at_the_same_epsilon() ->
     for column, name in ((2, "kids"), (0, "sex")):
         off = dict[str, list[float]]()
         for asked in ("", f", sums: [{{of: {name}}}]"):
-            said = job(said=asked, kids=200)
-            model = modelled(said, len(own))
             for replicate in range(12):
-                rounds = MECHANISMS["marginals"].protect(said, model, Notes(), None)
-                noise = noise_of(KEY.child(f"gain {replicate}"))
-                theta = run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise).parameters[0]
+                model, theta = released(job(said=asked, kids=200), own, noise_of(KEY.child(f"gain {replicate}")))
                 margin = model.fitted(theta).margins[column]
                 mean = float(margin @ np.array(model.levels[column]) / margin.sum())
                 off.setdefault(asked, []).append((mean - exact[column]) ** 2)
@@ -222,12 +206,7 @@ def test_means_of_many_levels_are_nearer_with_their_sum_at_the_same_epsilon() ->
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, own = tmp_path_factory.mktemp("sums"), survey(8)
-    frame = pd.DataFrame({"sex": np.array(["f", "m"])[own.outcomes[:, 0].astype(int)], "weight": own.weight})
-    frame["degree"], frame["kids"] = own.outcomes[:, 1:].T.astype(int)
-    frame.to_parquet(folder / "file.parquet")
-    dpdist.run(job(epsilon="3"), folder / "work", input=folder / "file.parquet")
-    return folder / "work" / "public"
+    return coded_survey.release(job(epsilon="3"), survey(8), tmp_path_factory.mktemp("sums")) / "public"
 
 
 def test_sums_tables_and_records_say_the_same(release: Path) -> None:

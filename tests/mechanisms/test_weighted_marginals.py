@@ -7,27 +7,21 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import coded_survey
 import numpy as np
 import pandas as pd
 import pytest
-from coded_survey import COLUMNS, job_text, records, survey
-from test_clamped import KEY, Notes
+from coded_survey import COLUMNS, KEY, asked_of, job_text, quiet, records, released, survey
 
-import dpdist
-from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError
-from dpdist.core.records import UNIT, Crosstab, Floats, Ints
-from dpdist.engine.protocol import Noise, noise_of, run_rounds
+from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.donors import CELL
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.fitting import fit, onto_simplex
-from dpdist.mechanisms.marginals.post import Marginals
 from dpdist.mechanisms.marginals.query import TableAndValueSums, choose_tree, scores
-from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.models.protocol import Draws
-from dpdist.sampling.samplers import ExactSampler
+from dpdist.studies.kinds.protocol import model_of
 
 NAMED = ", marginals: [[sex, degree], [degree, kids]]"
 
@@ -40,31 +34,13 @@ def job(said: str = NAMED, **other: object) -> Job:
     return parse_job(text(said, **other))
 
 
-def modelled(said: Job, n: int = 200) -> Marginals:
-    crosstab = Crosstab({}, {}, np.array([n]), (), ())
-    model = builder_of(said).build(said, crosstab, slice(0, 1))
-    assert isinstance(model, Marginals)
-    return model
-
-
-# Choice, tables, records
-
-
-def released(said: Job, own: Records, quiet: bool = False) -> tuple[Marginals, Draws]:
-    """What a file's rounds release; without noise, for exact oracles."""
-    model = modelled(said, len(own))
-    rounds = MECHANISMS["marginals"].protect(said, model, Notes(), None)
-    noise = (lambda request: np.zeros(request.size)) if quiet else noise_of(KEY)
-    return model, run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise).parameters[0]
-
-
 @pytest.mark.parametrize("weighted", [True, False])
 def test_the_sum_of_weights_varies_as_much_as_it_can(weighted: bool) -> None:
     """Σw of n records with mean m < U varies most where weights are 0 or U: its relative variance is (1 - m/U)/(n m/U).
     Control: without weights it does not vary."""
     people = records(survey(4, 500).outcomes, np.full(500, 20.0 if weighted else 1.0))
     said = job() if weighted else parse_job(text(survey="").replace("  weight: {bounds: [1, 50], outside: clip}\n", ""))
-    model, theta = released(said, people, quiet=True)
+    model, theta = released(said, people, quiet)
     total = model.resampled(theta, 500, 3_000, np.random.default_rng(1))["margins"][:, : model.sizes[0]].sum(axis=1)
     expected = np.sqrt((1.0 - 20.0 / 50.0) / 200.0) if weighted else 0.0
     assert (total / total.mean()).std() == pytest.approx(expected, rel=0.06, abs=1e-9)
@@ -77,7 +53,7 @@ def weighted_table(codes: Ints, weight: Floats, columns: tuple[int, int], shape:
 
 def test_without_noise_the_tables_are_the_files() -> None:
     own = survey(1)
-    model, theta = released(job(), own, quiet=True)
+    model, theta = released(job(), own, quiet)
     tree, codes = model.fitted(theta), model.codes_of(own)
     for key in ((0, 1), (1, 2)):
         wanted = weighted_table(codes, own.weight, key, model.shape(key))  # type: ignore[arg-type]
@@ -87,16 +63,16 @@ def test_without_noise_the_tables_are_the_files() -> None:
 
 def test_without_noise_the_pairs_that_depend_are_chosen() -> None:
     """Sex and children depend only through the degree: the tree is the file's own."""
-    model, theta = released(job(said=""), survey(2), quiet=True)
+    model, theta = released(job(said=""), survey(2), quiet)
     assert model.keys_of(theta) == ((0,), (1,), (2,), (0, 1), (1, 2))
 
 
 def test_a_choice_takes_the_largest_noisy_score_that_makes_no_loop() -> None:
     """Control for the sort of the result: noise alone decides where it is large."""
     own = survey(2)
-    model = modelled(job(said=""), len(own))
+    model = model_of(job(said=""), len(own))
     exact = TableAndValueSums(model.measuring(model.candidates)).sums(own)
-    margins = list(model.fitted(released(job(said=""), own, quiet=True)[1]).margins)
+    margins = list(model.fitted(released(job(said=""), own, quiet)[1]).margins)
     lifted = np.array([0.0, 1e15, 0.0])
     rounds = choose_tree(model, margins, exact, count(1))
     first = next(rounds)
@@ -111,7 +87,7 @@ def test_a_pair_whose_cells_noise_would_drown_scores_below_a_small_one() -> None
     """A column of 300 levels depends on sex; its 600 noisy cells are worth less than six of sex and degree."""
     said = job(said="", kids=299, outcome="kids, sex, degree")
     own = survey(2, 400)
-    model = modelled(said, 400)
+    model = model_of(said, 400)
     shuffled = records(np.column_stack([own.outcomes[:, 2] * 60, own.outcomes[:, 0], own.outcomes[:, 1]]), own.weight)
     exact = TableAndValueSums(model.measuring(model.candidates)).sums(shuffled)
     margins = [np.full(size, 400.0 / size) for size in model.sizes]
@@ -171,7 +147,7 @@ def test_records_agree_with_the_tables() -> None:
 
 def test_columns_that_no_pair_joins_are_independent_in_the_records() -> None:
     said = job(said=", marginals: [[sex, degree], [kids]]")
-    model, theta = released(said, survey(7), quiet=True)
+    model, theta = released(said, survey(7), quiet)
     codes, weight = model.draw_codes(theta, 4000, np.random.default_rng(1))
     table = weighted_table(codes, weight, (1, 2), (3, 4)) / weight.sum()
     apart = np.abs(table - np.outer(table.sum(axis=1), table.sum(axis=0))).sum()
@@ -196,12 +172,7 @@ def test_a_constant_column_and_one_record_are_released() -> None:
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("marginals")
-    own = survey(8)
-    frame = pd.DataFrame({"sex": np.array(["f", "m"])[own.outcomes[:, 0].astype(int)], "weight": own.weight})
-    frame["degree"], frame["kids"] = own.outcomes[:, 1:].T.astype(int)
-    frame.to_parquet(folder / "file.parquet")
-    dpdist.run(job(said="", epsilon="3"), folder / "work", input=folder / "file.parquet")
-    return folder / "work" / "public"
+    return coded_survey.release(job(said="", epsilon="3"), survey(8), folder) / "public"
 
 
 def test_marginals_tables_and_records_say_the_same(release: Path) -> None:
@@ -282,31 +253,15 @@ def test_what_has_no_guarantee_or_no_list_of_levels_is_refused(other: dict[str, 
 
 def test_ten_thousand_levels_are_measured_alone() -> None:
     """A table of 30,000 cells is small enough, a pair of two such columns is never a candidate."""
-    model = modelled(job(said="", kids=9_999))
+    model = model_of(job(said="", kids=9_999), 200)
     assert model.candidates == ((0, 1), (0, 2), (1, 2))
     said = text(said="").replace("bounds: [1, 3]", "bounds: [1, 100]")
-    assert modelled(parse_job(said.replace("bounds: [0, 3]", "bounds: [0, 9999]"))).candidates == ((0, 1), (0, 2))
+    assert model_of(parse_job(said.replace("bounds: [0, 3]", "bounds: [0, 9999]")), 200).candidates == ((0, 1), (0, 2))
 
 
 def of_columns(*columns: str) -> Job:
     """No tables are named."""
     return parse_job(text(said="", outcome=", ".join(columns)).replace("[count, {mean: degree}, {mean: kids}]", "[count]"))
-
-
-def asked_of(said: Job) -> list[Noise]:
-    """The noise that the rounds ask for, on a small file."""
-    requests = list[Noise]()
-
-    def noise(request: Noise) -> Floats:
-        requests.append(request)
-        return np.zeros(request.size)
-
-    model, rng = modelled(said, 30), np.random.default_rng(1)
-    columns = np.column_stack([rng.integers(0, len(levels), 30) + min(levels) for levels in model.levels]).astype(float)
-    own = records(columns, np.ones(30))
-    rounds = MECHANISMS["marginals"].protect(said, model, Notes())
-    run_rounds(rounds, model, ExactSampler(1), KEY, "all", [own], noise=noise)
-    return requests
 
 
 def test_nothing_is_spent_on_a_choice_that_is_none() -> None:
