@@ -221,6 +221,16 @@ def data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the files that small jobs name; tests change none of them."""
+    from small_runs import write_inputs  # few tests need it
+
+    folder = tmp_path_factory.mktemp("inputs")
+    write_inputs(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
     """An S3 server of this session."""
     server = ObjectServer(tmp_path_factory.mktemp("s3"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from named_draws import named
 from small_jobs import cases, parsed, rooted
-from small_runs import PUBLIC, write_inputs
+from small_runs import PUBLIC
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 import dpdist
@@ -43,10 +43,9 @@ def test_a_library_that_is_loaded_later_has_one_thread_too(limited: str, most: i
     assert threads == most
 
 
-def test_a_release_has_one_thread_from_its_charge_on_and_its_publication_too(tmp_path: Path) -> None:
+def test_a_release_has_one_thread_from_its_charge_on_and_its_publication_too(inputs: Path, tmp_path: Path) -> None:
     """`verify` publishes again and compares bytes. Control: outside, BLAS has the two threads that it was given."""
     name, seen, again = "sanitized_statistics-zero_out-lognormal", dict[str, int](), set[int]()
-    write_inputs(tmp_path)
 
     def threads() -> int:
         return max(one["num_threads"] for one in ThreadpoolController().info() if one["user_api"] == "blas")
@@ -56,7 +55,7 @@ def test_a_release_has_one_thread_from_its_charge_on_and_its_publication_too(tmp
 
     with threadpool_limits(2):
         with named(name):
-            dpdist.run(parsed(rooted(PUBLIC | cases()[name], tmp_path)), tmp_path / "ws", listener=hear)
+            dpdist.run(parsed(rooted(PUBLIC | cases()[name], inputs)), tmp_path / "ws", listener=hear)
         publish(read_released(tmp_path / "ws" / "public" / "released"), tmp_path / "again", lambda _: again.add(threads()))
         assert threads() == 2
     assert {seen[stage] for stage in ("store records", "protect", "synthetic records", "tables", "evaluate")} == {1}

@@ -11,7 +11,6 @@ from campaign import Server, arguments, inventory, public_bytes
 from cluster import Cluster
 from sized_package import sized_job
 from small_jobs import EXACT, RECORDED, cases, reach, rooted
-from small_runs import write_inputs
 
 from dpdist.mechanisms.registry import MECHANISMS
 
@@ -43,13 +42,6 @@ def _written(case: str, inputs: Path, folder: Path) -> Path:
     job = folder / "job.json"
     job.write_text(json.dumps(rooted(cases()[case], inputs) | {"publish": "always"}), encoding="utf-8")
     return job
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inputs")
-    write_inputs(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,6 @@ from golden_runs import (
 from golden_studies import STUDIES, studied
 from named_draws import Drawn
 from small_jobs import EXACT, cases, reach
-from small_runs import write_inputs
 
 from dpdist.core.public_files import UNFIT
 from dpdist.job import SPECS
@@ -44,13 +43,6 @@ from dpdist.testing.mechanisms import problems_of_noise, single, survey
 CASES = cases()
 VERIFIED = {job["mechanism"]["name"]: name for name, job in CASES.items()}.values()
 """A job of each mechanism whose release is verified everywhere; all are under the plain instruction set."""
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inputs")
-    write_inputs(folder)
-    return folder
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from named_draws import named
 from small_jobs import cases, parsed, rooted
-from small_runs import write_inputs
 
 import dpdist
 from dpdist.core.records import Floats, Ints
@@ -56,13 +55,6 @@ FURTHER = [
     if pair not in QUICK
 ]
 """The other pairs, of which `long` tests are a seventh: every job with one or two kinds of answers."""
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inputs")
-    write_inputs(folder)
-    return folder
 
 
 def test_every_mechanism_that_adds_noise_is_here() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 from named_draws import Drawn
 from small_jobs import EXACT, RECORDED, cases, jobs_under, reach, unchecked
-from small_runs import run, write_inputs
+from small_runs import run
 
 from dpdist.job import SPECS, Job, MechanismSpec, Noisy
 from dpdist.job.checks import contradictions
@@ -211,13 +211,6 @@ def test_a_mechanism_that_no_job_can_name_is_told_so() -> None:
 def test_that_a_reference_was_not_refused_is_said_to_be_outside_of_the_budget(case: str, told: bool) -> None:
     job = unchecked(cases()[case])
     assert (NOT_REFUSED in mechanism_of(job).promise(job).assumptions) == told
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inputs")
-    write_inputs(folder)
-    return folder
 
 
 def _run(case: str, inputs: Path, workspace: Path) -> tuple[dict[str, Any], list[Drawn]]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from small_jobs import Said, cases, unchecked
-from small_runs import captured, write_inputs
+from small_runs import captured
 
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Choice, Pass
@@ -74,13 +74,6 @@ OTHER_NOISE = (
 )
 """Variants with several stages, other laws of noise or common sets."""
 JOBS = strict_jobs()
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inputs")
-    write_inputs(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

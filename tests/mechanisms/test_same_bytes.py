@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from public_files import public_files
 from small_jobs import cases, parsed, rooted
-from small_runs import PUBLIC, write_inputs
+from small_runs import PUBLIC
 from test_contract import NOISY, SILENT
 
 import dpdist
@@ -16,13 +16,6 @@ import dpdist
 CASES = [*NOISY, *SILENT, "weighted-zero_out-scores", "weighted-two-outcomes", "weighted-fbp", "censor_w-reference"]
 OFTEN = {"laplace_composed-public", "sanitized-gaussian", "modips-nested", "weighted_marginals-chosen", *SILENT}
 """The others are `long`."""
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inputs")
-    write_inputs(folder)
-    return folder
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[] if case in OFTEN else [pytest.mark.long]) for case in CASES])

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from small_jobs import said, unchecked
-from small_runs import run, write_inputs
+from small_runs import run
 from test_clamped import Notes
 
 from dpdist.confidential.records import Records
@@ -41,10 +42,9 @@ ADJUSTED = {"scale": 0.9, "shift": 0.01, "reweight": 0.95}
 
 
 @pytest.fixture(scope="module")
-def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ReleasedObject]:
+def releases(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, ReleasedObject]:
     """One of every family, by name."""
-    inputs, made = tmp_path_factory.mktemp("inputs"), dict[str, ReleasedObject]()
-    write_inputs(inputs)
+    made = dict[str, ReleasedObject]()
     for family in FAMILIES:
         workspace = tmp_path_factory.mktemp(family) / "work"
         run(family, said("weighted", "zero_out", family), inputs, workspace)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from small_jobs import parsed, rooted, said
-from small_runs import run, write_inputs
+from small_runs import run
 
 import dpdist
 from dpdist.core.errors import JobError
@@ -25,13 +25,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 for case in CASES.values():
     case["tables"][0]["margins"] = True
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inputs")
-    write_inputs(folder)
-    return folder
 
 
 def more(job: dict[str, Any], *tables: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from named_draws import named
 from small_jobs import cases
-from small_runs import run, write_inputs
+from small_runs import run
 from test_verify import vouch
 
 from dpdist.core.public_files import MANIFEST
@@ -39,12 +39,11 @@ MEASURED, SET, PROMISE, STATEMENT = "measurements.parquet", "released/set-1.json
 
 
 @pytest.fixture(scope="module")
-def releases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def releases(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("releases")
-    write_inputs(folder)
     for name in (PACKAGE, HISTOGRAMS, SECRET, MODIPS, DRAWS, CELLS):
         with named(name):
-            run(name, cases()[name], folder, folder / name)
+            run(name, cases()[name], inputs, folder / name)
     return folder
 
 

@@ -14,15 +14,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command_line import invoke, succeed
 from named_draws import named
 from small_jobs import cases
 from small_release import JOB, survey
-from small_runs import run, write_inputs
+from small_runs import run
 from test_verify import vouch
-from typer.testing import CliRunner
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.opening.verifying import problems, verify_folder
 
 COUNTED = JOB.replace("{name: tables", "{name: perturbed_histogram, bins: 5").replace("survey: {weight: weight}\n", "")
@@ -53,9 +52,8 @@ def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
 
 
 def test_the_claim_is_derived_again_and_what_is_open_is_listed(public: Path) -> None:
-    done = CliRunner().invoke(app, ["verify", str(public)])
-    assert done.exit_code == 0
-    lines = done.output.splitlines()
+    done = succeed("verify", public)
+    lines = done.splitlines()
     assert lines[1] == "derived again from 1 query: epsilon = 3, and the statement has 3"
     assert all(line.startswith("not checked: ") for line in lines[2:])
     assert [line.split()[2] for line in lines[2:5]] == ["that"] * 3
@@ -67,7 +65,7 @@ def test_the_claim_is_derived_again_and_what_is_open_is_listed(public: Path) -> 
         "manifest.json:",
         "who",
     ]
-    printed = json.loads(CliRunner().invoke(app, ["verify", str(public), "--json"]).output)
+    printed = json.loads(invoke("verify", public, "--json").output)
     assert printed["derived"] == lines[1]
     assert [f"not checked: {text}" for text in printed["not_checked"]] == lines[2:]
 
@@ -141,13 +139,12 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("name", ["tables-two-tables", "tables-gaussian", "tables-add_remove-residuals"])
-def test_parts_of_a_budget_that_sum_above_it_are_refused(name: str, tmp_path: Path) -> None:
+def test_parts_of_a_budget_that_sum_above_it_are_refused(name: str, inputs: Path, tmp_path: Path) -> None:
     """One table of a package has a tenth less noise than its part; control: as released, no scale is left unchecked."""
-    write_inputs(tmp_path)
-    run(name, cases()[name], tmp_path, tmp_path / "ws")
+    run(name, cases()[name], inputs, tmp_path / "ws")
     public = tmp_path / "ws" / "public"
     assert problems(public) == []
-    done = CliRunner().invoke(app, ["verify", str(public)])
+    done = invoke("verify", public)
     assert "no query states" not in done.output
     table = pq.read_table(public / "measurements.parquet")
     last = np.array(table["table"].to_pylist()) == table["table"].to_pylist()[-1]
@@ -196,9 +193,8 @@ def test_a_release_without_a_record_is_one_of_an_earlier_version(public: Path) -
     for name in ("statement.json", "released/promise.json"):
         edited(public / name, lambda stated: stated.update(protected_by="0.1.1"))
     vouch(public)
-    done = CliRunner().invoke(app, ["verify", str(public)])
-    assert done.exit_code == 0
-    assert "not checked: the claim, from its queries: the release has no proof record" in done.output
+    text = succeed("verify", public)
+    assert "not checked: the claim, from its queries: the release has no proof record" in text
 
 
 def test_the_record_follows_from_the_job_and_not_from_the_file(released: Path, tmp_path: Path) -> None:
