@@ -6,14 +6,14 @@ One command makes the table of docs/explanation/accuracy.md again (`-s` prints i
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import public_surveys
 import pytest
+from public_surveys import PublicSurvey
 
 import dpdist
 from dpdist.studies.rehearsal import rehearse
@@ -22,43 +22,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.real_data]
 
 MOST = 30_000
 """Records of a file that are taken, at random: each third has a third of them."""
-JOB = """
-dataset: rehearsed
-period: "2"
-input: {{path: nobody-has-it.parquet}}
-columns:
-{levels}  {outcome}: {{bounds: {bounds}, outside: clip}}
-  {weight}: {{bounds: {weights}, outside: clip}}
-survey: {{weight: {weight}{design}}}
-outcome: {outcome}
-mechanism: {{name: tables}}
-budget: {{epsilon: "1", adjacency: substitution}}
-reference: {{path: {folder}/public.parquet, provenance: a public file}}
-tables: [{{name: one, by: [{by[0]}, {by[1]}], statistics: [count, {{mean: {outcome}}}]}}]
-"""
-
-
-class Survey(NamedTuple):
-    by: tuple[str, str]
-    outcome: str
-    bounds: str
-    weights: str
-    weight: str = "weight"
-    design: str = ""
-    keep: str = ""
-    """Records that the job is of, as a query."""
-
-
 SURVEYS = {
-    "nscg2013": Survey(
-        ("degree_field", "sex"), "salary", "[0, 150000]", "[0.1, 20000]", keep="employment_status == 'Employed'"
+    "nscg2013": public_surveys.SURVEYS["nscg"],
+    "cps_taxunits": public_surveys.SURVEYS["tax"]._replace(by=("age_group", "filing_status")),
+    "nhanes2015": public_surveys.SURVEYS["nhanes"]._replace(weights="[1000, 300000]", design="", further=()),
+    "ses_austria": public_surveys.SURVEYS["ses"],
+    "vehicles": PublicSurvey(
+        *("vehicles", ("kind", "age"), "miles", "[0, 400000]", "[1, 5000]"), design=", design_strata: [kind]"
     ),
-    "cps_taxunits": Survey(("age_group", "filing_status"), "wages", "[0, 2000000]", "[1, 10000]"),
-    "nhanes2015": Survey(
-        ("sex", "age_group"), "bmi", "[10, 100]", "[1000, 300000]", "weight_exam", keep="weight_exam > 0 and age >= 20"
-    ),
-    "ses_austria": Survey(("industry", "sex"), "earnings_hour", "[0, 300]", "[1, 50]"),
-    "vehicles": Survey(("kind", "age"), "miles", "[0, 400000]", "[1, 5000]", design=", design_strata: [kind]"),
 }
 
 
@@ -78,22 +49,22 @@ def vehicles(seed: int = 1, population: int = 400_000, sample: int = 12_000) -> 
     return rows[drawn].reset_index(drop=True)
 
 
-def read(name: str, survey: Survey, data: Path) -> pd.DataFrame:
-    rows = vehicles() if name == "vehicles" else pd.read_parquet(data / f"{name}.parquet")
-    rows = rows.query(survey.keep) if survey.keep else rows
-    return rows[[*survey.by, survey.outcome, survey.weight]].dropna().astype(dict.fromkeys(survey.by, str))
+def read(name: str, data: Path) -> pd.DataFrame:
+    return SURVEYS[name].of(vehicles()) if name == "vehicles" else SURVEYS[name].read(data)
+
+
+def job(survey: PublicSurvey, rows: pd.DataFrame, folder: Path) -> dpdist.Job:
+    reference = f"path: {folder}/public.parquet, provenance: a public file"
+    return survey.job(rows, "rehearsed", reference, "input: {path: nobody-has-it.parquet}")
 
 
 @pytest.mark.parametrize("name", SURVEYS)
 def test_what_is_recommended_is_measured_on_the_other_third(name: str, data: Path, tmp_path: Path) -> None:
     """Printed: the mechanism, errors and coverage there, suppressed cells, wall time."""
-    survey = SURVEYS[name]
-    rows = read(name, survey, data)
+    rows = read(name, data)
     rows.to_parquet(tmp_path / "public.parquet")
-    levels = "".join(f"  {each}: {{levels: {json.dumps(sorted(rows[each].unique()))}}}\n" for each in survey.by)
-    job = dpdist.parse_job(JOB.format(**survey._asdict(), levels=levels, folder=tmp_path))
     began = time.perf_counter()
-    made = rehearse(job, tmp_path / "out", records=MOST)
+    made = rehearse(job(SURVEYS[name], rows, tmp_path), tmp_path / "out", records=MOST)
     took = time.perf_counter() - began
     print(
         f"\n{name}: {made.verdict}: {made.best.candidate.label} ({made.best.candidate.guarantee}), {made.records} records, "

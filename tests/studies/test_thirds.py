@@ -6,15 +6,15 @@ Files with a design are measured under it. Coverage is given the cells' sizes, s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import public_surveys
 import pytest
+from public_surveys import EFFECT, PublicSurvey
 
 import dpdist
 from dpdist.core.keys import Key
@@ -28,79 +28,20 @@ Named = Callable[[str], AbstractContextManager[None]]
 SPLITS = 6
 ARMS = ("tables", "tables, histograms")
 """Where a design effect comes from the reference, the second one is refused, for it has none."""
-JOB = """
-dataset: thirds
-period: "2"
-columns:
-{levels}  {outcome}: {{bounds: {bounds}, outside: clip}}
-  {weight}: {{bounds: {weights}, outside: clip}}
-survey: {{weight: {weight}{design}}}
-outcome: {outcome}
-mechanism: {{name: tables}}
-budget: {{epsilon: "1", adjacency: substitution}}
-reference: {{path: earlier.parquet, provenance: a third of a public file}}
-public_frame: {{accepted: the files are public}}
-tables: [{{name: one, by: [{by[0]}, {by[1]}], statistics: [count, {{mean: {outcome}}}]}}]
-"""
-CLUSTERED = ", design_strata: [stratum], psu: psu, design_effect: reference"
-FAY = ", replicate_weights: {kind: fay, fay: 0.5, prefix: brr_, number: 96}, design_effect: reference"
-
-
-class Survey(NamedTuple):
-    """A file, its table's columns, its outcome and weight with public bounds, and its design."""
-
-    file: str
-    by: tuple[str, str]
-    outcome: str
-    bounds: str
-    weights: str
-    weight: str = "weight"
-    design: str = ""
-    further: tuple[str, ...] = ()
-    """Columns of the design."""
-    keep: str = ""
-    """Records that the job is of, as a query."""
-
-
+PUBLIC = "public_frame: {accepted: the files are public}"
 SURVEYS = {
-    "nscg": Survey(
-        *("nscg2013", ("degree_field", "sex"), "salary", "[0, 150000]", "[0.1, 20000]"),
-        keep="employment_status == 'Employed'",
-    ),
-    "tax": Survey("cps_taxunits", ("state", "filing_status"), "wages", "[0, 2000000]", "[1, 10000]"),
-    "ses": Survey("ses_austria", ("industry", "sex"), "earnings_hour", "[0, 300]", "[1, 50]"),
-    "nhis": Survey(
-        *("nhis2003", ("ethnicity", "age_group"), "uninsured", "[0, 1]", "[100, 50000]"),
-        design=CLUSTERED,
-        further=("stratum", "psu"),
-    ),
-    "nhanes": Survey(
-        *("nhanes2015", ("sex", "age_group"), "bmi", "[10, 100]", "[1000, 400000]", "weight_exam"),
-        design=CLUSTERED,
-        further=("stratum", "psu"),
-        keep="weight_exam > 0 and age >= 20",
-    ),
-    "recs": Survey(
-        *("recs2015", ("division", "housing_type"), "total_dollars", "[0, 20000]", "[500, 300000]"),
-        design=FAY,
-        further=tuple(f"brr_{k}" for k in range(1, 97)),
-    ),
-    "asec": Survey("cps_asec2012", ("education", "sex"), "hourly_wage", "[0, 400]", "[50, 10000]"),
+    name: survey._replace(design=survey.design + EFFECT) if survey.design else survey
+    for name, survey in public_surveys.SURVEYS.items()
 }
 
 
-def read(survey: Survey, data: Path) -> pd.DataFrame:
-    rows = pd.read_parquet(data / f"{survey.file}.parquet")
-    rows = rows.query(survey.keep) if survey.keep else rows
-    rows = rows[[*survey.by, survey.outcome, survey.weight, *survey.further]].dropna().reset_index(drop=True)
-    if survey.outcome == "uninsured":
-        rows = rows.assign(uninsured=(rows["uninsured"] == "Yes").astype(float))
-    return rows.astype(dict.fromkeys([*survey.by, *({"stratum"} & set(survey.further))], str))
+def job(survey: PublicSurvey, rows: pd.DataFrame) -> dpdist.Job:
+    return survey.job(rows, "thirds", "path: earlier.parquet, provenance: a third of a public file", PUBLIC)
 
 
-def split(survey: Survey, rows: pd.DataFrame, number: int, folder: Path) -> FileThirds:
+def split(survey: PublicSurvey, rows: pd.DataFrame, number: int, folder: Path) -> FileThirds:
     """Files of the three parts, of the same sizes in every cell and design stratum."""
-    cells = numbered(rows[[*survey.by, *({"stratum"} & set(survey.further))]])
+    cells = numbered(rows[survey.categories])
     parts = FileThirds(*(folder / f"{name}.parquet" for name in FileThirds._fields))
     generator = Key(bytes(32)).child(survey.file).generator(str(number))
     for path, kept in zip(parts, parted(thirds(cells, generator)), strict=True):
@@ -108,16 +49,12 @@ def split(survey: Survey, rows: pd.DataFrame, number: int, folder: Path) -> File
     return parts
 
 
-def measured(name: str, survey: Survey, data: Path, folder: Path) -> pd.DataFrame:
+def measured(name: str, survey: PublicSurvey, data: Path, folder: Path) -> pd.DataFrame:
     """One row for each arm, split, cell and statistic."""
-    rows = read(survey, data)
-    named = [*survey.by, *({"stratum"} & set(survey.further))]
-    levels = "".join(f"  {each}: {{levels: {json.dumps(sorted(rows[each].unique()))}}}\n" for each in named)
-    job = dpdist.parse_job(JOB.format(**survey._asdict(), levels=levels))
-    found = []
+    rows, found = survey.read(data), []
     for number in range(SPLITS):
         parts = split(survey, rows, number, folder)
-        runs, refused = candidates(job, str(parts.earlier), {"path": str(parts.earlier), "provenance": "x"})
+        runs, refused = candidates(job(survey, rows), str(parts.earlier), {"path": str(parts.earlier), "provenance": "x"})
         wanted = [candidate for candidate in runs if candidate.label in ARMS]
         assert wanted, refused
         for candidate in wanted:
@@ -170,7 +107,7 @@ def households(seed: int, records: int = 18_000) -> pd.DataFrame:
     return pd.DataFrame(rows | {"weight": weight.round(1)})
 
 
-HOUSEHOLDS = Survey("households", ("area", "sex"), "income", "[0, 1500000]", "[1, 10000]")
+HOUSEHOLDS = PublicSurvey("households", ("area", "sex"), "income", "[0, 1500000]", "[1, 10000]")
 
 
 def test_households_cover_although_intervals_miss_direct_estimates(tmp_path: Path, noise_of: Named) -> None:
@@ -178,10 +115,8 @@ def test_households_cover_although_intervals_miss_direct_estimates(tmp_path: Pat
     held, covered = [], []
     for seed in (1, 2, 3):
         rows = households(seed)
-        levels = f"  area: {{levels: {json.dumps(sorted(rows['area'].unique()))}}}\n  sex: {{levels: [f, m]}}\n"
-        job = dpdist.parse_job(JOB.format(**HOUSEHOLDS._asdict(), levels=levels))
         parts = split(HOUSEHOLDS, rows, seed, tmp_path)
-        runs, _ = candidates(job, str(parts.earlier), {"path": str(parts.earlier), "provenance": "x"})
+        runs, _ = candidates(job(HOUSEHOLDS, rows), str(parts.earlier), {"path": str(parts.earlier), "provenance": "x"})
         first = next(candidate for candidate in runs if candidate.label == ARMS[0])
         one = trial(first, parts, Key(bytes(32)).child(f"households {seed}"))
         with noise_of(f"households {seed}"):
