@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpdist.cli.console import errors_reported, out
+from dpdist.cli.console import InputFile, Settings, errors_reported, out
 from dpdist.core.errors import JobError, Problem
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ Tls = Annotated[
 ]
 RoleFolder = Annotated[Path, typer.Option("--tls", envvar="DPDIST_TLS", help="Certificates of this role.")]
 Http = Annotated[str, typer.Option("--http", help="host:port for /health and /metrics.")]
+NamedJob = Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job.")]
+Workers = Annotated[int, typer.Option("--workers", min=1, help="Largest number of workers; tasks may need fewer.")]
 JsonLogs = Annotated[bool, typer.Option("--json", help="Log one JSON object per line.")]
 
 
@@ -122,13 +124,10 @@ def worker(
 
 @app.command()
 def size(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job.")],
-    input: Annotated[Path | None, typer.Option("--input", help="File to read instead of the job's input.")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Largest number of workers; tasks may need fewer.")] = 32,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Dotted job key and its YAML value; repeatable."),
-    ] = None,
+    job: NamedJob,
+    input: InputFile = None,
+    workers: Workers = 32,
+    settings: Settings = None,
 ) -> None:
     """Print requests and limits of a job's workers, computed from its plan, as a patch for deploy/base (JSON is YAML)."""
     from dpdist.cli.manifests import worker_patch
@@ -141,11 +140,11 @@ def size(
 
 @app.command()
 def manifests(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A YAML job file, or the name of a shipped job.")],
+    job: NamedJob,
     namespace: Annotated[str, typer.Option("--namespace", help="Namespace that only this release uses.")],
     image: Annotated[str, typer.Option("--image", help="Image, with a digest or a unique tag.")],
     input: Annotated[Path | None, typer.Option("--input", help="File to plan for instead of the job's input.")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Largest number of workers; tasks may need fewer.")] = 32,
+    workers: Workers = 32,
     workspace: Annotated[
         str, typer.Option("--workspace", help="A folder below /workspace, or s3://BUCKET/PREFIX.")
     ] = "/workspace/release",
@@ -161,10 +160,7 @@ def manifests(
         Path | None,
         typer.Option("--job-file", help="File for a job above 1 MiB; copy it to dpdist-input."),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Dotted job key and its YAML value; repeatable."),
-    ] = None,
+    settings: Settings = None,
 ) -> None:
     """Print everything that Kubernetes needs for one job, sized by its plan: for `kubectl apply -f`."""
     from dpdist.cli.manifests import ManifestPlace, head, objects_of, text
