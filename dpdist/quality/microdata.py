@@ -84,7 +84,7 @@ def equivalent_share(score: float, scores: Floats) -> float:
 
 
 # Both files are put together, each with half of the weight. The regression predicts which file a record comes from, by main
-# effects of all levels and, if asked for, products of pairs of columns. pMSE is the mean squared distance of the predicted
+# effects of all levels. pMSE is the mean squared distance of the predicted
 # probability from 1/2, from 0 to 1/4 (Woo et al. 2009; Snoke et al. 2018). SPECKS is the largest distance between the two
 # files' distribution functions of that probability, from 0 to 1 (Bowen, Liu & Su 2021). A small ridge penalty keeps the fit
 # finite where levels separate the files.
@@ -100,10 +100,10 @@ class Propensity(NamedTuple):
     specks: float
 
 
-def propensity(confidential: RecordCodes, synthetic: RecordCodes, pairs: bool = False) -> Propensity:
-    """pMSE and SPECKS of two files; `pairs` adds products of pairs of columns to the regression."""
+def propensity(confidential: RecordCodes, synthetic: RecordCodes) -> Propensity:
+    """pMSE and SPECKS of two files."""
     both = np.concatenate([confidential.codes, synthetic.codes])
-    x = indicators(RecordCodes(both, confidential.sizes, np.ones(len(both))), pairs)
+    x = indicators(RecordCodes(both, confidential.sizes, np.ones(len(both))))
     weight = np.concatenate([records.weight / (2.0 * records.weight.sum()) for records in (confidential, synthetic)])
     number = len(confidential.weight)
     y = (np.arange(len(both)) >= number).astype(float)
@@ -111,15 +111,11 @@ def propensity(confidential: RecordCodes, synthetic: RecordCodes, pairs: bool = 
     return Propensity(float(weight @ (score - 0.5) ** 2), _largest(score, weight * (2.0 * y - 1.0)))
 
 
-def indicators(records: RecordCodes, pairs: bool = False) -> Floats:
-    """Design matrix: an intercept, indicators of all levels but each column's first, and products for pairs of columns."""
-    single = [
-        [(records.codes[:, k] == level).astype(float) for level in range(1, size)] for k, size in enumerate(records.sizes)
-    ]
-    columns = [np.ones(len(records.codes)), *(indicator for column in single for indicator in column)]
-    if pairs:
-        columns += [a * b for left, right in combinations(single, 2) for a in left for b in right]
-    return np.column_stack(columns)
+def indicators(records: RecordCodes) -> Floats:
+    """Design matrix: an intercept, and indicators of all levels but each column's first."""
+    codes = zip(records.codes.T, records.sizes, strict=True)
+    columns = [(column == level).astype(float) for column, size in codes for level in range(1, size)]
+    return np.column_stack([np.ones(len(records.codes)), *columns])
 
 
 def logistic(x: Floats, y: Floats, weight: Floats, ridge: float = RIDGE) -> Floats:
