@@ -11,22 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.files import replaced, write_text
-from dpdist.core.keys import Key, digest
+from dpdist.core.keys import digest
 from dpdist.core.progress import Listener, stage
 from dpdist.core.records import Crosstab, Floats, Ints
-from dpdist.engine.protocol import Learned, Noise
+from dpdist.engine.protocol import Noise
 from dpdist.estimation.crosstab_table import crosstab_table
-from dpdist.estimation.donors import AbsentRecords, Donors, write_history
+from dpdist.estimation.donors import Donors, write_history
 from dpdist.job import Job, budget_text
-from dpdist.mechanisms import learning
+from dpdist.mechanisms.learning import learned_from
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.learned import donors_of, facts_of, power_of
-from dpdist.models.protocol import Improper, Spurious, StratumModel, supports
+from dpdist.models.protocol import Improper, Spurious, supports
 from dpdist.planning.blocks import Blocks, block_rows
 from dpdist.planning.plan import Plan, chain_losses
 from dpdist.privacy.guarantees import Concentrated, Strict
@@ -35,7 +33,6 @@ from dpdist.privacy.weights import NotReached
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.tasks import Address, JobFit, Outcome
 from dpdist.sampling import Unconverged, reference_sampler
-from dpdist.sampling.samplers import PosteriorSampler
 from dpdist.storage.noise_once import noise_once
 from dpdist.storage.tables import gather, write_records, write_table
 from dpdist.storage.workspace import LEARNED_FORM, NOISY_FRAME, SCRATCH, STORED_REFERENCE, Identity, Workspace
@@ -45,22 +42,6 @@ from dpdist.survey.released_reference import ReferenceRelease
 from dpdist.survey.same_file import table_content
 
 SPURIOUS = "under the clamp, a spurious mode dominates the posterior on the reference's own records"
-
-
-def learned_from(
-    job: Job,
-    model: StratumModel,
-    sampler: PosteriorSampler,
-    key: Key,
-    stratum: str,
-    records: Records,
-    current: int,
-    copied: pa.Table | None = None,
-    absent: AbsentRecords | None = None,
-) -> Learned:
-    """`mechanisms.learning.learned_from` on blocks as large as those of the current file."""
-    block = block_rows(job.sampler.total)
-    return learning.learned_from(job, model, sampler, key, stratum, records, current, block, copied, absent)
 
 
 @dataclass(frozen=True)
@@ -84,8 +65,8 @@ class LearnOne:
             if supports(model, "with_donors"):
                 model = model.with_history(fit.history(stratum))
             records = fit.reference_records(stratum)
-            copied = fit.copied(records)
-            learned = learned_from(fit.job, model, sampler, key, label, records, current, copied, fit.absent(stratum))
+            of_stratum = label, records, current, block_rows(fit.job.sampler.total)
+            learned = learned_from(fit.job, model, sampler, key, *of_stratum, fit.copied(records), fit.absent(stratum))
         except (Improper, NotReached, Unconverged) as failure:
             return Outcome(stratum, str(failure))
         except Spurious:

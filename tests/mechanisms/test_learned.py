@@ -12,6 +12,7 @@ from test_clamped import KEY, Notes, job, run, shares
 from dpdist.confidential.records import Records
 from dpdist.core.records import Crosstab
 from dpdist.job import Job
+from dpdist.mechanisms.learning import learned_from
 from dpdist.mechanisms.pseudo_posterior.clamped import Gather
 from dpdist.mechanisms.pseudo_posterior.on_reference import (
     KAPPA,
@@ -27,9 +28,9 @@ from dpdist.models.beta import Beta
 from dpdist.models.lognormal.conjugate import draws_of
 from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.protocol import Clamped, Draws, Spurious
+from dpdist.planning.blocks import block_rows
 from dpdist.privacy.guarantees import bound_target
 from dpdist.privacy.weights import Constant, NotReached, as_weighted
-from dpdist.runtime.reference import learned_from
 from dpdist.sampling import reference_sampler, sampler_of
 from dpdist.sampling.samplers import log_density
 
@@ -53,7 +54,8 @@ def model_of(said: Job, n: int) -> Beta:
 
 def learn(said: Job, y: np.ndarray, current: int = 2000) -> Centre | RecordWeights:
     sampler = reference_sampler(said, sampler_of(said, Path("unused")))
-    return learned_from(said, model_of(said, current), sampler, KEY, "all", records_of(y), current)
+    block = block_rows(said.sampler.total)
+    return learned_from(said, model_of(said, current), sampler, KEY, "all", records_of(y), current, block)
 
 
 REFERENCE = shares(1000, seed=50, law=(2, 3))
@@ -221,7 +223,8 @@ def test_a_centred_draw_is_about_the_unprotected_centre_with_the_variance_of_its
         asked, Crosstab({}, {}, np.array([500]), (), ()), slice(0, 1)
     )
     sampler = reference_sampler(asked, sampler_of(asked, Path("unused")))
-    learned = learned_from(asked, model, sampler, KEY, "all", records_of(before), 500)
+    block = block_rows(asked.sampler.total)
+    learned = learned_from(asked, model, sampler, KEY, "all", records_of(before), 500, block)
     assert learned.power == pytest.approx(1 / 3, rel=0.01)
     centred, plain = (run(asked, y, learned=one)[1]["final"]["mean"] for one in (learned, learned._replace(power=1e-9)))
     unprotected = run(job("unweighted", "1", family), y)[1]["final"]["mean"]

@@ -20,9 +20,10 @@ from dpdist.core.files import sha256
 from dpdist.engine.protocol import StratumRecorder, noise_of, run_rounds
 from dpdist.job import Job
 from dpdist.job.loading import load_calibration, parse_job
+from dpdist.mechanisms.learning import learned_from
 from dpdist.mechanisms.registry import MECHANISMS
+from dpdist.planning.blocks import block_rows
 from dpdist.quality.calibrate import PUBLIC, stratum
-from dpdist.runtime.reference import learned_from
 from dpdist.sampling import reference_sampler, sampler_of
 from dpdist.survey.census import place, take_census
 from dpdist.survey.source import open_source
@@ -194,7 +195,8 @@ def test_weights_that_were_tuned_with_a_reference_leave_headroom_on_its_other_ha
     own = stratum(tuned, census.crosstab, place(tuned, source, census, folder), 0, sampler)
     key, watched = PUBLIC.child(own.label), Bounds()
     taught = reference_sampler(tuned, sampler)
-    learned = learned_from(tuned, own.model, taught, key.child("reference"), own.label, own.earlier, len(own.records))
+    sizes = len(own.records), block_rows(tuned.sampler.total)
+    learned = learned_from(tuned, own.model, taught, key.child("reference"), own.label, own.earlier, *sizes)
     rounds = MECHANISMS["weighted"].protect(tuned, own.model, watched, learned)
     drawn = key.child("0")
     run_rounds(rounds, own.model, sampler, drawn, own.label, [own.records], noise=noise_of(drawn))

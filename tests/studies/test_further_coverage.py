@@ -23,15 +23,16 @@ from dpdist.core.records import Cells, Codes, Crosstab, Floats, Ints, cross
 from dpdist.engine.protocol import StratumRecorder, noise_of, run_rounds
 from dpdist.estimation.linear import StatisticFigures, Units, figures_of
 from dpdist.job import Job
+from dpdist.mechanisms.learning import learned_from
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.learned import donors_of
+from dpdist.planning.blocks import block_rows
 from dpdist.privacy.claims import promised
 from dpdist.publish.further_statistics import Material, further_intervals
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import laws, spreads_under
 from dpdist.publish.synthesis import expectations, synthesize
-from dpdist.runtime.reference import learned_from
 from dpdist.sampling import facts, reference_sampler, sampler_of
 from dpdist.survey.census import place, take_census
 from dpdist.survey.reference_file import in_rows, open_reference, records_of
@@ -154,7 +155,8 @@ def released(job: Job, crosstab: Crosstab, records: Records, key: Key) -> Releas
             here = records.take((records.row >= rows.start) & (records.row < rows.stop))
             if earlier is not None:
                 taught = reference_sampler(job, sampler)
-                learned = learned_from(job, model, taught, own.child("reference"), label, earlier, len(here))
+                sizes = len(here), block_rows(job.sampler.total)
+                learned = learned_from(job, model, taught, own.child("reference"), label, earlier, *sizes)
             if (of_stratum := donors_of(learned)) is not None:
                 donors[label] = of_stratum
             rounds = mechanism.protect(job, model, StratumRecorder(), learned)

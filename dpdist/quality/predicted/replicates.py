@@ -24,10 +24,12 @@ from dpdist.engine.protocol import Learned, StratumRecorder, noise_of, run_round
 from dpdist.estimation.direct import Direct, SamplingDesign
 from dpdist.estimation.donors import AbsentRecords
 from dpdist.job import Job, Statistic, Table
+from dpdist.mechanisms.learning import learned_from
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.learned import donors_of, facts_of, fixed_model
 from dpdist.models.protocol import Draws, Improper, Spurious, StratumModel
+from dpdist.planning.blocks import block_rows
 from dpdist.planning.plan import Plan
 from dpdist.privacy.claims import promised
 from dpdist.privacy.noise import simulated_noise
@@ -39,7 +41,6 @@ from dpdist.publish.released import ReleasedObject, public_frame
 from dpdist.publish.tables import table
 from dpdist.quality.errors import SAME, relative_to, without_error
 from dpdist.quality.verdict import NOMINAL
-from dpdist.runtime.reference import learned_from
 from dpdist.sampling import PosteriorSampler, Unconverged, facts, reference_sampler, sampler_of
 from dpdist.survey.census import Census, design_of, place, records_as_they_came, replicates_as_they_came, take_census
 from dpdist.survey.reference_file import ReferenceFile, absent_records, in_rows, records_of
@@ -432,8 +433,8 @@ def taught(
     absent: AbsentRecords | None = None,
 ) -> Learned:
     """What the mechanism learns from a stratum's reference records, without copied columns; `absent` have no row."""
-    of_reference = reference_sampler(job, sampler), key.child("reference")
-    return learned_from(job, model, *of_reference, label, reference, current, absent=absent)
+    of_reference, block = (reference_sampler(job, sampler), key.child("reference")), block_rows(job.sampler.total)
+    return learned_from(job, model, *of_reference, label, reference, current, block, absent=absent)
 
 
 def in_stratum(records: Records, rows: slice) -> Records:
