@@ -31,7 +31,7 @@ from dpdist.estimation.crosstab_table import crosstab_from_table, read_job
 from dpdist.estimation.donors import DONORS as DONORS_FILE
 from dpdist.job import Presentation
 from dpdist.opening.verifying import refuse_unverified
-from dpdist.publish.printed_tables import decimals_of, unit_of
+from dpdist.publish.printed_tables import decimals_of, labels_of, unit_of
 from dpdist.storage.workspace import Workspace
 
 ABREAST = 2
@@ -239,8 +239,7 @@ def _wide(rows: pd.DataFrame, sizes: Crosstab, text: Presentation) -> list[tuple
         (rows["estimator"] == "parameters").groupby([rows["statistic"], rows["variable"].fillna("")]).transform("any")
     )
     mine = rows[(rows["estimator"] == "parameters") | ~modelled]
-    by = [str(name) for name in rows.columns[: rows.columns.get_loc("statistic")]]
-    parts = []
+    by, parts = labels_of(rows), []
     heads = [text.label(column) for column in by]
     heads = heads if len({*heads}) == len(heads) else by
     for (statistic, variable), group in mine.groupby(["statistic", "variable"], sort=False, dropna=False):

@@ -23,6 +23,7 @@ from dpdist.estimation.estimators import STATISTICS, margins_of, t_interval
 from dpdist.job import Table, those
 from dpdist.models.protocol import DRAWS, DrawnTogether, Draws, expected_of, supports
 from dpdist.publish.opened import Release
+from dpdist.publish.printed_tables import labels_of
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.standard_errors import (
     CENTRES,
@@ -321,7 +322,7 @@ def _text(value: Any) -> str:
 
 def _moved_figures(table: str, before: pd.DataFrame, after: pd.DataFrame, beyond: float) -> tuple[list[MovedFigure], int]:
     """Figures of one table that have moved, and the number of compared figures."""
-    by = [str(name) for name in before.columns[: before.columns.get_loc("statistic")]]
+    by = labels_of(before)
     names = [*by, *OF_A_FIGURE, "estimate", "standard_error"]
     both = before[names].merge(after[names], how="outer", on=[*by, *OF_A_FIGURE], suffixes=("_a", "_b"), sort=False)
     both = both[~_repeats(both, by)]
@@ -431,16 +432,12 @@ def _refuse_one_period(before: Release, after: Release) -> None:
 
 
 def _comparable(before: Release, after: Release, name: str) -> bool:
-    return name in after.tables and _labels(before.tables[name]) == _labels(after.tables[name])
-
-
-def _labels(rows: pd.DataFrame) -> list[str]:
-    return [str(name) for name in rows.columns[: rows.columns.get_loc("statistic")]]
+    return name in after.tables and labels_of(before.tables[name]) == labels_of(after.tables[name])
 
 
 def _of_table(before: Release, after: Release, name: str, shared: SharedErrors | str) -> pd.DataFrame:
     first, second = before.tables[name], after.tables[name]
-    by = _labels(first)
+    by = labels_of(first)
     keys = [*by, *OF_A_FIGURE]
     both = first[[*keys, *USED]].merge(second[[*keys, *USED]], on=keys, suffixes=("_a", "_b"), sort=False)
     value, error, df = (Pair(*(both[f"{column}_{end}"].to_numpy(dtype=float) for end in "ab")) for column in USED)

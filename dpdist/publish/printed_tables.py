@@ -97,6 +97,11 @@ def _sizes(value: Floats, *, of_share: bool) -> Floats:
     return np.maximum(np.abs(value), np.median(estimated) if len(estimated) else 0.0)
 
 
+def labels_of(rows: pd.DataFrame) -> list[str]:
+    """The columns of a table, published or evaluated, that identify a cell."""
+    return [str(name) for name in rows.columns[: rows.columns.get_loc("statistic")]]
+
+
 def rows_with(rows: pd.DataFrame, statistic: Statistic) -> NDArray[np.bool_]:
     """True for a table's rows of this statistic, (row,)."""
     variable = rows["variable"].isna() if statistic.about is None else rows["variable"] == statistic.about

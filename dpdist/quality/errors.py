@@ -55,11 +55,6 @@ TABLES = {
 """Columns of TABLE.parquet. The columns of the table itself, with the cell's levels, come before them."""
 
 
-def labels_of(rows: pd.DataFrame) -> list[str]:
-    """The columns that identify a cell."""
-    return list(rows.columns[: rows.columns.get_loc("statistic")])
-
-
 def place(row: pd.Series, by: list[str]) -> str:
     """A cell's levels as text."""
     return cell_name([str(row[name]) for name in by])

@@ -22,11 +22,11 @@ from dpdist.job import Table
 from dpdist.opening.results import NO_EVALUATION, Evaluations
 from dpdist.publish.accuracy import design_in_words
 from dpdist.publish.noisy_figures import release_key
-from dpdist.publish.printed_tables import printed_table, rows_with
+from dpdist.publish.printed_tables import labels_of, printed_table, rows_with
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.writers.dotplot import MOST_ROWS as MOST_PLOTTED, chart, height_of
 from dpdist.publish.writers.page import HEAVIEST, environment
-from dpdist.quality.errors import by_statistic, estimates_of, labels_of, number_of_statistics, place
+from dpdist.quality.errors import by_statistic, estimates_of, number_of_statistics, place
 from dpdist.quality.report_material import BOUNDS, RecordBounds, ReportMaterial, clipped, evenly_spread
 from dpdist.quality.report_parts import MOST_ROWS, Grid, ReportFigure, Section, axis, cell, error, grid, scatter, steps
 from dpdist.quality.summary import (

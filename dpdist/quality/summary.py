@@ -12,6 +12,7 @@ import pandas as pd
 from dpdist.core.records import counted_and_named
 from dpdist.core.sharing import PiecesInTurn, share_out
 from dpdist.publish.predicted_errors import FAR, FAR_NAMED
+from dpdist.publish.printed_tables import labels_of
 from dpdist.quality.errors import (
     FAR_RECORDS,
     Errors,
@@ -19,7 +20,6 @@ from dpdist.quality.errors import (
     distances,
     estimates_of,
     holds_direct,
-    labels_of,
     number_of_statistics,
     place,
 )

@@ -23,6 +23,7 @@ import scipy
 from dpdist.core.records import TOTAL, Floats
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.publish.predicted_errors import EXACT, FAR_NAMED
+from dpdist.publish.printed_tables import labels_of
 from dpdist.quality.errors import (
     FAR_RECORDS,
     FEWEST_OF_OWN,
@@ -31,7 +32,6 @@ from dpdist.quality.errors import (
     errors_of,
     held,
     holds_direct,
-    labels_of,
     noise_error,
     place,
     without_error,
