@@ -1,8 +1,10 @@
-"""What a release is, in files: the mark that a replay has beside them is none of it."""
+"""What a release is, in files: the mark that a replay has beside them is none of it; and its statement."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from dpdist.core.public_files import UNFIT
 
@@ -12,3 +14,10 @@ def public_files(workspace: Path) -> dict[str, bytes]:
     public = workspace / "public"
     files = sorted(path for path in public.rglob("*") if path.is_file() and path.name != UNFIT)
     return {path.relative_to(public).as_posix(): path.read_bytes() for path in files}
+
+
+def statement_of(folder: Path) -> dict[str, Any]:
+    """The statement of a workspace, or of a public folder."""
+    public = folder / "public" if (folder / "public").is_dir() else folder
+    read: dict[str, Any] = json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    return read

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from edited_text import edited
 
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
@@ -60,5 +61,4 @@ def job(
 ) -> Job:
     plain = {"epsilon": "1", "adjacency": "substitution"}
     text = JOB.format(folder=folder, current=current, reference=reference, **(plain | said))
-    assert edit[0] in text
-    return parse_job(text.replace(*edit) if edit[0] else text)
+    return parse_job(edited(text, edit))

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import invoke
+from edited_text import edited
 from named_draws import named
 from small_release import JOB, survey
 
@@ -289,9 +290,7 @@ def test_noise_of_gates_serves_the_gates_and_the_records_that_it_was_drawn_for(
     assert np.array_equal(gate_noise(space, dpdist.parse_job(text.replace("LIMIT", "0.9")), sums), first)
     if other.pop("records", ""):
         sums = {"salary": ROWS + 1.0}
-    for old, new in other.items():
-        assert old in text
-        text = text.replace(old, new)
+    text = edited(text, *other.items())
     with pytest.raises(WorkspaceError, match=f"was drawn for something else: .*{found}"):
         gate_noise(space, dpdist.parse_job(text.replace("LIMIT", limit)), sums)
 
@@ -316,8 +315,6 @@ def test_without_gates_the_report_says_what_a_look_costs(tmp_path: Path) -> None
 def test_gates_that_cannot_be_measured_are_refused(edits: list[tuple[str, str]], match: str) -> None:
     text = JOB + GATES.replace("LIMIT", "0.5")
     dpdist.parse_job(text)
-    for old, new in edits:
-        assert old in text
-        text = text.replace(old, new)
+    text = edited(text, *edits)
     with pytest.raises(JobError, match=match):
         dpdist.parse_job(text)

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import invoke, succeed
+from edited_text import edited
 from options import halved
 from public_files import public_files
 from small_release import JOB, survey
@@ -57,10 +58,7 @@ tables:
 
 def posterior(edits: dict[str, str], outcome: Floats, extreme: float, runs: int) -> float:
     """The same of draws from a posterior: a file with and without one extreme record."""
-    text = MODELS
-    for old, new in edits.items():
-        assert old in text
-        text = text.replace(old, new)
+    text = edited(MODELS, *edits.items())
     job = parse_job(text)
     values = np.append(outcome, extreme)
     crosstab = Crosstab({}, {}, np.array([len(values)]), (), ())

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import invoke, succeed
+from public_files import statement_of
 
 import dpdist
 from dpdist.cli.caution_lines import FROM_MECHANISM
@@ -289,5 +290,5 @@ def test_validate_plan_and_run_show_the_same_list(tmp_path: Path) -> None:
     assert len(shown["plan"]["caution_codes"]) == len(shown["plan"]["cautions"])
     pairs = zip(shown["plan"]["cautions"], shown["plan"]["caution_codes"], strict=True)
     assert {f"{text} [{code}]".replace("WORKSPACE", str(tmp_path / "ws")) for text, code in pairs} <= set(notes)
-    statement = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text(encoding="utf-8"))
+    statement = statement_of(tmp_path / "ws")
     assert len(statement["caution_codes"]) == len(statement["cautions"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from command_line import invoke
+from edited_text import edited
+from public_files import statement_of
 
 from dpdist.job.loading import find_job
 from dpdist.sampling.toolchain import shipped_programs
@@ -74,13 +75,11 @@ def without_a_compiler(folder, *arguments):
 def test_a_stan_job_runs_without_a_compiler_by_programs_built_before(stan_cache, tmp_path):
     assert dpdist("build", "lognormal", "--toolchain", "embedded").exit_code == 0
     text = find_job("doctorates_stan").read_text()
-    for old, new in SMALL.items():
-        assert old in text
-        text = text.replace(old, new)
+    text = edited(text, *SMALL.items())
     (tmp_path / "job.yaml").write_text(text)
     done = without_a_compiler(tmp_path, "run", tmp_path / "job.yaml", "-w", tmp_path / "work", "-q")
     assert done.returncode == 0, done.stderr
-    said = json.loads((tmp_path / "work" / "public" / "statement.json").read_text())
+    said = statement_of(tmp_path / "work")
     assert said["sampler"]["toolchain"] == "embedded"
     told = without_a_compiler(tmp_path, "stan", "doctor")
     assert told.returncode == 0, told.stderr

@@ -13,6 +13,7 @@ import yaml
 from canaries import spelled, survey
 from click.testing import Result
 from command_line import invoke
+from public_files import statement_of
 
 from dpdist.cli.observing import read_status
 from dpdist.cli.scheduled import last_period, time_of
@@ -86,7 +87,7 @@ def test_a_schedule_gives_each_quarter_its_file_and_its_folder(tmp_path: Path) -
     july = run(job, *places, "--scheduled", "2026-07-01T02:30:00Z")
     october = run(job, *places, "--scheduled", "2026-10-01T02:30:00Z")
     assert (july.exit_code, july.output, october.exit_code, october.output) == (0, "", 0, "")
-    periods = [json.loads((tmp_path / name / "public" / "statement.json").read_text())["period"] for name in QUARTERS]
+    periods = [statement_of(tmp_path / name)["period"] for name in QUARTERS]
     assert periods == list(QUARTERS)
     january = run(job, *places, "--scheduled", "2027-01-01T02:30:00Z")
     assert january.exit_code == 2

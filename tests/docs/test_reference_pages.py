@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import small_release
 import typer
 from command_line import invoke
 from pages import ROOT
+from public_files import statement_of
 
 from dpdist import parse_job, run
 from dpdist.cli.main import app
@@ -40,7 +40,7 @@ def named(page: str, names: set[str]) -> set[str]:
 
 def test_every_field_of_a_statement_is_described(public: Path) -> None:
     """Control: one that is not there is found."""
-    fields = set(json.loads((public / "statement.json").read_text(encoding="utf-8")))
+    fields = set(statement_of(public))
     assert named("statement.md", fields) == set()
     assert named("statement.md", {"guaranty"}) == {"guaranty"}
 
@@ -56,7 +56,7 @@ STATED = """presentation:
 def test_a_statement_says_who_answers_how_long_records_are_kept_and_how_choices_were_made(tmp_path: Path) -> None:
     """As the job states it, and nothing where it states nothing. Control: the small release of the other tests."""
     public = Path(run(parse_job(small_release.JOB + STATED), tmp_path, small_release.survey()))
-    said = json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    said = statement_of(public)
     assert (said["responsible_body"], said["contact"]) == ("Agency", "data@agency.example")
     assert said["retention"] == "ten years, then destroyed"
     assert said["choices"] == "on the survey of 2020, which is public"
@@ -66,7 +66,7 @@ def test_a_statement_says_who_answers_how_long_records_are_kept_and_how_choices_
 
 def test_items_of_an_evaluation_stand_where_the_page_on_nist_says(public: Path) -> None:
     """A name is a field that the page of statements describes, a key of presentation, or a public file."""
-    assert "retention" not in json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    assert "retention" not in statement_of(public)
     text = (REFERENCE / "nist.md").read_text(encoding="utf-8")
     fields = set(re.findall(r"`([a-z_]+)`", (REFERENCE / "statement.md").read_text(encoding="utf-8")))
     columns = {"standard_error", "lower", "upper", "versions", "presentation"}

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from edited_text import edited
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
@@ -123,9 +124,7 @@ def job(rake: str, **edits: str) -> str:
     text = text.replace("sample: 10000", "sample: 2000").replace("strata: [field]\noutcome", "strata: []\noutcome")
     text = text.replace("predictors: [sex]", "predictors: [field, sex]")
     text = text.replace("{mean: salary}]", "{mean: salary}, {total: salary}]")
-    for old, new in edits.items():
-        assert old in text
-        text = text.replace(old, new)
+    text = edited(text, *edits.items())
     return text + f"record: {{log_lik: never}}\nrake:\n{rake}"
 
 

@@ -33,6 +33,7 @@ from golden_runs import (
 )
 from golden_studies import STUDIES, studied
 from named_draws import Drawn
+from public_files import statement_of
 from small_jobs import EXACT, cases, reach
 
 from dpdist.core.public_files import UNFIT
@@ -51,7 +52,7 @@ def test_a_job_releases_what_is_recorded(name: str, inputs: Path, tmp_path: Path
     found = released(name, CASES[name], inputs, tmp_path / "work", drawn)
     assert differences(read_golden(name), found, precision(name)) == []
     laws = {noise.law for noise in drawn}
-    said = json.loads((tmp_path / "work" / "public" / "statement.json").read_text(encoding="utf-8"))
+    said = statement_of(tmp_path / "work")
     assert bool(laws) == SPECS[CASES[name]["mechanism"]["name"]].adds_noise
     assert problems_of_noise(name, said, laws) == []
     assert (said["mechanism"].get("noise", "laplace") == "gaussian") == ("gaussian" in laws)

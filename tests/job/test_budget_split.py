@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from edited_text import edited
 
 from dpdist.job import Job
 from dpdist.job.budget import Split, rho_of
@@ -27,11 +28,7 @@ tables: [{name: t, by: [field], statistics: [count]}]
 
 
 def job(*edits: tuple[str, str]) -> Job:
-    text = JOB
-    for old, new in edits:
-        assert old in text
-        text = text.replace(old, new)
-    return parse_job(text)
+    return parse_job(edited(JOB, *edits))
 
 
 def parts(split: Split) -> Fraction:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from edited_text import edited
 
 import dpdist
 from dpdist.core.errors import JobError
@@ -50,10 +51,7 @@ def survey(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def job(mechanism: str = "weighted", *changes: tuple[str, str]) -> Job:
     text = JOB.replace("MECHANISM", mechanism)
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    return parse_job(text)
+    return parse_job(edited(text, *changes))
 
 
 @pytest.mark.parametrize("mechanism", ["weighted", "unweighted", "weighted_e"])

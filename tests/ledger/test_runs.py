@@ -14,7 +14,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from command_line import invoke, succeed
-from public_files import public_files
+from edited_text import edited
+from public_files import public_files, statement_of
 from small_release import LAPLACE, LAPLACE_JOB as SMALL, survey
 from typer.testing import Result
 
@@ -43,9 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write_job(folder: Path, ledger: str | None, *edits: tuple[str, str]) -> None:
     text = JOB.replace("survey: {", f"input: {{path: {folder}/survey.parquet}}\nsurvey: {{")
-    for old, new in edits:
-        assert old in text
-        text = text.replace(old, new)
+    text = edited(text, *edits)
     (folder / "job.yaml").write_text(text + ("" if ledger is None else f"ledger: {ledger}\n"))
 
 
@@ -62,7 +61,7 @@ def kinds(folder: Path) -> list[str]:
 
 
 def statement(folder: Path, workspace: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / workspace / "public" / "statement.json").read_text())
+    found: dict[str, Any] = statement_of(folder / workspace)
     return found
 
 

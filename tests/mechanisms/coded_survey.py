@@ -106,20 +106,3 @@ def asked_of(said: Job, n: int = 30) -> list[Noise]:
 
     released(said, records(np.column_stack(columns), np.ones(n)), noise)
     return requests
-
-
-def law_of_choice(values: tuple[int, ...], b: float, reach: int = 60) -> Floats:
-    """Exact probabilities that each of the scores wins, discrete Laplace noise of scale b on every one."""
-    support = np.arange(-reach, reach + 1)
-    noise = np.exp(-np.abs(support) / b)
-    noise /= noise.sum()
-    won = np.zeros(len(values))
-    for k, value in enumerate(values):
-        others = np.ones(len(support))
-        for j, other in enumerate(values):
-            if j != k:
-                least = value + support - other - (j < k)
-                below = np.concatenate([[0.0], np.cumsum(noise)])
-                others *= below[np.clip(least + reach + 1, 0, len(support))]
-        won[k] = (noise * others).sum()
-    return won

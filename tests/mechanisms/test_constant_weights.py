@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from public_files import statement_of
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
@@ -48,7 +48,7 @@ def released(folder: Path, more: str) -> tuple[pd.DataFrame, pd.DataFrame, list[
     trucks(1).to_parquet(folder / "before.parquet")
     trucks(2, 1.05).to_parquet(folder / "now.parquet")
     public = dpdist.run(dpdist.parse_job(JOB.format(folder=folder, more=more)), folder / f"ws{len(more)}", counted=False)
-    statement = json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    statement = statement_of(public)
     steps = [*statement["post_processing"], *statement["public"]]
     tables = pd.read_parquet(public / "tables" / "trucks.parquet")
     return pd.read_parquet(next((public / "synthetic").glob("*.parquet"))), tables, steps

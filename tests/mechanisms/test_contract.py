@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from named_draws import Drawn
+from public_files import statement_of
 from small_jobs import EXACT, RECORDED, cases, jobs_under, reach, unchecked
 from small_runs import run
 
@@ -217,7 +217,7 @@ def _run(case: str, inputs: Path, workspace: Path) -> tuple[dict[str, Any], list
     """What a small job's statement says, and the noise that it drew."""
     drawn = list[Drawn]()
     run(case, cases()[case], inputs, workspace, drawn)
-    said: dict[str, Any] = json.loads((workspace / "public" / "statement.json").read_text(encoding="utf-8"))
+    said: dict[str, Any] = statement_of(workspace)
     return said, drawn
 
 

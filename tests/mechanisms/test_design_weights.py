@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from named_draws import named
+from public_files import statement_of
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
@@ -76,11 +75,6 @@ def errors(job: Job, workspace: Path) -> pd.DataFrame:
     return (cells.pivot(index=columns, columns="statistic", values="estimate") / truth - 1.0).abs()
 
 
-def statement(workspace: Path) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((workspace / "public" / "statement.json").read_text(encoding="utf-8"))
-    return read
-
-
 def test_public_weights_leave_counts_without_noise(folder: Path, tmp_path: Path) -> None:
     """Counts are exact. Control: without the declaration no count is exact.
 
@@ -91,7 +85,7 @@ def test_public_weights_leave_counts_without_noise(folder: Path, tmp_path: Path)
     assert public["count"].max() < 1e-9
     assert measured["count"].median() > 1e-4
     assert public["mean"].max() < 0.5
-    declared, before = statement(tmp_path / "public"), statement(tmp_path / "measured")
+    declared, before = statement_of(tmp_path / "public"), statement_of(tmp_path / "measured")
     assert (declared["protected"], before["protected"]) == (["income"], ["income", "weight"])
     assert "weight" in declared["not_protected"]
     assert any("the weights by kind, which the job lists" in fact for fact in declared["public"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from public_files import public_files
+from public_files import public_files, statement_of
 from small_release import JOB as STRICT, survey as strict_survey
 from strict_survey import job as tables_job, survey
 
@@ -219,7 +219,7 @@ def test_the_damage_alone_shows_what_the_refusal_is_for(
     strata_lost(tmp_path / "ws" / "confidential")
     monkeypatch.setattr("dpdist.storage.workspace.Workspace.sealed", False)
     dpdist.run(said, tmp_path / "ws")
-    one, other = (json.loads((space / "public" / "statement.json").read_text()) for space in (published, tmp_path / "ws"))
+    one, other = (statement_of(space) for space in (published, tmp_path / "ws"))
     assert one == other
     assert public_files(tmp_path / "ws") != public_files(published)
 

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from edited_text import edited
+from public_files import statement_of
 
 import dpdist
 from dpdist.confidential.records import Records
@@ -52,11 +54,7 @@ N = 3000
 
 
 def text(*edits: tuple[str, str]) -> str:
-    said = JOB
-    for old, new in edits:
-        assert old in said
-        said = said.replace(old, new)
-    return said
+    return edited(JOB, *edits)
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +99,6 @@ def spaces(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 def published(space: Path, table: str = "salaries") -> pd.DataFrame:
     return pd.read_parquet(space / "public" / "tables" / f"{table}.parquet")
-
-
-def statement(space: Path) -> dict:
-    return json.loads((space / "public" / "statement.json").read_text())
 
 
 def exact(rows: pd.DataFrame, keys: tuple[str, ...]) -> dict[tuple[str, ...], dict[str, float]]:
@@ -264,13 +258,13 @@ def test_without_it_they_do_not(spaces: dict[str, Path]) -> None:
 
 def test_what_is_said_of_the_guarantee(spaces: dict[str, Path]) -> None:
     for variant in ("laplace", "composed", "agreeing"):
-        said = statement(spaces[variant])
+        said = statement_of(spaces[variant])
         assert (said["guarantee"], said["epsilon"], said["adjacency"]) == ("none", None, None)
         assert "no privacy guarantee" in said["guarantee_in_words"]
         assert any("computed from this file" in line for line in said["assumptions"])
         assert said["standard_errors"][0].startswith("There are no standard errors")
         assert published(spaces[variant])["standard_error"].isna().all()
-    said = statement(spaces["public"])
+    said = statement_of(spaces["public"])
     assert (said["guarantee"], said["epsilon"], said["delta"], said["substitution_epsilon"]) == ("strict", "3", "0", "3")
     assert "for every file in the domain" in said["guarantee_in_words"]
     for name in ("sensitivity", "consistency"):
@@ -280,8 +274,8 @@ def test_what_is_said_of_the_guarantee(spaces: dict[str, Path]) -> None:
 def test_there_are_no_synthetic_records_and_it_is_said_why(spaces: dict[str, Path]) -> None:
     for space in spaces.values():
         assert not (space / "public" / "synthetic").exists()
-        assert statement(space)["synthetic_sets"] == 0
-        assert any("no synthetic records" in step for step in statement(space)["post_processing"])
+        assert statement_of(space)["synthetic_sets"] == 0
+        assert any("no synthetic records" in step for step in statement_of(space)["post_processing"])
         assert set(published(space)["estimator"]) == {"parameters"}
         evaluated = pd.read_parquet(space / "confidential" / "evaluation" / "salaries.parquet")
         assert evaluated["synthetic_records"].isna().all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from many_tables import PAIRS, job, package
+from public_files import statement_of
 
 import dpdist
 from dpdist.core.records import TOTAL
@@ -36,5 +36,5 @@ def test_ten_tables_over_six_columns_are_released_and_add_up(tmp_path: Path) -> 
     assert np.ptp(totals) <= 1e-8 * totals[0]
     errors = table[table["statistic"] == "count"]["standard_error"]
     assert (errors > 0).all()
-    said = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text())
+    said = statement_of(tmp_path / "ws")
     assert not any("stopped" in each for each in said["post_processing"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import pyreadstat
 import pytest
 from csvw import TableGroup
+from public_files import statement_of
 from strict_survey import JOB, Named, job, survey
 
 import dpdist
@@ -110,7 +110,7 @@ def test_the_statement_says_what_is_measured_and_what_is_copied(
     files: Path, tmp_path: Path, keys_of: Named, noise_of: Named
 ) -> None:
     public, plain = both(files, tmp_path, keys_of, noise_of)
-    said, usual = (json.loads((each / "statement.json").read_text()) for each in (public, plain))
+    said, usual = (statement_of(each) for each in (public, plain))
     assert said["microdata"]["measured"] == DRAWN
     assert said["microdata"]["copied"] == COPIED
     assert "Copied columns were not measured on the current file" in said["microdata"]["in_words"]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from public_files import statement_of
 from test_clamped import KEY
 
 import dpdist
@@ -276,7 +277,7 @@ def test_a_release_has_microdata_of_all_outcomes_that_agree_with_its_table(said:
     assert measured.sensitivity.unique() == pytest.approx([1.0])
     layers = {FLAT: 1, UNIVERSAL: 3, ORDERED: 3, SELECTED: 3}[said]
     assert measured.scale.unique() == pytest.approx([layers / (4 * (0.9 if said == SELECTED else 1.0))])
-    told = json.loads((folder / "statement.json").read_text(encoding="utf-8"))
+    told = statement_of(folder)
     assert told["guarantee"] == "strict"
     assert any("selected node by node" in each for each in told["assumptions"]) == (said == SELECTED)
 

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from command_line import invoke
+from public_files import statement_of
 from small_jobs import CURRENT, EARLIER, Said, parsed, said
 from small_runs import captured
 
@@ -112,7 +113,7 @@ def test_a_release_of_an_installed_plugin_says_whose_it_is(installed: pytest.Mon
     assert job.identity["mechanism.third_party.version"] == "1.2.0"
     release = dpdist.run(job, tmp_path / "work")
     public = tmp_path / "work" / "public"
-    statement = json.loads((public / "statement.json").read_text())
+    statement = statement_of(public)
     assert statement["mechanism"]["third_party"] == ORIGIN
     assert any("third party (dpdist-counts 1.2.0)" in text for text in statement["assumptions"])
     assert statement["guarantee"] == "strict"
@@ -143,7 +144,7 @@ def test_a_plugin_that_says_it_is_of_dpdist_is_named_all_the_same(
     assert "yes_no_counts, third-party: dpdist-counts 1.2.0" in str(dpdist.plan(job))
     dpdist.run(job, tmp_path / "work")
     public = tmp_path / "work" / "public"
-    statement = json.loads((public / "statement.json").read_text())
+    statement = statement_of(public)
     assert statement["mechanism"] == {"name": "yes_no_counts", "third_party": ORIGIN}
     assert any("third party (dpdist-counts 1.2.0)" in text for text in statement["assumptions"])
     assert json.loads((public / "manifest.json").read_text())["third_party"] == ORIGIN
@@ -542,7 +543,7 @@ def test_a_family_of_a_plugin_is_released_from_and_named(
     assert job.identity["model.third_party.version"] == "1.2.0"
     release = dpdist.run(job, tmp_path / "work")
     public = tmp_path / "work" / "public"
-    statement = json.loads((public / "statement.json").read_text())
+    statement = statement_of(public)
     assert statement["model"]["third_party"] == ORIGIN
     assert "third_party" not in statement["mechanism"]
     assert any(
@@ -583,7 +584,7 @@ def test_a_weight_rule_of_a_plugin_is_released_from_and_named(installed: pytest.
     assert job.identity["mechanism.weights.steepness"] == 4
     dpdist.run(job, tmp_path / "work")
     public = tmp_path / "work" / "public"
-    statement = json.loads((public / "statement.json").read_text())
+    statement = statement_of(public)
     assert statement["mechanism"]["weights"] == {"rule": "power", "steepness": 4, "third_party": ORIGIN}
     assert "third_party" not in statement["mechanism"]
     assert any(
@@ -722,7 +723,7 @@ def test_a_statistic_of_a_plugin_is_released_and_named(installed: pytest.MonkeyP
     release = dpdist.run(job, tmp_path / "work")
     public = tmp_path / "work" / "public"
     assert json.loads((public / "manifest.json").read_text())["third_party_statistics"] == {"contribution": ORIGIN}
-    assumed = json.loads((public / "statement.json").read_text())["assumptions"]
+    assumed = statement_of(public)["assumptions"]
     assert any("statistic 'contribution' comes from a third party (dpdist-counts 1.2.0)" in text for text in assumed)
     figures = release.tables["t"]
     figures = figures[figures["estimator"] == "parameters"].pivot_table(index="field", columns="sex", values="estimate")

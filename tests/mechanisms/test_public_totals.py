@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from public_files import statement_of
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
@@ -81,7 +81,7 @@ def test_the_grand_total_is_the_public_one_and_intervals_know_it(folder: Path, t
     np.testing.assert_allclose(table.loc["total", "estimate"], product, rtol=1e-9)
     records = pd.read_parquet(public / "synthetic" / "set-1.parquet")
     assert records["weight"].sum() == pytest.approx(250_000, rel=1e-9)
-    told = json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    told = statement_of(public)
     assert any("raked to the public totals by all records" in step for step in told["post_processing"])
 
 

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 import scipy
 from numpy.typing import NDArray
+from public_files import statement_of
 from sized_package import people, sized_job
 from table_populations import widened
 from test_drift_of_tables import World
@@ -461,7 +462,7 @@ def test_a_release_continues_from_another_at_the_sum_of_their_losses(kind: str, 
     (tmp_path / "next.json").write_text(json.dumps(said))
     dpdist.run(tmp_path / "next.json", tmp_path / "second")
     public = tmp_path / "second" / "public"
-    assert json.loads((public / "statement.json").read_text())["reference"]["chain_epsilon"] == "8"
+    assert statement_of(public)["reference"]["chain_epsilon"] == "8"
     for name in ("first", "second"):
         assert not remade(tmp_path / name / "public").faults
     (periods,) = json.loads((public / "released" / "history.json").read_text())["strata"].values()
@@ -481,7 +482,7 @@ def test_noise_is_twice_as_large_for_a_record_that_may_move_anywhere(
         (query,) = json.loads((public / "released" / "proof.json").read_text())["queries"]
         assert Fraction(query["distance"][kind]) / Fraction(query["scale"]) == 4
         scales[kind] = Fraction(query["scale"])
-        statement = json.loads((public / "statement.json").read_text())
+        statement = statement_of(public)
         assert "the number of records, in total and in every cell" in statement["protected"]
         assert any("adds its weight" in text for text in statement["assumptions"])
         measured = pd.read_parquet(public / "measurements.parquet")
@@ -530,7 +531,7 @@ def test_zcdp_and_households_are_released_at_their_loss(kind: str, tmp_path: Pat
         public = folder / "work" / "public"
         (query,) = json.loads((public / "released" / "proof.json").read_text())["queries"]
         variances[name] = float(Fraction(query["scale"]) ** 2 / Fraction(query["squared_distance"][kind]))
-        statement = json.loads((public / "statement.json").read_text())
+        statement = statement_of(public)
         assert statement["guarantee"] == "strict zCDP"
         table = pd.read_parquet(public / "tables" / "t-c0-c1.parquet")
         assert np.isfinite(table[["estimate", "standard_error"]].to_numpy()).all()

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from coded_survey import KEY, job_text, quiet, records, released, survey
+from public_files import statement_of
 from scipy.stats import binom
 
 from dpdist.confidential.records import Records
@@ -228,7 +229,7 @@ def test_measurements_and_statement_have_the_sums(release: Path) -> None:
     np.testing.assert_allclose(own["value"], np.concatenate([each["sums"] for each in said]) / UNIT, rtol=1e-12)
     assert list(own["table"]) == ["kids", *["kids by degree"] * 3]
     assert (set(own["scale"]), set(own["centre"]), set(own["half_width"])) == ({4.0 / 3.0}, {1.5}, {1.5})
-    statement = json.loads((release / "statement.json").read_text())
+    statement = statement_of(release)
     told = (
         " ".join(statement["promise"]["assumptions"])
         if "promise" in statement

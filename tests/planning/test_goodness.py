@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import invoke
+from edited_text import edited
+from public_files import statement_of
 
 import dpdist
 from dpdist.confidential.records import Records
@@ -75,11 +76,7 @@ def survey(seed: int, law: Callable[[np.random.Generator, int], Floats] = lognor
 
 
 def text(*edits: tuple[str, str]) -> str:
-    said = JOB
-    for old, new in edits:
-        assert old in said
-        said = said.replace(old, new)
-    return said
+    return edited(JOB, *edits)
 
 
 def judged(rows: pd.DataFrame, said: Job) -> GoodnessOfFit:
@@ -227,7 +224,7 @@ def test_plan_validate_and_statement_tell_the_fit(files: Path) -> None:
             for command in ("plan", "validate")
         }
         dpdist.run(said, files / f"ws {name}", files / "now.parquet")
-        statement = json.loads((files / f"ws {name}" / "public" / "statement.json").read_text(encoding="utf-8"))
+        statement = statement_of(files / f"ws {name}")
         fit = statement["reference"]["fit"]
         assert fit["law"] == "lognormal"
         assert {each["statistic"] for each in fit["statistics"]} == {"count", "mean of salary"}

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from edited_text import edited
 from rich.console import Console
 
 from dpdist import validate
@@ -51,10 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def text(folder: Path, *edits: tuple[str, str]) -> str:
-    written = TEXT
-    for old, new in edits:
-        assert old in written
-        written = written.replace(old, new)
+    written = edited(TEXT, *edits)
     return written.replace("FOLDER", str(folder))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from public_files import statement_of
 from scipy.sparse import csr_array
 
 import dpdist
@@ -151,7 +151,7 @@ def test_a_chain_takes_over_the_effects_that_the_earlier_release_states(tmp_path
 
     for period, before in (("3", "first"), ("4", "3")):
         chained[period] = dpdist.run(later(first, period, before), tmp_path / period, counted=False)
-    stated = [json.loads((tmp_path / name / "public" / "statement.json").read_text()) for name in ("first", "3", "4")]
+    stated = [statement_of(tmp_path / name) for name in ("first", "3", "4")]
     assert stated[0]["reference"]["design_effects"]
     assert all(each["reference"]["design_effects"] == stated[0]["reference"]["design_effects"] for each in stated)
     assert any("estimated from the reference with which the chain began" in line for line in stated[2]["standard_errors"])

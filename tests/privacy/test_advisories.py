@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import invoke
+from public_files import statement_of
 
 import dpdist
 from dpdist.core.files import sha256
@@ -132,7 +133,7 @@ def verified(public: Path, *more: str) -> Any:
 
 
 def test_verify_says_so_of_a_release_of_an_earlier_version_and_its_exit_code_stays_that_of_the_files(public: Path) -> None:
-    statement = json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    statement = statement_of(public)
     assert statement["protected_by"] == version("dpdist")
     for earlier in (None, "0.1.0"):
         protected_by(public, earlier)

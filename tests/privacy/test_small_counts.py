@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from command_line import invoke
+from public_files import statement_of
 
 import dpdist
 from dpdist.core.errors import JobError
@@ -134,7 +134,7 @@ def test_a_former_name_refuses_what_its_mechanism_refused(former: str, refused: 
 def test_a_stated_reason_lets_them_pass_and_the_statement_prints_it(tmp_path: Path) -> None:
     """The figures are the published frame's own; the page of the report says it too."""
     dpdist.run(parse_job(JOB + ACCEPTED), tmp_path / "ws", survey(tmp_path))
-    said = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text())["public_frame"]
+    said = statement_of(tmp_path / "ws")["public_frame"]
     counts = pd.read_parquet(tmp_path / "ws" / "public" / "released" / "frame.parquet")["count"]
     assert said["below"] == (counts < 3).sum() == 2
     assert said["of_one_record"] == (counts == 1).sum() == 1

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pandas as pd
 import pyreadstat
 import pytest
+from public_files import statement_of
 from small_release import JOB, survey
 
 import dpdist
@@ -120,7 +121,7 @@ def test_it_is_as_the_schema_has_it_and_ids_are_those_that_are_referred_to(book:
 
 
 def test_texts_are_those_of_the_presentation_and_the_statement(book: ElementTree.Element, workspace: Path) -> None:
-    said = json.loads((workspace / "public" / "statement.json").read_text(encoding="utf-8"))
+    said = statement_of(workspace)
     assert found(book, "stdyDscr/citation/titlStmt/titl") == ["Salaries of graduates"]
     assert found(book, "stdyDscr/citation/distStmt/contact") == ["data@agency.example"]
     assert found(book, "stdyDscr/stdyInfo/sumDscr/universe") == ["Graduates under 76"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from public_files import statement_of
 from simulated_doctorates import simulated
 
 import dpdist
@@ -60,7 +60,7 @@ def test_sampling_variances_are_multiplied_and_the_noise_is_not(release: Release
 
 def test_the_statement_says_the_figure_and_whose_it_is(release: ReleasedObject, tmp_path: Path) -> None:
     under(release, 1.7, tmp_path / "said")
-    said = json.loads((tmp_path / "said" / "statement.json").read_text())["standard_errors"]
+    said = statement_of(tmp_path / "said")["standard_errors"]
     assert any("public design effect 1.7 that the job states" in line for line in said)
 
 
@@ -95,7 +95,7 @@ def test_every_figure_takes_the_first_effect_that_is_of_its_statistic_and_its_co
     counts, whole = (tables["one"]["statistic"] == "count").to_numpy(), (tables["one"]["sex"] == "Total").to_numpy()
     effect = np.where(whole, 5.0, np.where(counts, 3.0, 1.0))
     np.testing.assert_allclose(found, one + (effect - 1.0) * (two - one), rtol=1e-9)
-    said = json.loads((tmp_path / "list" / "statement.json").read_text())["standard_errors"]
+    said = statement_of(tmp_path / "list")["standard_errors"]
     assert any("public design effects, which the job states" in line and "3 (count, by sex)" in line for line in said)
     assert any("No design effect is known for mean of salary in some of salaries" in line for line in said)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import invoke
+from edited_text import edited
 from named_draws import named
 from small_release import JOB, survey
 
@@ -22,10 +23,7 @@ from dpdist.publish.differences import MovedFigure
 
 def release(folder: Path, name: str, frame: pd.DataFrame, *edits: tuple[str, str]) -> str:
     """A release of the small job with other words in it; the noise is always the same."""
-    text = JOB
-    for old, new in edits:
-        assert old in text
-        text = text.replace(old, new)
+    text = edited(JOB, *edits)
     frame.to_parquet(folder / f"{name}.parquet")
     with named("differences"):
         dpdist.run(dpdist.parse_job(text), folder / name, folder / f"{name}.parquet")

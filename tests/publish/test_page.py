@@ -21,6 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from public_files import statement_of
 from small_release import JOB, decimals_of, survey
 
 import dpdist
@@ -105,7 +106,7 @@ def test_the_page_asks_for_nothing_from_a_network_and_links_files_that_are_there
 
 
 def test_what_it_says_of_privacy_is_the_statements(page: Page, public: Path) -> None:
-    said, text = json.loads((public / "statement.json").read_text(encoding="utf-8")), "".join(page.text)
+    said, text = statement_of(public), "".join(page.text)
     one = [said[name] for name in ("headline", "guarantee_in_words", "adjacency_in_words", "privacy_unit_in_words")]
     many = [*said["not_protected"], *said["protected"], *said["assumptions"], *said["standard_errors"]]
     assert [sentence for sentence in (*one, *many) if sentence[1:].replace("`", "") not in text] == []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from public_files import statement_of
 from small_release import JOB, survey
 
 import dpdist
@@ -101,7 +101,7 @@ def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_entry_is_one_of_the_registrys_and_says_what_the_statement_says(public: Path) -> None:
     made = yaml.safe_load((public / "registry.yaml").read_text(encoding="utf-8"))
-    said = json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    said = statement_of(public)
     jsonschema.validate(made, TIER_3)
     deployment = made["deployment"]
     assert deployment["dp_variant"]["variant_name"] == "Pure DP"
@@ -126,7 +126,7 @@ def test_the_entry_is_one_of_the_registrys_and_says_what_the_statement_says(publ
     ],
 )
 def test_the_flavor_is_the_guarantees(public: Path, changed: dict[str, str], flavor: str) -> None:
-    job, said = parse_job(JOB + REGISTRY), json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    job, said = parse_job(JOB + REGISTRY), statement_of(public)
     assert job.presentation.registry is not None
     made = entry(job, job.presentation.registry, said | changed)
     jsonschema.validate(made, TIER_3)
@@ -142,7 +142,7 @@ def test_without_a_registry_there_is_no_entry(tmp_path: Path) -> None:
 def test_how_choices_were_made_is_said_once_and_an_entry_without_it_is_refused(public: Path) -> None:
     tuning, choices = "    tuning: the budget was set by the board, on no data\n", "  choices: on the survey of 2020\n"
     job = parse_job(JOB + REGISTRY.replace(tuning, "").replace("  registry:", f"{choices}  registry:"))
-    said = json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    said = statement_of(public)
     assert said["choices"] == "the budget was set by the board, on no data"
     assert job.presentation.registry is not None
     made = entry(job, job.presentation.registry, said)

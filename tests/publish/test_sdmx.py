@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from edited_text import edited
+from public_files import statement_of
 from pysdmx.errors import Invalid
 from pysdmx.io import get_datasets, read_sdmx
 from small_release import JOB, survey
@@ -57,7 +59,7 @@ def test_the_structure_is_valid_by_sdmx_and_names_labels_and_the_guarantee(works
     message = read_sdmx(path, validate=True)
     (flow,) = message.get_dataflows()
     assert (flow.name, flow.short_urn) == ("Graduates and their pay", "Dataflow=AGENCY.UNIT:COUNTS(1.0)")
-    statement = json.loads((workspace / "public" / "statement.json").read_text(encoding="utf-8"))
+    statement = statement_of(workspace)
     assert flow.description == statement["guarantee_in_words"]
     lists = {each.id: {code.id: code.name for code in each} for each in message.get_codelists()}
     assert lists["CL_SMALL_FIELD"] == {
@@ -122,10 +124,7 @@ def test_what_is_not_to_be_published_is_not_free_for_publication(tmp_path: Path,
         "strata: [field]\n": "",
         "  weight: {bounds: [1, 60], outside: clip}\n": "",
     }
-    local = JOB
-    for before, after in changed.items():
-        assert before in local
-        local = local.replace(before, after)
+    local = edited(JOB, *changed.items())
     assert status(local, "none") == {"N"}
     assert confidentiality({"guarantee": "strict", "do_not_publish": "weights are beyond their bounds"}) == "N"
 

@@ -12,6 +12,7 @@ import openpyxl
 import pandas as pd
 import pytest
 from command_line import invoke
+from edited_text import edited
 from small_release import JOB, decimals_of, survey
 from typer.testing import Result
 
@@ -36,9 +37,7 @@ PLAIN = JOB.replace("strata: [field]\n", "").replace('epsilon: "3"', 'epsilon: "
 
 def release(folder: Path, period: str, edits: Mapping[str, str] = {}, seed: int = 0, publish: str = "always") -> Path:
     text = PLAIN.replace('"2021"', f'"{period}"')
-    for old, new in edits.items():
-        assert old in text
-        text = text.replace(old, new)
+    text = edited(text, *edits.items())
     people = survey(2000).sample(800, random_state=seed).reset_index(drop=True)
     dpdist.run(dpdist.parse_job(text + f"publish: {publish}\n"), folder, people)
     return folder

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from command_line import invoke
 from named_draws import named
+from public_files import statement_of
 from small_release import JOB, survey
 from test_verify import edit, vouch
 
@@ -53,11 +54,6 @@ def forged(public: Path, name: str, **edits: object) -> list[str]:
     return problems(public)
 
 
-def statement(public: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((public / "statement.json").read_text())
-    return found
-
-
 def test_control_the_release_as_it_was_made_is_whole(public: Path) -> None:
     assert problems(public) == []
     assert forged(public, "statement.json") == [], "written again with the same values"
@@ -84,7 +80,7 @@ def test_a_forged_figure_of_the_unit_or_the_correction_is_named(public: Path, fi
 
 @pytest.mark.parametrize("name", ["privacy_unit_in_words", "adjacency_in_words"])
 def test_another_number_and_other_words_in_a_sentence_are_named(public: Path, name: str) -> None:
-    text = statement(public)[name]
+    text = statement_of(public)[name]
     assert "most 5" in text
     assert forged(public, "statement.json", **{name: text.replace("records", "rows")}) == [
         f"statement.json: differs from what follows from released/: {name}"

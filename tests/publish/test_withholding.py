@@ -12,6 +12,7 @@ import openpyxl
 import pandas as pd
 import pyarrow as pa
 import pytest
+from public_files import statement_of
 from small_release import JOB, survey
 
 import dpdist
@@ -113,7 +114,7 @@ def test_every_form_of_a_table_says_which_figures_are_withheld_and_why(folder: P
     shown = blank[blank["estimator"] == "parameters"]
     assert 0 < len(shown) < (csv["estimator"] == "parameters").sum()
     assert blank["estimate"].isna().all()
-    statement = json.loads((folder / "statement.json").read_text(encoding="utf-8"))
+    statement = statement_of(folder)
     assert statement["withheld"]["figures"] == len(shown)
     by_statistic = statement["withheld"]["tables"]["counts"]
     assert sum(by_statistic.values()) == len(shown)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pyreadstat
 import pytest
 from csvw import TableGroup
-from public_files import public_files
+from public_files import public_files, statement_of
 from small_release import JOB, decimals_of, survey
 
 import dpdist
@@ -99,7 +99,7 @@ def test_the_workbook_holds_the_published_figures_rounded_with_margins_of_error(
 
 def test_the_workbook_is_for_print_and_says_whose_it_is(public: Path) -> None:
     book = openpyxl.load_workbook(public / "tables.xlsx")
-    sheet, said = book["Table 1"], json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    sheet, said = book["Table 1"], statement_of(public)
     assert sheet.freeze_panes == "B6"
     assert sheet["B6"].number_format == "#,##0"
     assert sheet["A1"].value == "Table 1. Graduates and their mean salary"

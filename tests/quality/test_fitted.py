@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from edited_text import edited
 
 import dpdist
 from dpdist.confidential.records import Records
@@ -57,11 +58,7 @@ def survey(seed: int, n: int = 3000, zeros: float = 0.0) -> pd.DataFrame:
 
 
 def job(folder: Path, *edits: tuple[str, str], epsilon: str = "9") -> Job:
-    text = JOB.format(folder=folder, epsilon=epsilon)
-    for old, new in edits:
-        assert old in text
-        text = text.replace(old, new)
-    return parse_job(text)
+    return parse_job(edited(JOB.format(folder=folder, epsilon=epsilon), *edits))
 
 
 def written(folder: Path, zeros: float = 0.0, n: int = 3000) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from edited_text import edited
 
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
@@ -51,5 +52,4 @@ def job_text(reference: str, **said: str) -> str:
 
 def job(reference: str, edit: tuple[str, str] = ("", ""), **said: str) -> Job:
     text = job_text(reference, **said)
-    assert edit[0] in text
-    return parse_job(text.replace(*edit) if edit[0] else text)
+    return parse_job(edited(text, edit))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from command_line import invoke, succeed
+from edited_text import edited
+from public_files import statement_of
 
 import dpdist
 from dpdist.core.errors import DataError, FitError, JobError
@@ -101,7 +102,7 @@ def test_a_later_job_runs_with_the_constants_and_says_so(calibrated: Path, files
     found = load_calibration(calibrated / "calibration.yaml")
     assert job.mechanism == found.mechanism
     dpdist.run(job, tmp_path / "work")
-    said = json.loads((tmp_path / "work" / "public" / "statement.json").read_text())
+    said = statement_of(tmp_path / "work")
     assert said["calibration"]["sha256"] == sha256(calibrated / "calibration.yaml")
     assert said["mechanism"]["weights"]["c"] == found.mechanism.weights.c
     assert any("tuned on the file of period 2020" in assumption for assumption in said["assumptions"])
@@ -126,9 +127,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_calibration_of_something_else_is_refused(name: str, calibrated: Path, files: Path) -> None:
     said, (changes, found) = text(files, "censor_w", calibration=CALIBRATED), OTHERS[name]
-    for old, new in changes.items():
-        assert old in said
-        said = said.replace(old, new)
+    said = edited(said, *changes.items())
     with pytest.raises(JobError, match=found):
         parse_job(said, folder=calibrated)
 

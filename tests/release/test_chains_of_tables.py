@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from public_files import public_files
+from public_files import public_files, statement_of
 from sized_package import people, sized_job
 
 import dpdist
@@ -69,10 +69,6 @@ def first_of_bins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bins")
     run(folder, 1, {"histogram": {"epsilon": "1/3"}})
     return folder
-
-
-def told(workspace: Path) -> dict[str, Any]:
-    return dict(json.loads((workspace / "public" / "statement.json").read_text()))
 
 
 def history(workspace: Path) -> dict[str, Any]:
@@ -141,17 +137,17 @@ def test_losses_under_zcdp_add_up_in_rho(first: dict[str, Any], tmp_path: Path) 
     third = run(tmp_path, 3, {"release": str(second / "public")}, **GAUSSIAN, budget=ZCDP)
     delta = Fraction(1, 10**6)
     for workspace, rho in ((second, Fraction(5, 2)), (third, Fraction(3))):
-        reference = told(workspace)["reference"]
+        reference = statement_of(workspace)["reference"]
         assert Fraction(reference["chain_rho"]) == Fraction(reference["chain_substitution_rho"]) == rho
         assert Fraction(reference["chain_delta"]) == delta
         assert Fraction(reference["chain_epsilon"]) == epsilon_of(rho, delta)
         assert Fraction(reference["chain_epsilon"]) != 2 + epsilon_of(Fraction(1, 2), delta)
         assert (
             f"loses at most ε = {reference['chain_epsilon']} at δ = 0.000001 in total"
-            in told(workspace)["guarantee_in_words"]
+            in statement_of(workspace)["guarantee_in_words"]
         )
         assert problems(workspace / "public") == []
-    assert [one.get("rho") for one in told(third)["reference"]["chain"]] == [None, "0.5"]
+    assert [one.get("rho") for one in statement_of(third)["reference"]["chain"]] == [None, "0.5"]
 
 
 def test_columns_may_come_in_another_order(first: dict[str, Any], tmp_path: Path) -> None:
@@ -175,7 +171,7 @@ def test_a_chain_begins_without_a_reference(first_of_bins: Path, tmp_path: Path)
         assert far(workspace, number) < 5.0
     assert far(third, 9) > 5.0
     assert [len(one["counts"]) > 0 for one in history(third)["all"]] == [True, False, False]
-    texts = json.dumps(told(third), ensure_ascii=False)
+    texts = json.dumps(statement_of(third), ensure_ascii=False)
     assert "noisy counts" in texts
     assert "released/donors.parquet" not in texts
     before = public_files(third)
@@ -231,7 +227,7 @@ def test_a_package_of_an_earlier_version_brings_the_records_of_its_reference(tmp
     assert found[0] != pytest.approx(found[2], rel=1e-3)
     dpdist.run(tmp_path / "package0" / "job.json", tmp_path / "ws")
     assert problems(tmp_path / "ws" / "public") == []
-    assert [one["period"] for one in told(tmp_path / "ws")["reference"]["chain"]] == ["2024"]
+    assert [one["period"] for one in statement_of(tmp_path / "ws")["reference"]["chain"]] == ["2024"]
 
 
 def test_another_budget_is_named_without_the_histograms_that_follow_it(first_of_bins: Path, tmp_path: Path) -> None:
@@ -252,7 +248,7 @@ def test_noise_of_a_former_mechanism_loses_what_its_record_states(factor: float,
     shutil.copytree(PACKAGE, public)
     figures = pd.read_parquet(public / "measurements.parquet")
     figures.assign(scale=figures["scale"] * factor).to_parquet(public / "measurements.parquet")
-    statement = json.loads((public / "statement.json").read_text()) | {"protected_by": "0.2.0"}
+    statement = statement_of(public) | {"protected_by": "0.2.0"}
     answer = rederivation(public, read_job(public, "released/job.json"), statement)
     assert answer.derived
     assert [str(one).startswith("measurements.parquet: noise") for one in answer.faults] == [True] * found
@@ -266,7 +262,7 @@ def test_counts_of_bins_of_a_former_mechanism_answer_their_own_query(tmp_path: P
     histograms = {"name": "counts of histograms", "scale": "4", "times": 1, "in_parts": False}
     record["queries"].append({**record["queries"][0], **histograms})
     (public / "released/proof.json").write_text(json.dumps(record))
-    statement = json.loads((public / "statement.json").read_text()) | {"protected_by": "0.2.0"}
+    statement = statement_of(public) | {"protected_by": "0.2.0"}
     figures = pd.read_parquet(public / "measurements.parquet")
     bins = figures.head(1).assign(statistic="count in bins of pay", scale=4.0, lattice=1.0, measurement=10**6)
     for factor, found in ((1.0, False), (0.9, True)):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from command_line import invoke, succeed
+from public_files import statement_of
 from small_release import LAPLACE_JOB as JOB, survey
 from typer.testing import Result
 
@@ -45,7 +46,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_siblings_and_their_corrections_have_ids_and_versions_of_their_own(chain: Path) -> None:
     assert len({release(chain, name) for name in PLACES}) == 4
-    statements = [json.loads((chain / name / "public" / "statement.json").read_text()) for name in PLACES]
+    statements = [statement_of(chain / name) for name in PLACES]
     assert [each.get("correction", {}).get("version") for each in statements] == [None, 2, 3, 4]
     assert [each["correction"]["of"] for each in statements[1:]] == [
         release(chain, name) for name in ("first", "first", "third")

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xarray as xr
+from public_files import statement_of
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
@@ -135,7 +136,7 @@ def test_counts_without_weights_are_numbers_of_records_and_carry_no_weight_colum
 
 def test_standard_errors_of_gridded_families_come_from_the_spread_between_sets(release: tuple[Case, Path]) -> None:
     case, workspace = release
-    said = json.loads((workspace / "public" / "statement.json").read_text())["standard_errors"][0]
+    said = statement_of(workspace)["standard_errors"][0]
     assert ("repeating the weight search" in said) == (case.family in ("poisson", "bernoulli"))
     if case.family in ("poisson", "bernoulli"):
         return

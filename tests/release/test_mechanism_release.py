@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from public_files import statement_of
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
@@ -77,14 +77,9 @@ def release(
     return request.param, workspace
 
 
-def statement(workspace: Path) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads((workspace / "public" / "statement.json").read_text())
-    return said
-
-
 def test_the_statement_says_which_class_of_guarantee_was_promised(release: tuple[str, Path]) -> None:
     mechanism, workspace = release
-    said = statement(workspace)
+    said = statement_of(workspace)
     assert (said["guarantee"], said["mechanism"]["name"]) == (CLASSES[mechanism], mechanism)
     promised = said["guarantee"] != "none"
     assert said["epsilon"] == ("12" if promised else None)

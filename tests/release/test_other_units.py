@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from public_files import statement_of
 
 import dpdist
 from dpdist.quality.report_page import material_of, overall_verdict
@@ -51,7 +51,7 @@ def test_means_in_another_unit_stop_a_release(unit: float, tmp_path: Path) -> No
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     dpdist.run(tmp_path / "job.yaml", tmp_path / "ws")
     other = unit != 1.0
-    statement = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text(encoding="utf-8"))
+    statement = statement_of(tmp_path / "ws")
     with Workspace.opened(tmp_path / "ws") as space:
         verdict = overall_verdict(material_of(space))
     assert verdict.stops == other

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from public_files import statement_of
 
 import dpdist
 from dpdist.core.errors import JobError, WorkspaceError
@@ -72,7 +73,7 @@ def test_synthetic_records_and_the_frame_are_the_noisy_counts(tmp_path: Path, no
     records = pd.read_parquet(public / "synthetic" / "set-1.parquet").groupby(["field", "sex"], observed=True).size()
     by_cell = noisy.groupby(level=["field", "sex"]).sum()
     assert records.to_dict() == by_cell[by_cell > 0].to_dict()
-    statement = json.loads((public / "statement.json").read_text())
+    statement = statement_of(public)
     assert statement["epsilon"] == "1"
     assert statement["protected_predictors"]["epsilon"] == "0.25"
     shown = {tuple(each["by"]): each["scale"] for each in statement["protected_predictors"]["measured"]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import pytest
 import small_release
 import yaml
 from object_server import BUCKET, ObjectServer
+from public_files import statement_of
 from scipy import stats
 
 import dpdist
@@ -125,7 +125,7 @@ def test_synthetic_sets_are_numbered_from_one(release: dpdist.Release, workspace
 
 
 def test_the_statement_is_the_file(release: dpdist.Release, workspace: Path) -> None:
-    assert release.statement == json.loads((workspace / "public" / "statement.json").read_text(encoding="utf-8"))
+    assert release.statement == statement_of(workspace)
 
 
 def women(records: pd.DataFrame) -> tuple[float, float]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from command_line import invoke, succeed
+from edited_text import edited
+from public_files import statement_of
 from scipy.sparse import csr_array
 
 from dpdist.cli.report import report
@@ -34,7 +35,7 @@ def test_a_shipped_job_runs_on_its_file(job: str, data: Path, tmp_path: Path) ->
     folder = tmp_path / name
     done = invoke("run", job, "--workspace", tmp_path, "--input", data / f"{file}.parquet")
     assert done.exit_code == code, done.output
-    statement = json.loads((folder / "statement.json").read_text())
+    statement = statement_of(folder)
     assert statement["epsilon"] == "10.8"
     assert any("assumed public" in fact and "zeros" in fact for fact in statement["public"])
     bounds = pd.read_parquet(tmp_path / "confidential" / "strata.parquet")
@@ -71,7 +72,7 @@ def test_the_health_survey_is_evaluated_under_its_design_of_two_psus_a_stratum(d
     assert whole["direct"] == pytest.approx(mean.value[0], rel=1e-9)
     assert whole["direct_se"] == pytest.approx(mean.standard_error[0], rel=1e-9)
     assert whole["direct_df"] == 15
-    said = json.loads((tmp_path / "public" / "statement.json").read_text())["standard_errors"]
+    said = statement_of(tmp_path)["standard_errors"]
     assert any("The model ignores clustering by psu" in text for text in said)
 
 
@@ -116,10 +117,7 @@ def test_replicate_weights_give_the_published_error_of_the_energy_survey(data: P
 
 def vote_job(**edits: str) -> str:
     text = find_job("vote_turnout").read_text(encoding="utf-8")
-    for old, new in edits.values():
-        assert old in text
-        text = text.replace(old, new)
-    return text
+    return edited(text, *edits.values())
 
 
 SERIAL = ("executor: dask, workers: 2", "executor: serial")

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
+from public_files import statement_of
 
 import dpdist
 from dpdist.core.errors import DataError, FitError, JobError, WorkspaceError
@@ -85,16 +85,11 @@ def release(request: pytest.FixtureRequest, files: Path, tmp_path_factory: pytes
     return request.param, workspace
 
 
-def statement(workspace: Path) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads((workspace / "public" / "statement.json").read_text())
-    return said
-
-
 def test_a_reference_makes_censored_mechanisms_strict_and_is_named_by_its_checksum(
     release: tuple[str, Path], files: Path
 ) -> None:
     mechanism, workspace = release
-    said = statement(workspace)
+    said = statement_of(workspace)
     assert (said["guarantee"], said["epsilon_per_set"]) == (CLASSES[mechanism], "4")
     assert said["reference"]["sha256"] == sha256(files / "before.parquet")
     assert (said["reference"]["records"], said["reference"]["period"]) == (1500, "2020")
@@ -131,7 +126,7 @@ def test_weights_are_the_rules_value_under_fits_of_the_reference(release: tuple[
     bounds = pd.read_parquet(workspace / "confidential" / "bounds.parquet")
     alpha = bounds["privacy_weight"]
     if mechanism == "centred":
-        power = statement(workspace)["reference"]["power"]
+        power = statement_of(workspace)["reference"]["power"]
         np.testing.assert_allclose(alpha, bounds["stratum"].map(power), rtol=1e-9)
         assert all(0.3 < value <= 1.0 for value in power.values())
         return
@@ -383,7 +378,7 @@ def test_a_stratum_that_the_reference_cannot_serve_takes_the_declared_fallback(
     strata = pd.read_parquet(tmp_path / "work" / "confidential" / "strata.parquet").set_index("stratum")
     assert strata["fit"].to_dict() == ({"all": "pooled"} if fallback == "pool" else {"north": "strata", "south": "proper"})
     assert (strata["database_bound"] <= 3.0).all()
-    assert any("search on a synthetic sample" in text for text in statement(tmp_path / "work")["standard_errors"])
+    assert any("search on a synthetic sample" in text for text in statement_of(tmp_path / "work")["standard_errors"])
     dpdist.run(said, tmp_path / "work")
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from public_files import statement_of
 
 import dpdist
 from dpdist.core.errors import ProgramError
@@ -69,7 +70,7 @@ def lognormal(files: Path, stan_cache: Path, tmp_path_factory: pytest.TempPathFa
 
 
 def test_a_lognormal_release_is_centred_at_the_reference_within_the_clamp(lognormal: Path) -> None:
-    said = json.loads((lognormal / "public" / "statement.json").read_text())
+    said = statement_of(lognormal)
     assert (said["guarantee"], said["epsilon"], said["delta"]) == ("strict for exact draws", "4", None)
     assert 0.5 < said["reference"]["power"]["all"] <= 1
     strata = pd.read_parquet(lognormal / "confidential" / "strata.parquet")
@@ -89,7 +90,7 @@ def test_its_table_is_near_the_direct_one(lognormal: Path) -> None:
 @pytest.mark.slow
 def test_a_users_program_that_clamps_has_a_strict_release(files: Path, tmp_path: Path) -> None:
     dpdist.run(job(files, USER.format(wrong=0), epsilon="2"), tmp_path / "work")
-    said = json.loads((tmp_path / "work" / "public" / "statement.json").read_text())
+    said = statement_of(tmp_path / "work")
     assert said["guarantee"] == "strict for exact draws"
     power = said["reference"]["power"]["all"]
     assert power == pytest.approx(1 / 1.5, abs=0.01)
@@ -106,7 +107,7 @@ def test_a_users_program_that_clamps_has_a_strict_release(files: Path, tmp_path:
 @pytest.mark.long
 def test_a_users_program_may_clamp_without_a_reference(mechanism: str, files: Path, tmp_path: Path) -> None:
     dpdist.run(job(files, USER.format(wrong=0), mechanism, "1", reference=False), tmp_path / "work")
-    said = json.loads((tmp_path / "work" / "public" / "statement.json").read_text())
+    said = statement_of(tmp_path / "work")
     assert said["guarantee"] == ("asymptotic" if mechanism == "censor_w" else "strict for exact draws")
     assert any("exp(clamp(alpha(log_lik − reference), ±clamp))" in assumption for assumption in said["assumptions"])
     bounds = pd.read_parquet(tmp_path / "work" / "confidential" / "bounds.parquet")

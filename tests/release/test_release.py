@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import xarray as xr
-from public_files import public_files
+from public_files import public_files, statement_of
 from simulated_doctorates import simulated
 
 import dpdist
@@ -96,7 +96,7 @@ def test_the_manifest_covers_every_public_file(finished: Path) -> None:
 
 
 def test_the_statement_says_what_was_spent(finished: Path) -> None:
-    said = json.loads((finished / "public" / "statement.json").read_text())
+    said = statement_of(finished)
     assert (said["guarantee"], said["adjacency"], said["epsilon"]) == ("asymptotic", "zero_out", "10.8")
     assert (said["epsilon_per_set"], said["substitution_epsilon"], said["metered"]) == ("3.6", "21.6", False)
     assert said["sampler"]["draws"] == 300
@@ -349,7 +349,7 @@ def test_a_stratum_that_misses_the_target_takes_the_declared_fallback(
 def test_rule_none_promises_nothing_and_says_so(tmp_path: Path) -> None:
     text = JOB.replace("{name: weighted}", "{name: weighted, weights: none}")
     dpdist.run(dpdist.parse_job(text), tmp_path)
-    said = json.loads((tmp_path / "public" / "statement.json").read_text())
+    said = statement_of(tmp_path)
     assert (said["guarantee"], said["epsilon"], said["adjacency"]) == ("none", None, None)
 
 

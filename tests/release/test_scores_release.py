@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from edited_text import edited
+from public_files import statement_of
 from scipy.special import gammaincinv, ndtr
 
 import dpdist
@@ -62,8 +63,7 @@ def survey(seed: int, n: int = 6000, drift: float = 1.0) -> pd.DataFrame:
 def job(folder: Path, edit: tuple[str, str] = ("", ""), **said: str) -> Job:
     plain = {"current": "now.parquet", "reference": "before.parquet", "mechanism": WEIGHTED}
     text = JOB.format(folder=folder, **(plain | said))
-    assert edit[0] in text
-    return parse_job(text.replace(*edit) if edit[0] else text)
+    return parse_job(edited(text, edit))
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_drift_of_scale_is_followed_up_to_the_public_top_code(files: Path, tmp_p
 
 
 def test_the_guarantee_is_asymptotic_with_weights_frozen_on_the_reference(workspace: Path) -> None:
-    said = json.loads((workspace / "public" / "statement.json").read_text())
+    said = statement_of(workspace)
     assert (said["guarantee"], said["epsilon"], said["epsilon_per_set"]) == ("asymptotic", "10.8", "3.6")
     assert any("fixed function of the record" in text for text in said["assumptions"])
     assert any("no bound for every file" in text for text in said["assumptions"])
@@ -132,7 +132,7 @@ def test_without_weights_nothing_is_promised_and_the_reference_still_serves(file
     medians = []
     for name in ("first", "second", "third"):
         dpdist.run(job(files, mechanism="unweighted"), tmp_path / name)
-        statement = json.loads((tmp_path / name / "public" / "statement.json").read_text())
+        statement = statement_of(tmp_path / name)
         assert statement["guarantee"] == "none"
         medians.append(errors(tmp_path / name)["median"])
     assert (sum(medians) / len(medians) < 1.0).all()
@@ -202,7 +202,7 @@ def test_cells_that_borrow_are_named_in_plan_and_statement(files: Path, tmp_path
     assert "fewer than 100 reference records" in told
     assert "law / f (40)" in told
     dpdist.run(job(files, reference="few.parquet", mechanism="unweighted"), tmp_path / "ws")
-    found, usual = (json.loads((each / "public" / "statement.json").read_text()) for each in (tmp_path / "ws", workspace))
+    found, usual = (statement_of(each) for each in (tmp_path / "ws", workspace))
     of_all = [each for each in found["borrowing"]["cells"] if "outcome" in each["own_weight"]]
     assert [(each["stratum"], each["cell"], each["reference_records"]) for each in of_all] == [("law", "f", 40)]
     assert 0.0 <= of_all[0]["own_weight"]["outcome"] < 1.0

@@ -14,6 +14,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from edited_text import edited
+from public_files import statement_of
 from rich.console import Console
 from simulated_doctorates import simulated
 
@@ -52,10 +54,7 @@ THREE = "[salary, hours, age]"
 
 
 def job(*changes: tuple[str, str], **runtime: Any) -> Job:
-    text = JOB
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
+    text = edited(JOB, *changes)
     parsed = dpdist.parse_job(text)
     return parsed.model_copy(update={"runtime": parsed.runtime.model_copy(update=runtime)})
 
@@ -124,7 +123,7 @@ def test_every_outcome_stands_in_tables_and_records(finished: Path) -> None:
 
 
 def test_the_statement_and_the_released_job_name_every_outcome(finished: Path) -> None:
-    statement = json.loads((finished / "public/statement.json").read_text())
+    statement = statement_of(finished)
     assert "(log salary, log hours, log weight)" in statement["model"]["parameters"]
     assert sum("public bounds" in step for step in statement["post_processing"]) == 2
     assert json.loads((finished / "public/released/job.json").read_text())["outcome"] == ["salary", "hours"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import arviz as az
@@ -10,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from public_files import statement_of
 
 import dpdist
 from dpdist.core.errors import JobError, ProgramError
@@ -79,7 +79,7 @@ def test_chains_are_kept_as_chains_and_diagnosed(pair: tuple[Path, Path]) -> Non
 
 
 def test_the_statement_names_the_sampler_and_its_caveat(pair: tuple[Path, Path]) -> None:
-    exact, stan = (json.loads((workspace / "public" / "statement.json").read_text())["sampler"] for workspace in pair)
+    exact, stan = (statement_of(workspace)["sampler"] for workspace in pair)
     assert exact["total_variation"] == 0
     assert stan["total_variation"] is None
     assert any("total variation" in caveat for caveat in stan["caveats"])
@@ -243,7 +243,7 @@ def clamped(stan_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_clamped_likelihood_under_stan_keeps_every_record_within_the_clamp(clamped: Path) -> None:
     """M = ε/2 of a set; control: the same records' bounds without the clamp are over it."""
-    said = json.loads((clamped / "public" / "statement.json").read_text())
+    said = statement_of(clamped)
     clamp = float(said["epsilon_per_set"]) / 2
     bounds = pd.read_parquet(clamped / "confidential" / "bounds.parquet")
     assert (bounds["weighted_record_bound"] <= clamp).all()
@@ -254,7 +254,7 @@ def test_a_clamped_likelihood_under_stan_keeps_every_record_within_the_clamp(cla
 
 
 def test_a_clamp_under_stan_is_strict_for_exact_draws_only_and_says_so(clamped: Path) -> None:
-    said = json.loads((clamped / "public" / "statement.json").read_text())
+    said = statement_of(clamped)
     assert (said["guarantee"], said["delta"]) == ("strict for exact draws", None)
     assert any("Markov chains" in assumption for assumption in said["assumptions"])
     assert any("Markov chains" in caveat for caveat in said["sampler"]["caveats"])

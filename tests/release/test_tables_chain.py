@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from public_files import public_files
+from public_files import public_files, statement_of
 from sized_package import people, sized_job
 from spoiling import Spoil, cells, edited, said
 
@@ -69,7 +69,7 @@ def direct(rows: pd.DataFrame) -> pd.Series:
 
 
 def test_a_release_states_what_a_person_in_all_files_loses(chain: Path) -> None:
-    told = json.loads((chain / "ws3" / "public" / "statement.json").read_text())
+    told = statement_of(chain / "ws3")
     assert (told["guarantee"], told["epsilon"]) == ("strict", "0.5")
     assert Fraction(told["reference"]["chain_epsilon"]) == 10_000 + 1 + Fraction(1, 2)
     assert [one["period"] for one in told["reference"]["chain"]] == ["2021", "2022"]
@@ -131,7 +131,7 @@ def test_a_release_cautions_of_a_reference_that_no_longer_fits(chain: Path, tmp_
     dpdist.run(path, tmp_path / "ws")
     cautioned = [
         sum("the reference's prediction; levels and cells" in text for text in told["cautions"])
-        for told in (json.loads((ws / "public" / "statement.json").read_text()) for ws in (chain / "ws1", tmp_path / "ws"))
+        for told in (statement_of(ws) for ws in (chain / "ws1", tmp_path / "ws"))
     ]
     assert cautioned == [2, 0]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from public_files import statement_of
 
 import dpdist
 from dpdist.cli.console import Escaping
@@ -118,13 +118,13 @@ def test_weights_that_all_lie_above_their_public_bound_end_in_do_not_publish(
 ) -> None:
     """The unit is wrong: weights are thousands and the bound is 10. Control: bounds that hold the weights."""
     wrong = released(tmp_path / "unit", noise_of, weight="[1, 10]")
-    said = json.loads((wrong / "public" / "statement.json").read_text(encoding="utf-8"))
+    said = statement_of(wrong)
     assert re.search(
         r"about (99|100) % of the weights lie at or above the public bound of weight, 10:", said["do_not_publish"]
     )
     assert told(wrong).strip().startswith("do not publish")
     assert "do not publish" in report(wrong)
-    assert "do_not_publish" not in json.loads((workspace / "public" / "statement.json").read_text(encoding="utf-8"))
+    assert "do_not_publish" not in statement_of(workspace)
     assert not told(workspace).strip().startswith("do not publish")
 
 
@@ -154,7 +154,7 @@ def test_of_many_cells_weights_beyond_their_bound_are_told_from_weights_near_it(
     said = {"groups": MANY, "ages": AGES, "folder": tmp_path, "reference": '{histogram: {epsilon: "0.3"}}'}
     with noise_of("many"):
         public = dpdist.run(dpdist.parse_job(JOB.format(**said, weight=bounds)), tmp_path / "ws", counted=False)
-    stopped = json.loads((public / "statement.json").read_text(encoding="utf-8")).get("do_not_publish")
+    stopped = statement_of(public).get("do_not_publish")
     assert (stopped is not None) == (share is not None)
     if share is not None and stopped is not None:
         assert int(stopped.split()[1]) == pytest.approx(share, abs=5)
@@ -180,7 +180,7 @@ def test_a_small_file_whose_weights_lie_beyond_their_bound_is_stopped(
     with noise_of("few"):
         job = dpdist.parse_job(JOB.format(**said, weight=bounds))
         public = dpdist.run(job, tmp_path / "ws", counted=False)
-    stopped = json.loads((public / "statement.json").read_text(encoding="utf-8")).get("do_not_publish")
+    stopped = statement_of(public).get("do_not_publish")
     assert (stopped is not None) == (bounds == "[1, 10]")
 
 

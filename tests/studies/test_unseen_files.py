@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
+from public_files import statement_of
 
 import dpdist
 from dpdist.core.records import TOTAL
@@ -104,7 +105,7 @@ def release(survey: Survey, folder: Path, before: pd.DataFrame | None, now: pd.D
     rows = pd.read_parquet(public / "tables" / "one.parquet").query("estimator == 'parameters'")
     rows = rows[[*survey.by, "statistic", "lower", "upper", "standard_error"]]
     direct = pd.read_parquet(folder / "ws" / "confidential" / "evaluation" / "one.parquet")
-    said = json.loads((public / "statement.json").read_text())
+    said = statement_of(public)
     together = {name for names in said.get("collapsed", {}).get("units", []) for name in names}
     lists = [said.get(entry, {}) for entry in ("shrunk", "beyond_sampling", "not_identified")]
     named = {

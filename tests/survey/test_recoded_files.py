@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyreadstat
 import pytest
+from public_files import statement_of
 
 import dpdist
 from dpdist.core.errors import DataError
@@ -115,7 +116,7 @@ def test_a_release_and_its_reference_have_merged_levels_and_say_so(tmp_path: Pat
     dpdist.run(parse_job(said + f"reference: {json.dumps(reference)}\n"), tmp_path / "work", input=survey())
     public = tmp_path / "work" / "public"
     assert set(pd.read_csv(public / "tables" / "t.csv")["race"]) == {"White", "Black", "Other", "Total"}
-    statement = json.loads((public / "statement.json").read_text(encoding="utf-8"))
+    statement = statement_of(public)
     assert "the recode of race when a file is read: 'Alaska Native' becomes 'Other'" in statement["public"]
     assert "the recode of size when a file is read: '4' becomes '3', '9' counts as missing" in statement["public"]
     (race,) = [note for note in json.loads((public / "codebook.json").read_text())["notes"] if note["column"] == "race"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from public_files import statement_of
 
 import dpdist
 from dpdist.approval.acceptance import noise_scale as gate_scale
@@ -110,7 +111,7 @@ def test_the_statement_the_noise_and_the_ledger_are_of_the_household(tmp_path: P
     """Its noise is five times a record's, exactly; verify finds the folder whole, and the ε stated is the household's."""
     plain = job()
     opened = dpdist.run(job(UNIT), tmp_path / "ws", survey(tmp_path))
-    said = json.loads((tmp_path / "ws" / "public" / "statement.json").read_text())
+    said = statement_of(tmp_path / "ws")
     assert (said["privacy_unit"], said["epsilon"], said["delta"]) == ("household", "1", "0")
     assert "all records with the same value of that column, at most 5." in said["privacy_unit_in_words"]
     assert "of the records of one household (at most 5)" in said["adjacency_in_words"]
