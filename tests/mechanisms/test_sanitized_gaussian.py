@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from public_files import statement_of
 from rich.console import Console
-from test_sanitized_statistics import survey
+from test_sanitized_statistics import job as laplace_job, survey
 
 import dpdist
 from dpdist.cli.plan_text import plan_text
@@ -18,37 +19,16 @@ from dpdist.core.errors import JobError
 from dpdist.core.progress import Event
 from dpdist.core.records import TOTAL, Floats
 from dpdist.job import Job, epsilon_of, rho_of
-from dpdist.job.loading import parse_job
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE, gaussian_scale
 from dpdist.quality.predicted.prediction import ErrorPrediction
 
-JOB = """
-dataset: gaussian
-period: "2021"
-input: {{path: {folder}/now.parquet}}
-columns:
-  field: {{levels: [arts, law, medicine]}}
-  sex: {{levels: [f, m]}}
-  salary: {{bounds: [1000, 1000000], outside: clip}}
-survey: {{weight: weight}}
-outcome: salary
-model: {{family: lognormal}}
-mechanism: {{name: sanitized_statistics, noise: gaussian}}
-budget: {{{budget}}}
-synthetic_sets: 3
-reference: {{path: {folder}/before.parquet, period: "2020", provenance: public-use file of 2020}}
-tables:
-  - {{name: salaries, by: [field, sex], statistics: [count, {{mean: salary}}]}}
-compare: [reference_only]
-runtime: {{executor: serial}}
-"""
+GAUSSIAN = ("{name: sanitized_statistics}", "{name: sanitized_statistics, noise: gaussian}")
 BY_EPSILON = 'epsilon: "10", delta: "1e-6"'
 
 
-def job(folder: Path, budget: str = BY_EPSILON, edit: tuple[str, str] = ("", "")) -> Job:
-    text = JOB.format(folder=folder, budget=budget)
-    assert edit[0] in text
-    return parse_job(text.replace(*edit) if edit[0] else text)
+def job(folder: Path, budget: str = BY_EPSILON, *edits: tuple[str, str]) -> Job:
+    """The job of Laplace noise, with a budget under Gaussian noise."""
+    return laplace_job(folder, GAUSSIAN, ('epsilon: "1", adjacency: zero_out', budget), *edits)
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +43,8 @@ def workspace(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def statement(space: Path) -> dict[str, object]:
-    said: dict[str, object] = json.loads((space / "public" / "statement.json").read_text())
-    return said
-
-
 def test_a_release_states_rho_epsilon_and_delta_and_that_epsilon_is_not_pure(workspace: Path) -> None:
-    said, rho = statement(workspace), rho_of(Fraction(10), Fraction("1e-6"))
+    said, rho = statement_of(workspace), rho_of(Fraction(10), Fraction("1e-6"))
     told = ("guarantee", "adjacency", "epsilon", "epsilon_per_set", "delta")
     assert [said[name] for name in told] == ["strict zCDP", "zero_out", "10", "10", "0.000001"]
     assert Fraction(str(said["rho"])) == rho
@@ -115,8 +90,8 @@ def test_noise_is_drawn_once_for_all_sets_at_the_scale_that_rho_needs(
     said = job(files, f'rho: "0.5", delta: "1e-7", adjacency: {adjacency}')
     dpdist.run(said, tmp_path / "ws")
     assert found == [(gaussian_scale(Fraction(1, 2), said.budget.adjacency), 15)]
-    assert statement(tmp_path / "ws")["rho"] == "0.5"
-    assert Fraction(str(statement(tmp_path / "ws")["epsilon"])) == epsilon_of(Fraction(1, 2), Fraction("1e-7"))
+    assert statement_of(tmp_path / "ws")["rho"] == "0.5"
+    assert Fraction(str(statement_of(tmp_path / "ws")["epsilon"])) == epsilon_of(Fraction(1, 2), Fraction("1e-7"))
     assert len(list((tmp_path / "ws" / "confidential" / "noise").rglob("*.npz"))) == 1
 
 
@@ -150,7 +125,7 @@ def test_a_delta_that_is_not_below_one_over_n_is_said_before_and_in_the_statemen
     assert "ε = 10 at δ = 1/6000" in captured.get()
     assert "plus at most 1/6000" in captured.get()
     dpdist.run(said, tmp_path / "ws")
-    assert "not below 1/n" in str(statement(tmp_path / "ws")["guarantee_in_words"])
+    assert "not below 1/n" in str(statement_of(tmp_path / "ws")["guarantee_in_words"])
     notes.clear()
     dpdist.plan(job(files, 'epsilon: "10", delta: "1/6001"'), listener=listening)
     assert not notes

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from edited_text import edited
 from hypothesis import given, settings, strategies as st
+from public_files import statement_of
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
@@ -33,7 +35,7 @@ JOB = """
 dataset: sanitized
 publish: always
 period: "2021"
-input: {{path: {folder}/{current}}}
+input: {{path: {folder}/now.parquet}}
 columns:
   field: {{levels: [arts, law, medicine]}}
   sex: {{levels: [f, m]}}
@@ -42,9 +44,9 @@ survey: {{weight: weight, population: 400000}}
 outcome: salary
 model: {{family: lognormal}}
 mechanism: {{name: sanitized_statistics}}
-budget: {{epsilon: "{epsilon}", adjacency: {adjacency}}}
+budget: {{epsilon: "1", adjacency: zero_out}}
 synthetic_sets: 3
-reference: {{path: {folder}/{reference}, period: "2020", provenance: public-use file of 2020}}
+reference: {{path: {folder}/before.parquet, period: "2020", provenance: public-use file of 2020}}
 tables:
   - {{name: salaries, by: [field, sex], statistics: [count, {{mean: salary}}]}}
 compare: [laplace_composed, reference_only]
@@ -67,17 +69,8 @@ def survey(seed: int, n: int = 6000, drift: float = 0.0) -> pd.DataFrame:
     return pd.DataFrame({**named, "salary": np.exp(y), "weight": np.exp(w)})
 
 
-def job(
-    folder: Path,
-    current: str = "now.parquet",
-    reference: str = "before.parquet",
-    edit: tuple[str, str] = ("", ""),
-    **said: str,
-) -> Job:
-    plain = {"epsilon": "1", "adjacency": "zero_out"}
-    text = JOB.format(folder=folder, current=current, reference=reference, **(plain | said))
-    assert edit[0] in text
-    return parse_job(text.replace(*edit) if edit[0] else text)
+def job(folder: Path, *edits: tuple[str, str]) -> Job:
+    return parse_job(edited(JOB.format(folder=folder), *edits))
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +191,7 @@ def test_a_release_is_strict_at_the_whole_budget_and_lies_near_the_direct_estima
     Under fresh noise, over 150 releases, the largest error is .83 ± .17, medians are .19 ± .05 for counts and .41 ± .09 for
     means, and the nearest comparator's is .65, for counts: all limits are nine standard deviations away, or more.
     """
-    said = json.loads((workspace / "public" / "statement.json").read_text())
+    said = statement_of(workspace)
     kept = {name: said[name] for name in ("guarantee", "epsilon", "epsilon_per_set", "substitution_epsilon", "delta")}
     assert kept == {
         "guarantee": "strict",
@@ -255,7 +248,7 @@ def test_whitening_depends_on_the_reference_and_on_public_sizes_alone(files: Pat
     rows = survey(1, drift=0.1)
     rows["salary"], rows["weight"] = rows["salary"] * 0.1 + 7.0, rows["weight"] ** 2
     rows.to_parquet(tmp_path / "other.parquet")
-    dpdist.run(job(files, edit=(f"{files}/now.parquet", f"{tmp_path}/other.parquet")), tmp_path / "ws")
+    dpdist.run(job(files, (f"{files}/now.parquet", f"{tmp_path}/other.parquet")), tmp_path / "ws")
     one, other = released(workspace), released(tmp_path / "ws")
     assert (one["reference"], one["whitening"]) == (other["reference"], other["whitening"])
     assert one["sums"] != other["sums"]
@@ -265,14 +258,14 @@ def test_whitening_depends_on_the_reference_and_on_public_sizes_alone(files: Pat
 def test_the_population_law_follows_from_the_same_fit(files: Path, tmp_path: Path, synthesis: str) -> None:
     """FBP: tables from parameters are FBS's (with N/n counts are N's share); records follow the population law. Over 75
     releases the largest errors are 2.5 ± .23 and 4.0 ± .24, at most: limits are fifteen standard deviations away."""
-    dpdist.run(job(files, edit=("{family: lognormal}", f"{{family: lognormal, {synthesis}}}")), tmp_path / "ws")
+    dpdist.run(job(files, ("{family: lognormal}", f"{{family: lognormal, {synthesis}}}")), tmp_path / "ws")
     found = pd.read_parquet(tmp_path / "ws" / "confidential" / "evaluation" / "salaries.parquet")
     means = found[found["statistic"] == "mean"]
     assert (means["synthetic_error_in_se"] < 6).all()
     assert (means["synthetic_records_error_in_se"] < 8).all()
 
 
-def edited(files: Path, tmp_path: Path, name: str, **columns: object) -> Path:
+def with_columns(files: Path, tmp_path: Path, name: str, **columns: object) -> Path:
     rows = pd.read_parquet(files / name).assign(**columns)
     rows.to_parquet(tmp_path / "odd.parquet")
     return tmp_path / "odd.parquet"
@@ -285,8 +278,8 @@ def test_constant_and_outlying_current_values_have_a_defined_table(
     files: Path, tmp_path: Path, columns: dict[str, float]
 ) -> None:
     """A strict mechanism has no abort that depends on the records of a file in its domain."""
-    path = edited(files, tmp_path, "now.parquet", **columns)
-    dpdist.run(job(files, edit=(f"{files}/now.parquet", str(path))), tmp_path / "ws")
+    path = with_columns(files, tmp_path, "now.parquet", **columns)
+    dpdist.run(job(files, (f"{files}/now.parquet", str(path))), tmp_path / "ws")
     table = pd.read_parquet(tmp_path / "ws" / "public" / "tables" / "salaries.parquet")
     assert np.isfinite(table[["estimate", "standard_error"]]).all(axis=None)
 
@@ -295,9 +288,9 @@ def test_constant_and_outlying_current_values_have_a_defined_table(
 def test_a_constant_reference_is_refused_before_anything_is_spent(
     files: Path, tmp_path: Path, columns: dict[str, float]
 ) -> None:
-    path = edited(files, tmp_path, "before.parquet", **columns)
+    path = with_columns(files, tmp_path, "before.parquet", **columns)
     with pytest.raises(DataError, match="the same for all records"):
-        dpdist.run(job(files, edit=(f"{files}/before.parquet", str(path))), tmp_path / "ws")
+        dpdist.run(job(files, (f"{files}/before.parquet", str(path))), tmp_path / "ws")
     assert not (tmp_path / "ws").exists()
 
 
@@ -308,7 +301,7 @@ def test_a_reference_that_is_constant_within_cells_is_refused_before_any_noise_i
     rows["salary"] = rows.groupby(["field", "sex"])["salary"].transform("mean")
     rows.to_parquet(tmp_path / "odd.parquet")
     with pytest.raises(DataError, match="the same in every cell"):
-        dpdist.run(job(files, edit=(f"{files}/before.parquet", f"{tmp_path}/odd.parquet")), tmp_path / "ws")
+        dpdist.run(job(files, (f"{files}/before.parquet", f"{tmp_path}/odd.parquet")), tmp_path / "ws")
     assert not list((tmp_path / "ws").rglob("noise/*"))
 
 
@@ -318,13 +311,13 @@ def test_a_cell_or_a_column_that_the_reference_lacks_is_refused_by_name(files: P
     rows.drop(columns="weight").to_parquet(tmp_path / "column.parquet")
     for name, told_ in (("cell", "field = law and sex = m"), ("column", "missing column")):
         with pytest.raises(DataError, match=told_):
-            dpdist.run(job(files, edit=(f"{files}/before.parquet", f"{tmp_path}/{name}.parquet")), tmp_path / "ws")
+            dpdist.run(job(files, (f"{files}/before.parquet", f"{tmp_path}/{name}.parquet")), tmp_path / "ws")
         assert not (tmp_path / "ws").exists()
 
 
 def test_the_current_file_is_no_reference(files: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="current file"):
-        dpdist.run(job(files, reference="now.parquet"), tmp_path / "ws")
+        dpdist.run(job(files, ("before.parquet", "now.parquet")), tmp_path / "ws")
 
 
 @pytest.mark.parametrize(
@@ -343,7 +336,7 @@ def test_the_current_file_is_no_reference(files: Path, tmp_path: Path) -> None:
 )
 def test_jobs_that_cannot_be_strict_are_refused(files: Path, edit: tuple[str, str], told: str) -> None:
     with pytest.raises(JobError, match=told):
-        job(files, edit=edit)
+        job(files, edit)
 
 
 SIMULATED = "{{kind: doctorates, population: 20000, sample: 3000, seed: {seed}}}"
@@ -362,7 +355,7 @@ def test_the_shipped_job_runs_on_a_simulated_survey_with_a_simulated_reference(t
     """The median error is .45 ± .11 over 75 releases: the limit is nine standard deviations away."""
     space = tmp_path / "ws"
     dpdist.run(simulated(f"simulate: {SIMULATED.format(seed=2017)}"), space)
-    said = json.loads((space / "public" / "statement.json").read_text())
+    said = statement_of(space)
     assert (said["guarantee"], said["epsilon"], said["substitution_epsilon"]) == ("strict", "1", "1")
     assert said["reference"]["records"] == 3000
     assert any("declares the reference file public" in text for text in said["assumptions"])
