@@ -232,6 +232,12 @@ def quantiles(values: Floats, levels: Sequence[float], axis: int) -> list[Floats
     return list(map(at, levels))
 
 
+def quotient(above: Floats, below: Floats) -> Floats:
+    """Elementwise above / below; infinite or NaN where `below` is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(above / below)
+
+
 def no_draws(draws: int, rows: int, *more: int) -> Floats:
     """An array for draws of rows, (draw, row, …). Those of many rows have single precision, and lie in memory as sparse
     sums over rows read them. Rounding is far below the errors that a few draws have.

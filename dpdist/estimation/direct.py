@@ -12,7 +12,7 @@ import pandas as pd
 import scipy
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Cells, Codes, Crosstab, Floats, Ints
+from dpdist.core.records import Cells, Codes, Crosstab, Floats, Ints, quotient
 from dpdist.estimation.estimators import (
     STATISTICS,
     Estimate,
@@ -56,8 +56,7 @@ class Estimates(NamedTuple):
     @property
     def cv(self) -> Floats:
         """Coefficient of variation, |SE / estimate|."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.abs(self.standard_error / self.value)
+        return np.abs(quotient(self.standard_error, self.value))
 
     def margin(self, level: float = 0.9) -> Floats:
         """Margin of error: half the width of a t interval."""
@@ -323,8 +322,7 @@ def errors_given_sizes(sums: Totals, crosstab: Crosstab, cells: Cells, design: S
     variance = [np.where(value <= rounding, 0.0, value) for value, rounding in zip(variances, most, strict=True)]
     single = cells.membership @ (crosstab.count == 1).astype(np.float64)
     others = cells.membership @ crosstab.count - single
-    with np.errstate(divide="ignore", invalid="ignore"):
-        factor = 1.0 + np.where(single > 0, np.where(others > 0, single / others, np.nan), 0.0)
+    factor = 1.0 + np.where(single > 0, np.where(others > 0, quotient(single, others), np.nan), 0.0)
     return np.asarray(np.sqrt(factor * np.array(variance)))
 
 

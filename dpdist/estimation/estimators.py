@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import TOTAL, Cells, Codes, Crosstab, Floats, Ints, cross, split_by
+from dpdist.core.records import TOTAL, Cells, Codes, Crosstab, Floats, Ints, cross, quotient, split_by
 from dpdist.job import Job, Lonely, StatisticName
 
 ROUNDS = 1_000
@@ -128,9 +128,7 @@ def raked_counts_and_means(
     inside, unraked = cells.membership.toarray(), sums
     sums = raked(unraked, factors(unraked.a, margins))
     count, total = (cells.membership @ values for values in (sums.a, sums.b))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = total / count
-        share = inside / count[:, None]
+    mean, share = quotient(total, count), quotient(inside, count[:, None])
     x = np.vstack([margin.membership.toarray() for margin in margins])
     gram = np.linalg.pinv((x * unraked.a) @ x.T)
     counted = _residual(inside, np.zeros_like(inside), unraked, x, gram)
@@ -472,8 +470,7 @@ def clustered_counts_and_means(crosstab_row: Codes, psu: Codes, sums: PsuSums, s
     membership = scipy.sparse.csr_array(cells.membership.tocsc()[:, crosstab_row])
     count, total = (membership @ values for values in (sums.a, sums.b))
     zeros, ones = np.zeros(len(cells)), np.ones(len(cells))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = total / count
+    mean = quotient(total, count)
     nothing = np.zeros(len(sums.a))
     counted = Variable(nothing, sums.a, nothing, nothing, sums.aa)
     averaged = Variable(sums.a, sums.b, sums.aa, sums.ab, sums.bb)

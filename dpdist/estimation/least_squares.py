@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import Cells, Floats, Ints
+from dpdist.core.records import Cells, Floats, Ints, quotient
 from dpdist.job import StatisticName
 
 KNOWN_VARIANCE = 1e-12
@@ -179,8 +179,7 @@ def consistent_table(noisy: Mapping[StatisticName, Floats], cells: Cells) -> dic
 def ratios(figures: Mapping[StatisticName, Floats]) -> dict[StatisticName, Floats]:
     consistent_figures = dict(figures)
     if {"count", "mean", "total"} <= set(consistent_figures):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            consistent_figures["mean"] = consistent_figures["total"] / consistent_figures["count"]
+        consistent_figures["mean"] = quotient(consistent_figures["total"], consistent_figures["count"])
     return consistent_figures
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import TOTAL, Cells, Floats, Ints
+from dpdist.core.records import TOTAL, Cells, Floats, Ints, quotient
 from dpdist.estimation.estimators import Stage, stratified_variance
 from dpdist.job import Statistic
 
@@ -280,8 +280,7 @@ class StatisticFigures:
         """
         if self.statistic.of is None:
             return cut, error**2
-        with np.errstate(divide="ignore", invalid="ignore"):
-            linear = replace(self, cut=cut, slope=of_share / error)
+        linear = replace(self, cut=cut, slope=quotient(of_share, error))
         value = linear.less(cut[None])[0]
         finite = np.isfinite(value) & np.isfinite(error) & np.isfinite(error[self.origin])
         return value, np.where(finite, variance(linear), np.nan)

@@ -20,7 +20,7 @@ from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.files import scratch
 from dpdist.core.keys import Key
-from dpdist.core.records import TOTAL, Cells, Crosstab, Floats
+from dpdist.core.records import TOTAL, Cells, Crosstab, Floats, quotient
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample, run_rounds
 from dpdist.estimation.direct import ReplicateSums, SamplingDesign, direct, errors_given_sizes, totals
 from dpdist.estimation.estimators import STATISTICS
@@ -155,8 +155,7 @@ def compare(
 def _expectations(cells: Cells, sums: Sequence[Floats]) -> Floats:
     """Expected counts, means and totals of cells, (statistic, cell), from expected sums of crosstab rows."""
     count, total = (cells.membership @ by_row for by_row in sums)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.array([count, total / count, total])
+    return np.array([count, quotient(total, count), total])
 
 
 def _misfit(statistic: str, sizes: list[tuple[float, str]]) -> ModelMisfit:

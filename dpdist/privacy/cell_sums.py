@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import UNIT, Cells, Crosstab, Floats
+from dpdist.core.records import UNIT, Cells, Crosstab, Floats, quotient
 from dpdist.job import StatisticName, Table
 
 SENSITIVITY = 2
@@ -54,8 +54,7 @@ class CellBounds(NamedTuple):
 
         If the count is 0 or less, the result is the bound on the side of the total's sign. It is NaN if both are 0.
         """
-        with np.errstate(divide="ignore", invalid="ignore"):
-            above = (total - self.centre * count) / np.where(count > 0, count, 0.0)
+        above = quotient(total - self.centre * count, np.where(count > 0, count, 0.0))
         return np.clip(self.centre + above, self.low, self.high)
 
 
@@ -79,8 +78,7 @@ def sensitivities(weight_sum: Floats, weight: Extremes, product: Extremes, cells
     occupied = high_w >= low_w
     weight_range = (high_w - low_w)[occupied]
     total = (cells.membership @ weight_sum)[occupied]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = (high_p - low_p)[occupied] / (total - weight_range)
+    mean = quotient((high_p - low_p)[occupied], total - weight_range)
     return {
         "count": float(weight_range.max()),
         "mean": float(mean[np.isfinite(mean)].max(initial=0.0)),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pandas as pd
 
-from dpdist.core.records import Floats, cell_name
+from dpdist.core.records import Floats, cell_name, quotient
 from dpdist.publish.predicted_errors import EXACT, FAR, FAR_NAMED
 
 HOW = "COMPARATOR"
@@ -237,8 +237,7 @@ def by_chance(rows: pd.DataFrame) -> Floats:
     finite = np.isfinite(noise)
     noise = np.where(finite, np.minimum(noise, total), 0.0)
     sampling, direct = np.maximum(total - noise - sizes, 0.0), np.maximum(_direct_variance(rows) - sizes, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.sqrt(np.minimum(sampling, direct) / np.maximum(sampling, direct))
+    ratio = np.sqrt(quotient(np.minimum(sampling, direct), np.maximum(sampling, direct)))
     rho = np.where(finite, np.fmin(SAME_SAMPLE, np.nan_to_num(ratio)), 0.0)
     return np.asarray(np.sqrt(noise + sampling + direct - 2.0 * rho * np.sqrt(sampling * direct)))
 

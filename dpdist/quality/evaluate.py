@@ -20,7 +20,7 @@ from dpdist.core.confidential import Confidential
 from dpdist.core.files import write_json
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, stage
-from dpdist.core.records import Cells, Codes, Crosstab, Floats, Ints
+from dpdist.core.records import Cells, Codes, Crosstab, Floats, Ints, quotient
 from dpdist.core.sharing import PiecesInTurn, share_out
 from dpdist.estimation.direct import (
     Direct,
@@ -209,9 +209,8 @@ def truth_in_cells(truth: Truth, job: Job, table: Table, crosstab: Crosstab, out
     population = _population(truth, job, crosstab, outcome)
     cells: Cells = table.cells(population[0])
     count = cells.membership @ population[0].count.astype(float)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        total = cells.membership @ population[1]
-        return {"count": count, "mean": total / count, "total": total}
+    total = cells.membership @ population[1]
+    return {"count": count, "mean": quotient(total, count), "total": total}
 
 
 def _population(truth: Truth, job: Job, crosstab: Crosstab, outcome: str) -> tuple[Crosstab, Floats]:
@@ -421,8 +420,7 @@ class _Comparison:
             )
             count = next(iter(by_outcome.values()), mine).get("count")
             if how == "laplace_consistent" and number and count is not None and {"mean", "total"} <= set(mine):
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    mine["mean"] = mine["total"] / count
+                mine["mean"] = quotient(mine["total"], count)
             by_outcome[outcome] = mine
         return by_outcome
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
-from dpdist.core.records import UNIT, Floats
+from dpdist.core.records import UNIT, Floats, quotient
 from dpdist.engine.protocol import BlockRecorder, Carry, Mechanism, Noise, Pass, Released, Rounds, StratumRecorder
 from dpdist.job import Job, StatisticName, budget_text
 from dpdist.mechanisms.laplace_tables.post import NoisyTables
@@ -163,8 +163,7 @@ def exact(model: NoisyTables, sums: Floats, local: Sequence[Mapping[StatisticNam
         if local is None:
             columns = [count, total][: len(table.statistics)]
         else:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                by_name = {"count": count, "mean": total / count, "total": total}
+            by_name = {"count": count, "mean": quotient(total, count), "total": total}
             columns = [by_name[name] for name in table.statistics]
         values.append(np.column_stack(columns).ravel())
     return np.concatenate(values)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from dpdist.core.errors import WorkspaceError
 from dpdist.core.files import OTHER_LIMITS
 from dpdist.core.keys import WRITTEN, Recent, digest
-from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints, cells_of_record, codes_of
+from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints, cells_of_record, codes_of, quotient
 from dpdist.estimation.donors import AbsentRecords, Donors, PeriodTotals, law_of, remembered
 from dpdist.job import Job, Statistic
 from dpdist.mechanisms.tables.bins import BinnedColumns
@@ -437,8 +437,7 @@ class ResidualCells(DonorCells):
                 error, alone, direct = errors.totals(k) if statistic.name == "total" else errors.means(k)
                 # Rounding gives errors to counts of all records that have one weight.
                 least = 1e-6 * errors.figures.total_weight * (statistic.name == "count")
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    relative = [np.where(direct > least, value / direct, np.nan) for value in (error, alone)]
+                relative = [np.where(direct > least, quotient(value, direct), np.nan) for value in (error, alone)]
                 errors_of_tables.append(
                     ErrorsOfCells(name, statistic, relative[0], relative[1], np.full(len(direct), np.inf))
                 )
@@ -452,8 +451,7 @@ class ResidualCells(DonorCells):
         predicted = file.numbers.count * means[:, 0]
         count, totals = predicted + z[:, 0], means[:, 1:] * (predicted + z[:, 0])[:, None] + z[:, 1:]
         count, totals = self._within_bounds(count, totals, predicted, means[:, 1:])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mean = np.where(count[:, None] > 0.0, totals / count[:, None], means[:, 1:])
+        mean = np.where(count[:, None] > 0.0, quotient(totals, count[:, None]), means[:, 1:])
         size = self.count
         if self.secret:
             # Numbers of records follow from mean weights, and a cell has at least one.
@@ -666,14 +664,12 @@ class ResidualCells(DonorCells):
     def since_reference(self, theta: Draws) -> Floats:
         """The released mean weight and mean of every outcome over all records, over the reference's, (1 + outcome,)."""
         released, predicted = self._of_all_records(theta, theta["means"][0]), self._predicted_of_all_records(theta)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return released / predicted
+        return quotient(released, predicted)
 
     def drift_of_means(self, theta: Draws) -> Floats:
         """A relative drift of 1 of all records over the mean, (1 + outcome,): 1 where drift is relative to 0."""
         mean, origin = self._predicted_of_all_records(theta)[1:], self.knowing(theta).plan.file.prediction.origin
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.concatenate([[1.0], np.where(origin == 0.0, 1.0, np.abs(1.0 - origin / mean))])
+        return np.concatenate([[1.0], np.where(origin == 0.0, 1.0, np.abs(1.0 - quotient(origin, mean)))])
 
     def _predicted_of_all_records(self, theta: Draws) -> Floats:
         return self._of_all_records(theta, self.knowing(theta).plan.file.prediction.means)

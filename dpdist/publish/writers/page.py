@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
 from dpdist.core.files import write_text
-from dpdist.core.records import TOTAL
+from dpdist.core.records import TOTAL, quotient
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import FLAGS, Job
 from dpdist.publish.printed_tables import (
@@ -348,8 +348,7 @@ def _rows(table: PrintedTable, judged: bool = True) -> Iterator[Row]:
 
 def _large_errors(table: PrintedTable) -> NDArray[np.bool_]:
     """True for figures with relatively large errors, (row, column); never true if the job's rules flag figures."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        large = table.margins / NORMAL_90 / np.abs(table.values) > LARGE_CV
+    large = quotient(table.margins / NORMAL_90, np.abs(table.values)) > LARGE_CV
     return np.asarray(large & (table.flags == "").all())
 
 

@@ -19,7 +19,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import FitError, installed
 from dpdist.core.files import replaced, scratch
 from dpdist.core.keys import Key
-from dpdist.core.records import Cells, Crosstab, Floats, Ints, cell_name
+from dpdist.core.records import Cells, Crosstab, Floats, Ints, cell_name, quotient
 from dpdist.engine.protocol import Learned, StratumRecorder, noise_of, run_rounds
 from dpdist.estimation.direct import Direct, SamplingDesign
 from dpdist.estimation.donors import AbsentRecords
@@ -230,8 +230,7 @@ class ReplicateFigures(NamedTuple):
         alone = relative_to(np.abs(self.alone - here.value), here.value, here.error, here.given_n)[0]
         # Sizes of cells are the same in all replicates, so an interval is judged without its part for random sizes.
         sizes = np.nan_to_num(np.maximum(self.design_error**2 - here.given_n**2, 0.0))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            fixed = np.sqrt(np.clip(np.nan_to_num(1.0 - sizes / se**2, nan=1.0), 0.0, 1.0))
+        fixed = np.sqrt(np.clip(np.nan_to_num(1.0 - quotient(sizes, se**2), nan=1.0), 0.0, 1.0))
         reach = fixed * np.where(truth < estimate, estimate - low, high - estimate)
         marks = (self._holds(estimate, reach), self._holds(here.value, here.reach))
         lost = np.isnan(estimate) & np.isfinite(here.value) & (here.error > 0)

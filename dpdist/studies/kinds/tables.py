@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from dpdist.core.errors import Problem, StudyError
 from dpdist.core.files import scratch
 from dpdist.core.keys import Key
-from dpdist.core.records import POOLED, TOTAL, Cells, Crosstab, Floats
+from dpdist.core.records import POOLED, TOTAL, Cells, Crosstab, Floats, quotient
 from dpdist.engine.protocol import Columns, noise_of, run_rounds
 from dpdist.estimation.direct import SamplingDesign, degrees_of_freedom, direct
 from dpdist.estimation.estimators import (
@@ -364,8 +364,7 @@ def _strict(case: TableCase, survey: SimulatedSurvey, epsilon: Fraction, key: Ke
     noise = rng.laplace(0.0, float(noise_scale(epsilon)), (2, rows))
     sums = np.array([group_sums(survey.records.row, column, rows) for column in pairs.T]) + noise
     count, total = (survey.cells.membership @ bounds.sums(sums.T)).T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return {"count": count, "mean": np.clip(total / count, bounds.low, bounds.high)}
+    return {"count": count, "mean": np.clip(quotient(total, count), bounds.low, bounds.high)}
 
 
 def _fit(job: Job, survey: SimulatedSurvey, key: Key) -> TiltedDraws | None:
@@ -471,5 +470,4 @@ def truth_of(units: pd.DataFrame, crosstab: Crosstab, cells: Cells) -> dict[str,
     labels = [np.asarray(crosstab.levels[name])[crosstab.codes[name]] for name in ("field", "sex")]
     sums = by.reindex(pd.MultiIndex.from_arrays([texts.astype(str) for texts in labels])).fillna(0.0)
     count, total = (cells.membership @ sums[name].to_numpy(float) for name in ("size", "sum"))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return {"count": count, "mean": total / count, "total": total}
+    return {"count": count, "mean": quotient(total, count), "total": total}
