@@ -21,7 +21,7 @@ import scipy
 from numpy.typing import NDArray
 
 from dpdist.core.cautions import Caution, described
-from dpdist.core.records import TOTAL, Crosstab, Floats, Ints, codes_of
+from dpdist.core.records import TOTAL, Crosstab, Floats, Ints, codes_of, quotient
 from dpdist.job import Job, Statistic, StatisticName, Table
 from dpdist.job.presentation import FLAGS, Presentation, Quality, Thresholds
 
@@ -156,8 +156,7 @@ def rate(rules: Quality, statistics: Sequence[StatisticName], values: Floats, er
     order.
     """
     grade = np.full(values.shape, -1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        cv = errors / np.abs(values)
+    cv = quotient(errors, np.abs(values))
     if rules.cv is not None:
         grade = np.maximum(grade, _grade(cv, rules.cv))
     for j, name in enumerate(statistics):
@@ -367,8 +366,7 @@ def printed_table(job: Job, spec: Table, table: pa.Table, crosstab: Crosstab | N
     value, error, df, lower, upper = (
         _laid_out(rows[name].to_numpy(), shape, across) for name in ("estimate", "standard_error", "df", "lower", "upper")
     )
-    with np.errstate(invalid="ignore"):
-        margin = scipy.special.stdtrit(df, 0.95) * error
+    margin = margins_of_error(error, df)
     groups = [""] if across is None else labels[across]
     stub = [i for i in range(len(labels)) if i != across]
     columns = columns_of(text, groups, spec.statistics, value, error)
@@ -548,6 +546,12 @@ def wide_heads(table: PrintedTable) -> list[str]:
 def figure_text(value: float, decimals: int, thousands: str = "") -> str:
     """A rounded figure as text; nothing where there is none."""
     return "" if np.isnan(value) else f"{round(value, decimals) if decimals < 0 else value:{thousands}.{max(decimals, 0)}f}"
+
+
+def margins_of_error(error: Floats, df: Floats) -> Floats:
+    """Half the width of symmetric 90 % intervals."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(scipy.special.stdtrit(df, 0.95) * error)
 
 
 def _used(rows: pa.Table, estimator: str) -> str:

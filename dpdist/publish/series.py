@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import scipy
 
 from dpdist.core.errors import AnalysisError
 from dpdist.core.public_files import MANIFEST, read_object, unfit
@@ -24,7 +23,7 @@ from dpdist.estimation.crosstab_table import read_job
 from dpdist.job import Job, Statistic, StatisticName, Table
 from dpdist.publish.differences import FIGURES, OF_A_FIGURE, compared_periods
 from dpdist.publish.opened import Release
-from dpdist.publish.printed_tables import rate, shown_rows
+from dpdist.publish.printed_tables import margins_of_error, rate, shown_rows
 from dpdist.publish.tables import NUMBERS
 
 GRADE, CHANGED = "grade", ("before", "after")
@@ -251,8 +250,7 @@ def _printed(period: Period, name: str) -> pd.DataFrame:
     }
     rules, grades = text.quality.model_copy(update={"minimum": None}), np.full(len(printed), "", dtype=object)
     value, error, df = (printed[column].to_numpy(dtype=float) for column in ("estimate", "standard_error", "df"))
-    with np.errstate(invalid="ignore"):
-        margin = scipy.special.stdtrit(df, 0.95) * error
+    margin = margins_of_error(error, df)
     abouts = printed["variable"].astype(object).where(printed["variable"].notna(), None)
     pairs = list(zip(printed["statistic"], abouts, strict=True))
     for key, kind in kinds.items():

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import scipy
 
 from dpdist.core.files import write_json
 from dpdist.core.records import TOTAL
 from dpdist.job import Job, Statistic, Table
 from dpdist.job.presentation import FLAGS, Sdmx
-from dpdist.publish.printed_tables import BECAUSE, PrintedTable, head_of, rate, shown_rows
+from dpdist.publish.printed_tables import BECAUSE, PrintedTable, head_of, margins_of_error, rate, shown_rows
 
 if TYPE_CHECKING:
     from pysdmx.model import Codelist, Components, ConceptScheme, Dataflow, DataStructureDefinition, Schema
@@ -251,8 +250,7 @@ class SdmxRelease:
         value, error, df = (
             rows[name].to_numpy(dtype=float).reshape(shape) for name in ("estimate", "standard_error", "df")
         )
-        with np.errstate(invalid="ignore"):
-            margin = scipy.special.stdtrit(df, 0.95) * error
+        margin = margins_of_error(error, df)
         names = [statistic.name for statistic in table.statistics]
         quality = rate(self.job.presentation.quality, names, value, error, margin)
         printed = quality.printed.ravel()

@@ -27,6 +27,7 @@ from dpdist.publish.printed_tables import (
     PrintedTable,
     columns_of,
     in_words,
+    margins_of_error,
     rounded,
 )
 from dpdist.publish.series import Series
@@ -152,8 +153,7 @@ def _by_period(series: Series, name: str) -> PrintedTable:
     cells, statistics = series.levels(name), series.statistics(name)
     layout = _Layout(rows, "period", groups, cells, list(series.by(name)), list(statistics))
     value, error, df = (layout(column) for column in ("estimate", "standard_error", "df"))
-    with np.errstate(invalid="ignore"):
-        margin = scipy.special.stdtrit(df, 0.95) * error
+    margin = margins_of_error(error, df)
     columns = columns_of(text, groups, list(statistics.values()), value, error)
     notes = [*text.table(name).notes, *text.notes, ERRORS if text.se == "column" else MARGINS, *in_words(text.quality)]
     there = np.isfinite(value).any(axis=0)
@@ -183,8 +183,7 @@ def _of_changes(series: Series, name: str, changes: pd.DataFrame) -> PrintedTabl
     groups = list(dict.fromkeys(changes["pair"]))
     layout = _Layout(changes, "pair", groups, cells, list(series.by(name)), list(statistics))
     value, error, significant = layout("difference"), layout("standard_error"), layout("significant", False)
-    with np.errstate(invalid="ignore"):
-        margin = scipy.special.stdtrit(layout("df"), 0.95) * error
+    margin = margins_of_error(error, layout("df"))
     relative, of_relative = 100.0 * layout("relative"), 100.0 * layout("relative_error")
     plain = columns_of(text, groups, list(statistics.values()), value, error)
     columns = [
