@@ -11,9 +11,13 @@ from dpdist.core.public_files import UNFIT
 
 def public_files(workspace: Path) -> dict[str, bytes]:
     """Every public file that the manifest names, and the manifest, by its path in the public folder."""
-    public = workspace / "public"
-    files = sorted(path for path in public.rglob("*") if path.is_file() and path.name != UNFIT)
-    return {path.relative_to(public).as_posix(): path.read_bytes() for path in files}
+    return files_of(workspace / "public")
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The same of any folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != UNFIT)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def statement_of(folder: Path) -> dict[str, Any]:

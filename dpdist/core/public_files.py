@@ -131,11 +131,7 @@ def check_files(folder: Path, part: str = "", *further_names: str) -> frozenset[
     """
     manifest = read_object(folder, MANIFEST)
     refuse_format(MANIFEST, manifest.get("format"), RELEASE)
-    files = manifest.get("files")
-    if not isinstance(files, dict):
-        raise DamagedFile(MANIFEST, "no list of files", "files: SHA-256 by name")
-    for name, digest in files.items():
-        _check_entry(name, digest)
+    files = _listed(manifest)
     names = {name for name in files if not part or name.startswith(f"{part}/")} | set(further_names)
     if unnamed := sorted(names - files.keys()):
         raise DamagedFile(MANIFEST, f"it does not list {unnamed[0]}", "the checksum of every file that is read")
@@ -175,11 +171,7 @@ def all_damage(folder: Path) -> list[DamagedFile]:
     """Every difference between a public folder and its release: first those of the manifest, then one for each file."""
     try:
         manifest = read_object(folder, MANIFEST)
-        files = manifest.get("files")
-        if not isinstance(files, dict):
-            raise DamagedFile(MANIFEST, "no list of files", "files: SHA-256 by name")
-        for name, digest in files.items():
-            _check_entry(name, digest)
+        files = _listed(manifest)
     except DamagedFile as error:
         return [error]
     return [*_of_the_manifest(folder, manifest), *_differences(folder, files)]
@@ -223,6 +215,16 @@ def _difference(folder: Path, name: str, digest: str) -> DamagedFile | None:
     except DamagedFile as error:
         return error
     return None if same else DamagedFile(name, "it is not the file that manifest.json lists", "the file as it was released")
+
+
+def _listed(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """SHA-256 by name of every file that a manifest lists."""
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        raise DamagedFile(MANIFEST, "no list of files", "files: SHA-256 by name")
+    for name, digest in files.items():
+        _check_entry(name, digest)
+    return files
 
 
 def _check_entry(name: str, digest: object) -> None:

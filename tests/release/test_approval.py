@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from command_line import invoke, succeed
+from public_files import files_of
 from small_release import LAPLACE_JOB as JOB, survey
 from typer.testing import Result
 
@@ -44,11 +45,6 @@ def run(folder: Path, *more: str) -> Result:
 
 def approve(folder: Path, *more: str) -> Result:
     return invoke("approve", f"{folder}/ws", *more)
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    found = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != UNFIT)
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
 def decisions(folder: Path) -> list[dict[str, Any]]:
@@ -108,10 +104,10 @@ def test_control_a_job_that_wants_none_is_public_at_once(folder: Path) -> None:
 
 def test_what_is_approved_is_what_was_held_and_signed(folder: Path) -> None:
     run(folder)
-    held = files(folder / "ws" / "held")
+    held = files_of(folder / "ws" / "held")
     done = approve(folder, "--key", f"{folder}/head", "--reason", "intervals hold, no cell is far off")
     assert (done.exit_code, f"published: {folder}/ws/public" in done.output) == (0, True), done.output
-    now = files(folder / "ws" / "public")
+    now = files_of(folder / "ws" / "public")
     assert now.pop("manifest.json.minisig")
     assert now == held
     assert not (folder / "ws" / "held").exists()
@@ -120,9 +116,9 @@ def test_what_is_approved_is_what_was_held_and_signed(folder: Path) -> None:
     (said,) = decisions(folder)
     assert (said["decision"], said["reason"]) == ("approved", "intervals hold, no cell is far off")
     assert "ε does not cover it" in dpdist.open_release(folder / "ws").statement["approval"]
-    again = files(folder / "ws" / "public")
+    again = files_of(folder / "ws" / "public")
     assert run(folder).exit_code == 0
-    assert files(folder / "ws" / "public") == again, "the same command, once more, holds nothing back"
+    assert files_of(folder / "ws" / "public") == again, "the same command, once more, holds nothing back"
 
 
 def public_key(folder: Path, name: str) -> str:
@@ -229,13 +225,13 @@ def test_what_is_changed_after_it_was_approved_is_held_again(folder: Path) -> No
     """Other labels make another release, which nobody has approved; the approved one stays public meanwhile."""
     run(folder)
     approve(folder, "--key", f"{folder}/head", "--reason", "fine")
-    before = files(folder / "ws" / "public")
+    before = files_of(folder / "ws" / "public")
     (folder / "labels.yaml").write_text(WANTED + "presentation: {title: Salaries}\n")
     done = invoke("publish", f"{folder}/ws", "--job", f"{folder}/labels.yaml")
     assert (done.exit_code, done.output.startswith("Held")) == (0, True), done.output
-    assert files(folder / "ws" / "public") == before
+    assert files_of(folder / "ws" / "public") == before
     assert approve(folder, "--key", f"{folder}/head", "--reason", "labels alone").exit_code == 0
-    assert files(folder / "ws" / "public") != before
+    assert files_of(folder / "ws" / "public") != before
 
 
 def test_a_held_release_that_was_changed_is_not_approved(folder: Path) -> None:

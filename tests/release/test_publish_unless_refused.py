@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from command_line import invoke, succeed
+from public_files import files_of
 from small_release import JOB as TABLES, LAPLACE, LAPLACE_JOB as JOB, survey
 from typer.testing import Result
 
@@ -40,11 +41,6 @@ def folder(tmp_path: Path) -> Path:
 
 def run(folder: Path, job: str = "clipped", *more: str) -> Result:
     return invoke("run", f"{folder}/{job}.yaml", "-w", f"{folder}/ws", "--input", f"{folder}/survey.parquet", *more)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != UNFIT)
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 def test_a_refused_release_is_held_with_exit_code_4(folder: Path) -> None:
@@ -122,17 +118,17 @@ def test_statement_and_page_say_that_the_choice_is_in_no_epsilon(folder: Path) -
 
 def test_the_custodian_approves_with_a_reason_and_without_a_key(folder: Path) -> None:
     run(folder)
-    held = contents(folder / "ws" / "held")
+    held = files_of(folder / "ws" / "held")
     assert invoke("approve", f"{folder}/ws").exit_code == 2
     ended = invoke("approve", f"{folder}/ws", "--reason", "clipping is stated on the page")
     assert (ended.exit_code, f"published: {folder}/ws/public" in ended.output) == (0, True), ended.output
-    assert contents(folder / "ws" / "public") == held
+    assert files_of(folder / "ws" / "public") == held
     assert not (folder / "ws" / "held").exists()
     succeed("verify", f"{folder}/ws")
     (decision,) = json.loads((folder / "ws" / "confidential" / "decisions.json").read_text())
     assert (decision["decision"], decision["reason"]) == ("approved", "clipping is stated on the page")
     assert run(folder).exit_code == 0, "the same run, started again, publishes what was approved"
-    assert contents(folder / "ws" / "public") == held
+    assert files_of(folder / "ws" / "public") == held
 
 
 def test_a_key_signs_what_is_approved(folder: Path) -> None:
@@ -174,9 +170,9 @@ def test_a_signature_stays_when_the_same_run_publishes_the_same_bytes(folder: Pa
     run(folder, "good")
     invoke("keygen", f"{folder}/head")
     succeed("sign", f"{folder}/ws", "--key", f"{folder}/head")
-    before = contents(folder / "ws" / "public")
+    before = files_of(folder / "ws" / "public")
     assert run(folder, "good").exit_code == 0
-    assert contents(folder / "ws" / "public") == before
+    assert files_of(folder / "ws" / "public") == before
 
 
 class Killed(BaseException):
@@ -201,9 +197,9 @@ def test_killed_before_the_verdict_the_same_command_ends_with_the_same_bytes(
         early = invoke("approve", str(folder / "ws"), "--reason", "early")
         assert (early.exit_code, space.public.exists()) == (1, False)
         assert "no evaluation" in early.output
-    before = contents(space.held_release)
+    before = files_of(space.held_release)
     assert run(folder, job).exit_code == code
-    assert contents(space.newest) == before
+    assert files_of(space.newest) == before
 
 
 def test_a_replay_is_never_public_and_needs_no_verdict(folder: Path) -> None:
@@ -211,7 +207,7 @@ def test_a_replay_is_never_public_and_needs_no_verdict(folder: Path) -> None:
     words = ["run", f"{folder}/clipped.yaml", "-w", f"{folder}/again", "--input", f"{folder}/survey.parquet"]
     succeed(*words, "--replay", f"{folder}/ws/confidential")
     assert (folder / "again" / "public" / UNFIT).exists()
-    assert contents(folder / "again" / "public") == contents(folder / "ws" / "held")
+    assert files_of(folder / "again" / "public") == files_of(folder / "ws" / "held")
 
 
 def test_beside_approval_every_release_is_held_for_a_key(folder: Path) -> None:
