@@ -32,26 +32,30 @@ DESIGN = np.array([[1, f == 1, f == 2, s] for f, s in zip(*EVERYWHERE.codes.valu
 """The treatment-coded design, one row a frame row."""
 
 
-def job_of(family, bounds=None, predictors=None, strata=(), **model):
-    if predictors is None:
-        predictors = () if family in OUTCOME_ONLY else tuple(name for name in LEVELS if name not in strata)
+def job_with(columns, outcome, model, survey, strata=()):
+    """A small job with these outcomes' columns, whose table crosses all levels."""
     return Job.model_validate(
         {
             "dataset": "test",
             "period": "1",
-            "columns": {
-                **{name: {"levels": list(levels)} for name, levels in LEVELS.items()},
-                "y": {"bounds": list(bounds or BOUNDS.get(family, (0, 1e9)))},
-            },
-            "survey": {"weight": "weight" if family == "lognormal" else None},
+            "columns": {name: {"levels": list(levels)} for name, levels in LEVELS.items()} | columns,
+            "survey": survey,
             "strata": list(strata),
-            "outcome": "y",
-            "model": {"family": family, "predictors": list(predictors), **model},
+            "outcome": outcome,
+            "model": model,
             "mechanism": {"name": "weighted"},
             "budget": {"epsilon": "3.6"},
             "tables": [{"name": "t", "by": list(LEVELS), "statistics": ["count"]}],
         }
     )
+
+
+def job_of(family, bounds=None, predictors=None, strata=(), **model):
+    if predictors is None:
+        predictors = () if family in OUTCOME_ONLY else tuple(name for name in LEVELS if name not in strata)
+    columns = {"y": {"bounds": list(bounds or BOUNDS.get(family, (0, 1e9)))}}
+    survey = {"weight": "weight" if family == "lognormal" else None}
+    return job_with(columns, "y", {"family": family, "predictors": list(predictors), **model}, survey, strata)
 
 
 def model_of(family, crosstab=EVERYWHERE, rows=None, proper=False, **said):

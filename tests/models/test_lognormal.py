@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from cases import LEVELS, crosstab_of, job_with
 from hypothesis import given, settings, strategies as st
 from scipy import integrate, stats
 from threadpoolctl import threadpool_limits
@@ -19,43 +20,20 @@ from threadpoolctl import threadpool_limits
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab
-from dpdist.job import Job
 from dpdist.models.lognormal.conjugate import ConjugatePrior, draws_of
 from dpdist.models.lognormal.model import Lognormal, limited_lognormal_mean
 from dpdist.models.protocol import Improper
 
 fixed = settings(derandomize=True, deadline=None)
 KEY = Key(b"tests/models/test_lognormal")
-LEVELS = {"field": ("maths", "physics", "health"), "sex": ("male", "female")}
 Z_LIMIT = 4.9
 """Two-sided normal tail 1e-6 a figure: with at most 40 figures a criterion's false-alarm rate is under 4e-5."""
 
 
 def job(predictors=("field", "sex"), salary=(0, 1e12), columns=None, population=None, **model):
-    return Job.model_validate(
-        {
-            "dataset": "test",
-            "period": "1",
-            "columns": {
-                **{name: {"levels": list(levels)} for name, levels in LEVELS.items()},
-                "salary": {"bounds": list(salary)},
-                **(columns or {}),
-            },
-            "survey": {"weight": "weight", "population": population},
-            "outcome": "salary",
-            "model": {"family": "lognormal", "predictors": list(predictors), **model},
-            "mechanism": {"name": "weighted"},
-            "budget": {"epsilon": "3.6"},
-            "tables": [{"name": "t", "by": list(LEVELS), "statistics": ["count"]}],
-        }
-    )
-
-
-def crosstab_of(counts):
-    """A frame from sample sizes per (field, sex); combinations without a record have no row."""
-    inside = {pair: n for pair, n in sorted(counts.items()) if n}
-    codes = np.array(list(inside), dtype=np.int32).reshape(-1, 2)
-    return Crosstab({"field": codes[:, 0], "sex": codes[:, 1]}, LEVELS, np.array(list(inside.values())), (), ())
+    named = {"salary": {"bounds": list(salary)}, **(columns or {})}
+    fitted = {"family": "lognormal", "predictors": list(predictors), **model}
+    return job_with(named, "salary", fitted, {"weight": "weight", "population": population})
 
 
 EVERYWHERE = crosstab_of({(f, s): n for f, s, n in [(0, 0, 9), (0, 1, 7), (1, 0, 6), (1, 1, 5), (2, 0, 4), (2, 1, 9)]})

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import job_with
 from scipy import stats
 from test_lognormal import (
     EVERYWHERE,
-    LEVELS,
     NAMES,
     Z_LIMIT,
     crosstab_of,
@@ -25,7 +25,6 @@ from test_lognormal import (
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.job import Job
 from dpdist.models.lognormal.conjugate import draws_of, extremes_of_many, factors_of_many
 from dpdist.models.lognormal.model import Lognormal, limited_lognormal_mean
 from dpdist.models.numerics import tiles
@@ -36,22 +35,9 @@ THREE = ("salary", "hours", "bonus")
 
 
 def job(outcomes, predictors=("field", "sex"), bounds=(0, 1e12), population=None, **model):
-    return Job.model_validate(
-        {
-            "dataset": "test",
-            "period": "1",
-            "columns": {
-                **{name: {"levels": list(levels)} for name, levels in LEVELS.items()},
-                **{name: {"bounds": list(bounds)} for name in outcomes},
-            },
-            "survey": {"weight": "weight", "population": population},
-            "outcome": list(outcomes),
-            "model": {"family": "lognormal", "predictors": list(predictors), **model},
-            "mechanism": {"name": "weighted"},
-            "budget": {"epsilon": "3.6"},
-            "tables": [{"name": "t", "by": list(LEVELS), "statistics": ["count"]}],
-        }
-    )
+    columns = {name: {"bounds": list(bounds)} for name in outcomes}
+    fitted = {"family": "lognormal", "predictors": list(predictors), **model}
+    return job_with(columns, list(outcomes), fitted, {"weight": "weight", "population": population})
 
 
 def model_of(d=2, crosstab=EVERYWHERE, proper=False, **said):
