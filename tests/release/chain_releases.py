@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
+import strict_survey
 from edited_text import edited
 
 from dpdist.job import Job
@@ -32,17 +32,7 @@ CLIP = ", outside: clip"
 
 
 def survey(seed: int, n: int = 4000, drift: float = 1.0) -> pd.DataFrame:
-    rng = np.random.default_rng(seed)
-    field, sex = rng.choice(3, n, p=[0.2, 0.3, 0.5]), rng.choice(2, n)
-    salary = np.exp(rng.normal(10.6 + 0.2 * field + 0.1 * sex, 0.5, n)) * (rng.random(n) > 0.03) * drift
-    return pd.DataFrame(
-        {
-            "field": np.array(FIELDS)[field],
-            "sex": np.array(["f", "m"])[sex],
-            "salary": np.minimum(np.round(salary, -2), 150_000.0),
-            "weight": np.exp(rng.normal(4.0 + 0.3 * field, 1.0, n)) * drift,
-        }
-    )
+    return strict_survey.survey(seed, n, drift)
 
 
 def job_text(reference: str, **said: str) -> str:
