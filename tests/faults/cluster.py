@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from campaign import wait_until
-
 from dpdist.runtime.tls import make_certificates
 
 
@@ -66,9 +64,6 @@ class Cluster:
 
     def logs(self) -> str:
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("*.log")))
-
-    def until_logged(self, name: str, text: str, times: int = 1) -> None:
-        wait_until(lambda: (self.folder / f"{name}.log").read_text().count(text) >= times)
 
     def close(self) -> None:
         for process in self.processes.values():

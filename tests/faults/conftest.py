@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from campaign import Server, Survey, arguments
+from cluster import Cluster
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a shell's background job, and of all that it starts
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -34,3 +35,14 @@ def undisturbed(few: Survey, dpdist: Server, tmp_path_factory: pytest.TempPathFa
     ended = dpdist(*arguments(few.job(), workspace), same_keys=True)
     assert ended.code == 0, ended.text
     return workspace
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Scheduler and two workers of their own processes."""
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    made.start_scheduler()
+    for name in ("worker-1", "worker-2"):
+        made.start_worker(name)
+    yield made
+    made.close()

@@ -7,7 +7,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -25,16 +24,6 @@ from dpdist.runtime.scheduler import Place
 from dpdist.runtime.tls import Credentials, connect, make_certificates
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("cluster"))
-    made.start_scheduler()
-    for name in ("worker-1", "worker-2"):
-        made.start_worker(name)
-    yield made
-    made.close()
 
 
 def runtime(cluster: Cluster, tls: Path | None = None, **more: object) -> Runtime:

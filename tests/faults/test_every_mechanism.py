@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,17 +41,6 @@ def _written(case: str, inputs: Path, folder: Path) -> Path:
     job = folder / "job.json"
     job.write_text(json.dumps(rooted(cases()[case], inputs) | {"publish": "always"}), encoding="utf-8")
     return job
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One for all jobs."""
-    made = Cluster(tmp_path_factory.mktemp("cluster"))
-    made.start_scheduler()
-    for name in ("worker-1", "worker-2"):
-        made.start_worker(name)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in JOBS])

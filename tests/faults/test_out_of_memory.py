@@ -40,7 +40,7 @@ class Grow(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """Task: one key is killed so many times, and nothing says that memory was short."""
+    """Task: the worker that takes one of the keys is killed so many times, and nothing says that memory was short."""
 
     folder: str
     key: int

@@ -17,6 +17,7 @@ import distributed  # noqa: F401 - its settings have to be there before one of t
 import psutil
 import pytest
 from campaign import Run, Server, Survey, arguments, public_bytes, strata_done, survivors, wait_until, workers_among
+from test_out_of_memory import Kill
 
 from dpdist.core.errors import FitError, TaskError
 from dpdist.core.progress import Event, part, stage
@@ -50,20 +51,6 @@ class Fail(NamedTuple):
         Path(self.folder, str(key)).touch()
         if key in self.keys:
             raise FitError(f"number {key}", "it failed on purpose", "none")
-        return key
-
-
-class Die(NamedTuple):
-    """Task: the worker that takes one of the keys is killed; so many times, or always."""
-
-    folder: str
-    key: int
-    times: int
-
-    def __call__(self, key: int) -> int:
-        if key == self.key and len(os.listdir(self.folder)) < self.times:
-            Path(self.folder, str(os.getpid())).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
         return key
 
 
@@ -128,7 +115,7 @@ def test_a_task_that_loses_its_worker_twice_is_done_by_a_third(tmp_path: Path) -
     """Though at each death there is no worker left by the time at which Dask gives up those that did not return."""
     patience = dask.config.set({"distributed.deploy.lost-worker-timeout": 0.01})
     with patience, executor(Runtime(**DASK, stall_timeout=60)) as workers:
-        assert sorted(workers.map(Die(str(tmp_path), 1, times=2), range(4))) == [0, 1, 2, 3]
+        assert sorted(workers.map(Kill(str(tmp_path), 1, times=2), range(4))) == [0, 1, 2, 3]
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -136,13 +123,13 @@ def test_each_death_of_a_worker_is_told_with_its_task(tmp_path: Path) -> None:
     """A run with 4 killed workers told nothing of them. Control: a run in peace tells of none."""
     heard = list[Event]()
     with executor(Runtime(executor="dask", workers=1), listener=heard.append) as workers:
-        assert sorted(workers.map(Die(str(tmp_path), 1, times=0), range(2))) == [0, 1]
+        assert sorted(workers.map(Kill(str(tmp_path), 1, times=0), range(2))) == [0, 1]
         assert [event for event in heard if event.kind in ("lost", "retry")] == []
         # A task that ends as its worker dies in the next one may be named in place of it.
-        assert list(workers.map(Die(str(tmp_path), 5, times=2), [5])) == [5]
+        assert list(workers.map(Kill(str(tmp_path), 5, times=2), [5])) == [5]
     lost = [event for event in heard if event.kind == "lost"]
-    assert [event.unit for event in lost] == [{"task": "Die", "key": 5}] * 2
-    assert lost[0].sentence == "A worker died in Die (key 5). Another worker repeats its task."
+    assert [event.unit for event in lost] == [{"task": "Kill", "key": 5}] * 2
+    assert lost[0].sentence == "A worker died in Kill (key 5). Another worker repeats its task."
     work = [event.unit["key"] for event in heard if event.kind == "work"]
     assert work[:2] == [0, 1] or work[:1] == [0]
     assert 5 in work
@@ -231,7 +218,7 @@ def test_a_task_under_which_every_worker_dies_is_given_up_and_named(tmp_path: Pa
         executor(Runtime(**DASK, on_failure="report")) as workers,
         pytest.raises(TaskError, match=r"workers died under task Die-\w+-1") as told,
     ):
-        list(workers.map(Die(str(tmp_path), 1, times=1000), range(4)))
+        list(workers.map(Kill(str(tmp_path), 1, times=1000), range(4)))
     assert "runtime.memory_per_worker" in told.value.remedy
     assert len(list(tmp_path.iterdir())) > ALLOWED_DEATHS
 
