@@ -62,7 +62,7 @@ class Contaminated(NamedTuple):
         if self.where != "outcome":
             weight[: self.outliers] += off
         y, w = np.exp(11.0 + self.spread * outcome), np.exp(4.0 + self.spread * weight)
-        return Records(np.arange(self.records), self._cell(), y, w, np.full(self.records, -1, dtype=np.int32))
+        return Records.of_outcomes(y, w, self._cell())
 
     def audited(self, rule: str, target: float = 1.8, which: tuple[int, ...] = (0,)) -> pd.DataFrame:
         """The leave-one-out audit of some records; raises `Improper` or `NotReached`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +31,13 @@ class Records:
         object.__setattr__(self, "outcomes", outcomes)
 
     @classmethod
-    def of_outcomes(cls, outcomes: Floats) -> Records:
-        """A file of one crosstab row, with weights 1 and these outcomes, (record,) or (record, outcome)."""
+    def of_outcomes(cls, outcomes: Floats, weight: Floats | None = None, row: Codes | None = None) -> Self:
+        """A file without PSUs with these outcomes, (record,) or (record, outcome): by default, of one crosstab row with
+        weights 1.
+        """
         n = len(outcomes)
-        return cls(np.arange(n), np.zeros(n, np.int32), outcomes, np.ones(n), np.full(n, -1, np.int32))
+        weight, row = np.ones(n) if weight is None else weight, np.zeros(n, np.int32) if row is None else row
+        return cls(np.arange(n), row, outcomes, weight, np.full(n, -1, np.int32))
 
     def __len__(self) -> int:
         return len(self.record)

@@ -39,8 +39,8 @@ class Clamped:
 
     @property
     def records(self) -> Records:
-        row, n = self.rows[:, 0].astype(np.int32), len(self.rows)
-        return Records(np.arange(n), row, self.rows[:, 1], self.rows[:, 2], np.full(n, -1, dtype=np.int32))
+        row, outcome, weight = self.rows[:, :3].T
+        return Records.of_outcomes(outcome, weight, row.astype(np.int32))
 
     @property
     def alpha(self) -> Floats:

@@ -175,7 +175,7 @@ def _fit_twice(
     Calls with the same key use the same random numbers, whatever the law.
     """
     outcome, weight = model.as_sampled().simulate(law, crosstab_row, key.generator("sample"))
-    records = SyntheticRecords.of(crosstab_row, outcome, weight)
+    records = SyntheticRecords.of_outcomes(outcome, weight, crosstab_row)
     alpha = _weights(released, model, records, redraw)
     statistics = model.statistics(records, alpha)
     plain = model.statistics(records, np.ones(len(records)))

@@ -63,8 +63,8 @@ class ReferenceRelease:
             return self.present
         points = self.table.to_pandas()
         points = points[points["variable"] == 0].sort_values("frame", kind="stable")
-        crosstab, none = points["frame"].to_numpy(dtype=np.int32), np.full(len(points), -1, dtype=np.int32)
-        return Records(np.arange(len(points)), crosstab, points["outcome"].to_numpy(), points["weight"].to_numpy(), none)
+        row = points["frame"].to_numpy(dtype=np.int32)
+        return Records.of_outcomes(points["outcome"].to_numpy(), points["weight"].to_numpy(), row)
 
 
 def open_release(job: Job, source: Source, crosstab: Crosstab) -> ReferenceRelease:
@@ -121,8 +121,7 @@ def _of_records(job: Job, crosstab: Crosstab, earlier: EarlierRelease, sample: A
     row = first[of_records]
     order = np.argsort(row, kind="stable")
     present, missing = order[(row[order] >= 0)], order[(row[order] < 0)]
-    psu = np.full(len(present), -1, dtype=np.int32)
-    records = Records(np.arange(len(present)), row[present], sample.outcomes[present], sample.weight[present], psu)
+    records = Records.of_outcomes(sample.outcomes[present], sample.weight[present], row[present])
     absent = AbsentRecords(sample.columns, sample.codes[missing], sample.weight[missing], sample.outcomes[missing])
     return ReferenceRelease(earlier, row[present], pa.table({}), records, absent)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpdist.audit.likelihood_ratios import NeighbourQueries, compare
 from dpdist.confidential.records import Records
-from dpdist.core.records import Crosstab, Floats
+from dpdist.core.records import Crosstab
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.sensitivity import CHOICE_OF_ROUND, PAIRS, PART_OF_ROUNDS, SINGLES
 from dpdist.mechanisms.marginals.spec import CHOICE as PARENTS
@@ -39,16 +39,11 @@ def alone(n: int) -> Records:
     rng = np.random.default_rng(2)
     outcomes = np.column_stack([np.zeros(n), rng.integers(0, 2, n), rng.integers(0, 2, n)]).astype(float)
     outcomes[-1] = 1.0, 2.0, 2.0
-    return coded(outcomes, np.append(rng.uniform(1.0, 20.0, n - 1), 200.0))
-
-
-def coded(outcomes: Floats, weight: Floats) -> Records:
-    n = len(outcomes)
-    return Records(np.arange(n), np.zeros(n, np.int32), outcomes, weight, np.full(n, -1, np.int32))
+    return Records.of_outcomes(outcomes, np.append(rng.uniform(1.0, 20.0, n - 1), 200.0))
 
 
 def of_full_weight(rows: list[tuple[float, ...]]) -> Records:
-    return coded(np.array(rows), np.full(len(rows), 200.0))
+    return Records.of_outcomes(np.array(rows), np.full(len(rows), 200.0))
 
 
 def pulls_pairs_apart() -> Records:

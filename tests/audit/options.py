@@ -373,9 +373,7 @@ def _alike(ends: list[list[float]]) -> list[list[float]]:
 
 
 def records(cell: Any, outcomes: Floats, weight: Any) -> Records:
-    n = len(cell)
-    none = np.full(n, -1, np.int32)
-    return Records(np.arange(n), np.asarray(cell, np.int32), outcomes, np.asarray(weight, float), none)
+    return Records.of_outcomes(outcomes, np.asarray(weight, float), np.asarray(cell, np.int32))
 
 
 def distinct(taken: Records) -> Records:

@@ -51,8 +51,7 @@ def sample(seed):
     rng = np.random.default_rng(seed)
     log_y = 11.0 + 0.4 * rng.standard_normal(N)
     log_w = 4.0 - (log_y - 11.0) + 0.4 * rng.standard_normal(N)
-    none = np.full(N, -1, dtype=np.int32)
-    return Records(np.arange(N), np.zeros(N, dtype=np.int32), np.exp(log_y), np.exp(log_w), none)
+    return Records.of_outcomes(np.exp(log_y), np.exp(log_w))
 
 
 @pytest.mark.parametrize("prior", ["improper", "proper"])

@@ -45,9 +45,8 @@ SHAPES = np.array([[30.0, 2.0], [2.0, 30.0]])
 
 def posterior(job: Job, outcomes: Floats) -> Floats:
     """Log probabilities of the two parameters under the posterior that censor_uw draws from, (parameter,)."""
-    n, none = len(outcomes), np.full(len(outcomes), -1, dtype=np.int32)
-    file = Records(np.arange(n), np.zeros(n, dtype=np.int32), outcomes, np.ones(n), none)
-    model = builder_of(job).build(job, Crosstab({}, {}, np.array([n]), (), ()), slice(0, 1))
+    file = Records.of_outcomes(outcomes)
+    model = builder_of(job).build(job, Crosstab({}, {}, np.array([len(outcomes)]), (), ()), slice(0, 1))
     rounds = MECHANISMS["censor_uw"].protect(job, model, StratumRecorder())
     gather = next(rounds)
     assert isinstance(gather, Pass)

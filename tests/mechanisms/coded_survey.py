@@ -56,9 +56,7 @@ def job_text(mechanism: str, said: str, means: tuple[str, ...], **other: object)
 
 
 def records(values: Any, w: Any) -> Records:
-    values = np.asarray(values, float)
-    n = len(values)
-    return Records(np.arange(n), np.zeros(n, np.int32), values, np.asarray(w, float), np.full(n, -1, np.int32))
+    return Records.of_outcomes(np.asarray(values, float), np.asarray(w, float))
 
 
 def survey(seed: int, n: int = 4000) -> Records:

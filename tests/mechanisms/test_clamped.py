@@ -76,8 +76,7 @@ def run(said, y, mechanism=None, edges=None, key=KEY, learned=None):
     """Released parameters and what the stratum and its blocks handed over."""
     y, edges = np.asarray(y, dtype=float), edges or [0, len(y)]
     model = BUILT[said.family].build(said, Crosstab({}, {}, np.array([len(y)]), (), ()), slice(0, 1))
-    size = len(y)
-    records = Records(np.arange(size), np.zeros(size, np.int32), y, np.ones(size), np.full(size, -1, np.int32))
+    records = Records.of_outcomes(y)
     blocks = [records.part(a, b) for a, b in pairwise(edges)]
     notes, own = Notes(), [Notes() for _ in blocks]
     rounds = (mechanism or MECHANISMS[said.mechanism.name]).protect(said, model, notes, learned)
@@ -303,7 +302,7 @@ class Unsupported:
 
 def test_a_record_without_weight_has_no_bound_even_where_its_likelihood_is_zero():
     """By hand, M = 2: α = 0 with f = −∞ is no factor at all; α = 1 with f = −∞ is cut to −M."""
-    records = Records(np.arange(3), np.zeros(3, np.int32), np.ones(3), np.ones(3), np.full(3, -1, np.int32))
+    records = Records.of_outcomes(np.ones(3))
     carry = {"alpha": np.array([0.0, 1.0, 0.5]), "offset": np.zeros(3)}
     partial = Censor(Unsupported(), Draws({}), 2.0)(records, carry, Notes())
     assert carry["clamped"].tolist() == [0.0, 2.0, 1.5]

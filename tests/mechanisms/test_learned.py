@@ -43,11 +43,6 @@ def referring(name: str, epsilon: str = "1", adjacency: str = "zero_out", **mech
     return Job.model_validate({**said, "reference": {"path": "before"}})
 
 
-def records_of(y: np.ndarray) -> Records:
-    n = len(y)
-    return Records(np.arange(n), np.zeros(n, np.int32), y, np.ones(n), np.full(n, -1, np.int32))
-
-
 def model_of(said: Job, n: int) -> Beta:
     return Beta.build(said, Crosstab({}, {}, np.array([n]), (), ()), slice(0, 1))
 
@@ -55,7 +50,7 @@ def model_of(said: Job, n: int) -> Beta:
 def learn(said: Job, y: np.ndarray, current: int = 2000) -> Centre | RecordWeights:
     sampler = reference_sampler(said, sampler_of(said, Path("unused")))
     block = block_rows(said.sampler.total)
-    return learned_from(said, model_of(said, current), sampler, KEY, "all", records_of(y), current, block)
+    return learned_from(said, model_of(said, current), sampler, KEY, "all", Records.of_outcomes(y), current, block)
 
 
 REFERENCE = shares(1000, seed=50, law=(2, 3))
@@ -72,7 +67,7 @@ def log_posterior(said: Job, learned: Centre | RecordWeights, y: np.ndarray, cla
     model = model_of(said, len(y))
     centred = isinstance(learned, Centre)
     step, theta = (Constant(learned.power), learned.theta) if centred else (learned.frozen, None)
-    rows = Gather(model, step, theta)(records_of(y), {}, Notes())
+    rows = Gather(model, step, theta)(Records.of_outcomes(y), {}, Notes())
     distinct, count = Clamped(rows, clamp).distinct()
     found = log_density(model, distinct, count, GRID)
     return found - logsumexp(found)
@@ -128,7 +123,7 @@ def test_frozen_weights_are_linear_between_the_references_extremes_and_re_weight
     alpha = linear(bounds(first, y), of_reference)
     own = alpha * bounds(second, y)
     expected = np.where(alpha > 0, np.minimum(1, 0.95 * alpha * delta / np.where(own > 0, own, 1)), 0)
-    _, found = learned.frozen.weigh(model_of(referring("censor_w"), 300), records_of(y))
+    _, found = learned.frozen.weigh(model_of(referring("censor_w"), 300), Records.of_outcomes(y))
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
     assert (found == 1).any()
     assert (found < 0.9).any()
@@ -193,7 +188,7 @@ def test_a_centre_is_one_parameter_and_its_dimensions_are_the_free_ones() -> Non
 
 
 def test_records_are_thinned_evenly() -> None:
-    records = records_of(np.linspace(0.1, 0.9, 101))
+    records = Records.of_outcomes(np.linspace(0.1, 0.9, 101))
     assert evenly(records, 101) is records
     assert evenly(records, 5).record.tolist() == [0, 25, 50, 75, 100]
 
@@ -224,7 +219,7 @@ def test_a_centred_draw_is_about_the_unprotected_centre_with_the_variance_of_its
     )
     sampler = reference_sampler(asked, sampler_of(asked, Path("unused")))
     block = block_rows(asked.sampler.total)
-    learned = learned_from(asked, model, sampler, KEY, "all", records_of(before), 500, block)
+    learned = learned_from(asked, model, sampler, KEY, "all", Records.of_outcomes(before), 500, block)
     assert learned.power == pytest.approx(1 / 3, rel=0.01)
     centred, plain = (run(asked, y, learned=one)[1]["final"]["mean"] for one in (learned, learned._replace(power=1e-9)))
     unprotected = run(job("unweighted", "1", family), y)[1]["final"]["mean"]
@@ -246,6 +241,6 @@ class Impossible(Beta):
 def test_a_record_that_is_impossible_under_the_reference_is_not_centred_and_stays_finite() -> None:
     model = Impossible.build(referring("centred"), Crosstab({}, {}, np.array([3]), (), ()), slice(0, 1))
     theta = Draws({"mean": np.array([0.4]), "precision": np.array([5.0])})
-    offset = Gather(model, Constant(0.5), theta)(records_of(np.array([0.01, 0.07, 0.3])), {}, Notes())[:, 4]
+    offset = Gather(model, Constant(0.5), theta)(Records.of_outcomes(np.array([0.01, 0.07, 0.3])), {}, Notes())[:, 4]
     assert offset[:2].tolist() == [0.0, 0.0]
-    assert offset[2] == Beta.log_lik(model, theta, records_of(np.array([0.3])))[0, 0] != 0
+    assert offset[2] == Beta.log_lik(model, theta, Records.of_outcomes(np.array([0.3])))[0, 0] != 0

@@ -60,8 +60,7 @@ def test_no_round_sums_more_than_the_bound(sizes: list[int]) -> None:
 def blocks(columns: int, number: int) -> list[Records]:
     rng, n = np.random.default_rng(3), 50
     made = [rng.integers(0, 10, (n, columns)).astype(float) for _ in range(number)]
-    none = np.full(n, -1, np.int32)
-    return [Records(np.arange(n), np.zeros(n, np.int32), each, np.ones(n), none) for each in made]
+    return [Records.of_outcomes(each) for each in made]
 
 
 def peak(model: Network, number: int) -> tuple[int, Floats]:

@@ -70,10 +70,7 @@ def modelled(said: Job, sizes: tuple[int, ...] = (200, 200, 200)) -> Sanitized:
 
 
 def records(cell: Any, y: Any, w: Any) -> Records:
-    n = len(cell)
-    return Records(
-        np.arange(n), np.asarray(cell, np.int32), np.asarray(y, float), np.asarray(w, float), np.full(n, -1, np.int32)
-    )
+    return Records.of_outcomes(np.asarray(y, float), np.asarray(w, float), np.asarray(cell, np.int32))
 
 
 def survey(seed: int, n: int = 200) -> Records:

@@ -49,7 +49,7 @@ def weighted_intervals(files: int, factor: bool) -> Floats:
         key = Key(bytes(31) + b"w").child(str(number))
         rng = key.generator("file")
         y, w = np.clip(rng.normal(size=N), -4.0, 4.0), np.where(rng.random(N) < 0.25, 40.0, 4.0)
-        file = Records(np.arange(N), rows, y, w, np.full(N, -1, np.int32))
+        file = Records.of_outcomes(y, w, rows)
         rounds = MECHANISMS["modips"].protect(job, model, Notes(), None)
         released = run_rounds(rounds, model, ExactSampler(1), key, "all", [file], noise=noise_of(key)).parameters
         drawn = [model.simulate(theta, rows, key.generator("sets", set=k)) for k, theta in enumerate(released)]

@@ -61,9 +61,7 @@ def job(said: str = SELECTED, **other: object) -> Job:
 
 
 def records(outcomes: Any, weight: Any) -> Records:
-    values, n = np.asarray(outcomes, float).reshape(len(weight), -1), len(weight)
-    none = np.full(n, -1, np.int32)
-    return Records(np.arange(n), np.zeros(n, np.int32), values, np.asarray(weight, float), none)
+    return Records.of_outcomes(np.asarray(outcomes, float).reshape(len(weight), -1), np.asarray(weight, float))
 
 
 # Layers that agree

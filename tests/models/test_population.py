@@ -96,7 +96,7 @@ def test_the_sample_likelihood_is_the_sample_normal_law_shifted_by_one_column_of
     location, sigma = said.as_normal()
     row = FRAME.expand()
     z = (PATTERNS @ location)[row] + rng.standard_normal((len(row), 2)) @ np.linalg.cholesky(sigma).T
-    records = Records(np.arange(9), row, np.exp(z[:, 0]), np.exp(z[:, 1]), np.full(9, -1, dtype=np.int32))
+    records = Records.of_outcomes(np.exp(z[:, 0]), np.exp(z[:, 1]), row)
     slow = [said.sample_log_lik(PATTERNS[r], y, w) for r, (y, w) in zip(row, z, strict=True)]
 
     def found(shift):
@@ -250,7 +250,7 @@ def test_tables_from_parameters_are_the_same_under_fbs_and_fbp(salary):
 def test_the_fit_its_draws_and_its_bounds_are_the_same_under_fbs_and_fbp():
     log_y, log_w = small_sample()
     row = FRAME.expand()
-    records = Records(np.arange(9), row, np.exp(log_y[:9]), np.exp(log_w[:9]), np.full(9, -1, dtype=np.int32))
+    records = Records.of_outcomes(np.exp(log_y[:9]), np.exp(log_w[:9]), row)
     found = []
     for synthesis in ("fbs", "fbp"):
         model = model_of(synthesis)

@@ -33,8 +33,7 @@ def model_of(count: Ints, second: int = 1) -> Scores:
 
 
 def records_of(cell: Ints, weight: Floats, outcome: Floats) -> Records:
-    none = np.full(len(cell), -1, dtype=np.int32)
-    return Records(np.arange(len(cell)), cell.astype(np.int32), outcome, weight, none)
+    return Records.of_outcomes(outcome, weight, cell.astype(np.int32))
 
 
 def stratified(seed: int, states: int = 12, size: int = 600) -> Records:

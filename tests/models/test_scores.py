@@ -56,7 +56,7 @@ def records_of(crosstab: Crosstab, kind: str, seed: int) -> Records:
     if kind == "binary":
         outcome = (rng.random(size) < 0.3 + 0.3 * (z > 0)).astype(float)
     weight = np.exp(4.0 + 0.1 * row + 1.2 * z)
-    return Records(np.arange(size), row, outcome, weight, np.full(size, -1, dtype=np.int32))
+    return Records.of_outcomes(outcome, weight, row)
 
 
 def model_of(kind: str = "hurdle", size: int = 800, seed: int = 1) -> tuple[Scores, Records]:

@@ -47,8 +47,7 @@ def model_of(d=2, crosstab=EVERYWHERE, proper=False, **said):
 def records_of(crosstab, z):
     """Records with logs z (record, D), the weight's last."""
     row = crosstab.expand()
-    none = np.full(len(row), -1, dtype=np.int32)
-    return Records(np.arange(len(row)), row, np.exp(z[:, :-1]), np.exp(z[:, -1]), none)
+    return Records.of_outcomes(np.exp(z[:, :-1]), np.exp(z[:, -1]), row)
 
 
 def logs_of(crosstab, d=2, seed=1):

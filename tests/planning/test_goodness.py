@@ -88,7 +88,7 @@ def judged(rows: pd.DataFrame, said: Job) -> GoodnessOfFit:
     levels = {name: said.columns[name].levels or () for name in codes}
     crosstab = Crosstab({name: distinct[:, k].astype(np.int32) for k, name in enumerate(codes)}, levels, count, (), ())
     y, w = (rows[name].to_numpy()[order] for name in ("salary", "weight"))
-    records = Records(np.arange(len(rows)), row.reshape(-1).astype(np.int32), y, w, np.full(len(rows), -1, dtype=np.int32))
+    records = Records.of_outcomes(y, w, row.reshape(-1).astype(np.int32))
     return compare(said, crosstab, records, np.ones(len(crosstab), dtype=bool), SamplingDesign(), [None])
 
 

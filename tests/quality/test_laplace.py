@@ -21,7 +21,7 @@ def survey() -> tuple[Crosstab, Records]:
     crosstab = Crosstab(codes, LEVELS, np.full(4, 50), (), ())
     rng = np.random.default_rng(2)
     rows, n = crosstab.expand(), 200
-    records = Records(np.arange(n), rows, rng.uniform(1, 9, n), rng.uniform(1, 3, n), np.full(n, -1, dtype=np.int32))
+    records = Records.of_outcomes(rng.uniform(1, 9, n), rng.uniform(1, 3, n), rows)
     return crosstab, records
 
 

@@ -467,8 +467,8 @@ def test_a_plan_and_a_verdict_say_the_same_of_one_release(folder: Path, constant
     strata = "{weight: weight, design_strata: [region]}"
     job = parse_job(JOB.replace("{weight: weight}", strata) if constant else JOB)
     rows, crosstab = people(1, constant), dpdist.plan(job).crosstab
-    row, none = np.repeat(np.arange(4, dtype=np.int32), list(CELLS.values())), np.full(len(rows), -1, dtype=np.int32)
-    records = Records(np.arange(len(rows)), row, rows[["income"]].to_numpy(), rows["weight"].to_numpy(), none)
+    row = np.repeat(np.arange(4, dtype=np.int32), list(CELLS.values()))
+    records = Records.of_outcomes(rows[["income"]].to_numpy(), rows["weight"].to_numpy(), row)
     lines = list[list[str]]()
     for draw in range(2):
         dpdist.run(job, folder / f"release-{draw}", study=Key(bytes(32)).child(str(draw)))

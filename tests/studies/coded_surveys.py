@@ -108,5 +108,4 @@ def survey_of(job: Job, seed: int) -> Survey:
     )
     sampled = [each[units] for each in outcomes]
     made = sampled[0] if len(sampled) == 1 else np.column_stack(sampled)
-    none = np.full(len(units), -1, dtype=np.int32)
-    return Survey(crosstab, Records(np.arange(len(units)), row[units], made, w, none), row, outcomes)
+    return Survey(crosstab, Records.of_outcomes(made, w, row[units]), row, outcomes)

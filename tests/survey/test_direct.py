@@ -334,9 +334,8 @@ def of_alike_strata(spread: float) -> tuple[Any, Any, Cells, Any]:
     crosstab = Crosstab(
         codes, {"region": tuple(np.char.mod("%02d", np.arange(40)))}, size.astype(np.int64), (), ("region",)
     )
-    none = np.full(len(stratum), -1, dtype=np.int32)
     outcome = np.full(len(stratum), 1.0 / 3.0)
-    records = Records(np.arange(len(stratum)), stratum.astype(np.int32), outcome, weight, none)
+    records = Records.of_outcomes(outcome, weight, stratum.astype(np.int32))
     found = totals([records.part(k, k + 500) for k in range(0, len(records), 500)], crosstab, False)
     return found, crosstab, cross(crosstab, ["region"], margins=True), records
 
