@@ -203,7 +203,8 @@ class Draft:
 
     def _design(self) -> Iterator[str]:
         if self.weight_open:
-            yield "# TODO fill: survey: {weight: …}, the sampling weight; delete this line if every record counts as one"
+            where = "weight: … in the next line" if self.design.settings else "survey: {weight: …}"
+            yield f"# TODO fill: {where}, the sampling weight; delete this line if every record counts as one"
         if self.weight is not None or self.design.names:
             yield from self._survey()
         elif not self.weight_open:

@@ -96,7 +96,7 @@ def init(
         remaining = {name: kind for name, kind in columns.items() if name not in design.names and not UNIT.search(name)}
         named_by = list(dict.fromkeys(chain.from_iterable(tables)))
         full = [] if design.replicates is None else design.replicates.of_full_sample(list(remaining))
-        outcomes, weights = _roles(columns, remaining, both, outcome, weight or next(iter(full), None), named_by, asks, to)
+        outcomes, weights = _roles(columns, remaining, both, outcome, weight, full, named_by, asks, to)
         read = public_file or (file if confidential else None)
         across = tuple(
             named_by or _by(both, remaining, {*outcomes, weights}, None if read is None else sources[read], asks)
@@ -242,20 +242,24 @@ def _roles(
     domains: Mapping[str, ColumnDomain],
     outcomes: list[str] | None,
     weight: str | None,
+    full_sample: Sequence[str],
     by: list[str] | None,
     asks: bool,
     to: Path,
 ) -> tuple[tuple[str, ...], str | None]:
     """Returns the outcomes and the column of the weight: from the options, the user's answers, or the only choice.
 
-    The choice is among the columns `remaining`, which have no part in the design.
+    The choice is among the columns `remaining`, which have no part in the design. Replicate weights name that of the
+    `full_sample`.
     """
     likely = [name for name in remaining if WEIGHT.search(name) and name not in (outcomes or ())]
     if weight is None:
-        weight = likely[0] if len(likely) == 1 else None
+        weight = next(iter(full_sample), likely[0] if len(likely) == 1 else None)
         weight = str(typer.prompt("The column of sampling weights (or none)", default=weight or NONE)) if asks else weight
     weight = None if weight == NONE else weight
-    numbers = [n for n in remaining if n not in likely and n not in (by or ()) and (d := domains.get(n)) and d.bounds]
+    numbers = [
+        n for n in remaining if n not in (weight, *likely) and n not in (by or ()) and (d := domains.get(n)) and d.bounds
+    ]
     if outcomes is None:
         outcomes = numbers if len(numbers) == 1 else []
         candidates = [name for name in numbers or remaining if name != weight]

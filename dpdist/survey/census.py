@@ -189,8 +189,6 @@ def checked_batches(
         tick(batch.num_rows)
         if len(checked.row):
             yield checked
-    for problem in _of_all_records(job, findings):
-        findings.of_file(problem)
 
 
 def _of_all_records(job: Job, findings: Findings) -> Iterator[Problem]:
@@ -297,6 +295,8 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
             sizes_stated = pd.DataFrame(checked.population, columns=["first", "second"][: len(job.survey.fpc)])
             sizes_stated = sizes_stated.assign(key=key, psu=unit, records=1)
             sizes.append(sizes_stated.groupby([name for name in sizes_stated if name != "records"], as_index=False).sum())
+    for problem in _of_all_records(job, findings):
+        findings.of_file(problem)
     if findings.problems:
         raise DataError(source.name, combined(findings.placed(source.lines), replicates(job, source.columns)))
     if not tallies:

@@ -143,6 +143,7 @@ def test_missing_values_of_a_column_that_no_table_uses_are_dropped() -> None:
         (["finalwt"], [], "survey: {weight: finalwt}"),
         (["weight", "hh_weight"], [], "# TODO fill: survey: {weight: …}"),
         (["V005"], [], "# TODO fill: survey: {weight: …}"),
+        (["V005", "stratum"], [], "# TODO fill: weight: … in the next line"),
         (["weight", "stratum"], ["--weight", "none"], "survey: {design_strata: [stratum]"),
         (["x"], ["--weight", "none"], "# survey: {weight: …}  # no weight"),
     ],
