@@ -95,8 +95,8 @@ def init(
         design = chosen_design(list(columns), Options(design_strata, psu, replicate_weights), asks, to)
         remaining = {name: kind for name, kind in columns.items() if name not in design.names and not UNIT.search(name)}
         named_by = list(dict.fromkeys(chain.from_iterable(tables)))
-        full = [] if design.replicates is None else design.replicates.of_full_sample(list(remaining))
-        outcomes, weights = _roles(columns, remaining, both, outcome, weight, full, named_by, asks, to)
+        full_sample = [] if design.replicates is None else design.replicates.of_full_sample(list(remaining))
+        outcomes, weights = _roles(columns, remaining, both, outcome, weight, full_sample, named_by, asks, to)
         read = public_file or (file if confidential else None)
         across = tuple(
             named_by or _by(both, remaining, {*outcomes, weights}, None if read is None else sources[read], asks)
@@ -249,8 +249,8 @@ def _roles(
 ) -> tuple[tuple[str, ...], str | None]:
     """Returns the outcomes and the column of the weight: from the options, the user's answers, or the only choice.
 
-    The choice is among the columns `remaining`, which have no part in the design. Replicate weights name that of the
-    `full_sample`.
+    The choice is among the columns `remaining`, which have no part in the design. Those of `full_sample` have the name of
+    replicate weights, and come first.
     """
     likely = [name for name in remaining if WEIGHT.search(name) and name not in (outcomes or ())]
     if weight is None:

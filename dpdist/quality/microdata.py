@@ -84,10 +84,10 @@ def equivalent_share(score: float, scores: Floats) -> float:
 
 
 # Both files are put together, each with half of the weight. The regression predicts which file a record comes from, by main
-# effects of all levels. pMSE is the mean squared distance of the predicted
-# probability from 1/2, from 0 to 1/4 (Woo et al. 2009; Snoke et al. 2018). SPECKS is the largest distance between the two
-# files' distribution functions of that probability, from 0 to 1 (Bowen, Liu & Su 2021). A small ridge penalty keeps the fit
-# finite where levels separate the files.
+# effects of all levels. pMSE is the mean squared distance of the predicted probability from 1/2, from 0 to 1/4 (Woo et al.
+# 2009; Snoke et al. 2018). SPECKS is the largest distance between the two files' distribution functions of that
+# probability, from 0 to 1 (Bowen, Liu & Su 2021). A small ridge penalty keeps the fit finite where levels separate the
+# files.
 RIDGE = 1e-6
 """Ridge penalty, where the two files together have the weight 1."""
 NEWTON_STEPS, CLOSE = 50, 1e-10

@@ -34,7 +34,7 @@ class Findings:
     """Numbers of drawn records that the universe or a rule leaves out, by codes of design strata."""
     units: Counter[tuple[int | str, ...]] = field(default_factory=Counter)
     """Numbers of drawn records of each PSU, by codes of design strata and name, also of records that are left out."""
-    sums: Floats | float = 0.0
+    weight_sums: Floats | float = 0.0
     """Sums of the weight and of every replicate weight, (1 + replicate,)."""
 
     def add(self, where: str, fault: str, allowed: str, remedy: str, rows: Ints, values: list[str]) -> None:
@@ -165,9 +165,9 @@ def texts_of(values: pa.Array) -> pa.Array:
     if not pa.types.is_floating(values.type):
         return texts
     numbers = np.asarray(pc.cast(values, pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
-    whole = (np.abs(numbers) <= LARGEST_WHOLE) & (numbers == np.floor(numbers))
-    integers = pa.array(np.where(whole, numbers, 0.0).astype(np.int64))
-    return pc.if_else(pa.array(whole), pc.cast(integers, pa.string()), texts)
+    integral = (np.abs(numbers) <= LARGEST_WHOLE) & (numbers == np.floor(numbers))
+    integers = pa.array(np.where(integral, numbers, 0.0).astype(np.int64))
+    return pc.if_else(pa.array(integral), pc.cast(integers, pa.string()), texts)
 
 
 def positions(values: pa.Array, levels: Sequence[Level], exact: bool) -> Codes:

@@ -199,7 +199,7 @@ def _of_all_records(job: Job, findings: Findings) -> Iterator[Problem]:
             fault = "names of PSUs of one design stratum that differ only in spelling"
             allowed = "one spelling of every name: blanks, case, leading zeros and Unicode form do not distinguish PSUs"
             yield Problem(job.survey.psu, fault, allowed, "spell each PSU's name in one way")
-    total, *replicate_sums = np.atleast_1d(findings.sums).tolist()
+    total, *replicate_sums = np.atleast_1d(findings.weight_sums).tolist()
     if replicate_sums and not LEAST_OF_WEIGHTS < np.mean(replicate_sums) / max(total, 1e-300) < 1.0 / LEAST_OF_WEIGHTS:
         fault = "columns that are no replicate weights of this weight: their sums are far from its sum"
         allowed = "replicate weights that sum to about what the weight sums to"

@@ -160,7 +160,8 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
         _declared(name, job.columns[name], b)
     population, replicate_weights = _populations(job.survey.fpc, b), _replicates(again, b)
     if again:
-        findings.sums = findings.sums + np.append(raw_weight[b.keep].sum(), replicate_weights[b.keep].sum(axis=0))
+        all_weights = np.column_stack([raw_weight, replicate_weights])
+        findings.weight_sums = findings.weight_sums + all_weights[b.keep].sum(axis=0)
     psu = _names(job.survey.psu, "PSU", b) if job.survey.psu else None
     unit = _unit_names(job.privacy_unit.column, b) if job.privacy_unit is not None else None
     _count_drawn(b, [codes[name] for name in job.survey.design_strata], raw_weight, job.survey.psu, psu)

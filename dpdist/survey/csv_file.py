@@ -291,7 +291,7 @@ def _undecoded(path: Path, encoding: str) -> _Fault | None:
 def _likely(start: bytes, block: bytes) -> str | None:
     """The probable encoding of a file that is not UTF-8, from its byte order mark, zero bytes, or Windows' characters.
 
-    UTF-16 has one in every second byte of plain text.
+    In UTF-16, every second byte of plain text is zero.
     """
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
@@ -358,8 +358,8 @@ class CsvSource(Source):
                         yield from _after(batch, read - first)
                         first += batch.num_rows
                         read = max(read, first)
-                    within = text.quotes > 0 and first < text.lines - 1  # line breaks in quotes, or empty lines
-                    if (text.quotes % 2 or within) and (problem := unclosed(self.path, self.written)):
+                    fewer = text.quotes > 0 and first < text.lines - 1  # than lines: breaks in quotes, or empty lines
+                    if (text.quotes % 2 or fewer) and (problem := unclosed(self.path, self.written)):
                         raise DataError(self.name, [problem])
                 return
             except (pa.ArrowException, *UNREAD, UnicodeError) as error:

@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 import pyreadstat
 import pytest
-from typer.testing import CliRunner
+from command_line import succeed
 
 import dpdist
-from dpdist.cli.main import app
 from dpdist.core.errors import DataError, JobError
 from dpdist.survey.census import take_census
 from dpdist.survey.source import open_source
@@ -153,6 +152,6 @@ def test_init_leaves_no_weight_out_without_a_word(
 ) -> None:
     people().drop(columns="weight").assign(**dict.fromkeys(columns, 2.5)).to_csv(tmp_path / "people_2024.csv", index=False)
     said = ["init", str(tmp_path / "people_2024.csv"), "-y", "--outcome", "income", "--out", str(tmp_path / "job.yaml")]
-    assert CliRunner().invoke(app, [*said, *options]).exit_code == 0
+    succeed(*said, *options)
     lines = (tmp_path / "job.yaml").read_text().splitlines()
     assert any(line.startswith(begin) for line in lines), lines

@@ -63,13 +63,13 @@ class Spread(NamedTuple):
         occupied = number > 0
         number, centres, total = number[occupied], centres[occupied], total[occupied]
         # Bins of few records are mixed with the law of all bins, as if this were another 10 records.
-        return cls(centres, np.sqrt((total + 10.0 * _of_powers(centres, number, total)) / (number + 10.0)))
+        return cls(centres, np.sqrt((total + 10.0 * _power_law(centres, number, total)) / (number + 10.0)))
 
     def __call__(self, prediction: Floats) -> Floats:
         return np.interp(prediction, self.centres, self.value)
 
 
-def _of_powers(centres: Floats, number: Ints, total: Floats) -> Floats:
+def _power_law(centres: Floats, number: Ints, total: Floats) -> Floats:
     """Mean squares of bins, (bin,), that are a power of the prediction: the likeliest one of `POWERS` for squares in
     proportion to a chi-squared variable.
     """
@@ -148,8 +148,8 @@ def _coordinate(
     shift, *_, influence = effects_of(*of_cells, variance, len(base))
     # The fit has found effects of levels, with nothing but the ridge to hold them: a level of few records errs most.
     of_levels = np.maximum(variance[: cells.columns], 1.0 / RIDGE)
-    of_cell = level if outcome is None else level * _relative(base - low, weights)
-    errors = effects_of(*of_cells, np.concatenate([of_levels, variance[cells.columns :]]), len(base), of_cell / unit)
+    of_level = level if outcome is None else level * _over_their_mean(base - low, weights)
+    errors = effects_of(*of_cells, np.concatenate([of_levels, variance[cells.columns :]]), len(base), of_level / unit)
     effects = errors._replace(shift=shift, influence=influence)
     step, least_mean = unit, np.full(len(base), low)
     if outcome is None:
@@ -183,7 +183,7 @@ def _coordinate(
     )
 
 
-def _relative(means: Floats, weights: Floats) -> Floats:
+def _over_their_mean(means: Floats, weights: Floats) -> Floats:
     """Means over their mean by the `weights` of the first cells, (cell,). A fit of logarithms errs in this proportion."""
     means = np.maximum(means, 1e-300)
     return np.asarray(means / np.average(means[: len(weights)], weights=weights))
