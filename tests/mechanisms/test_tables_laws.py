@@ -290,7 +290,7 @@ def test_weights_that_leave_a_reference_of_one_weight_are_followed(monkeypatch: 
 @pytest.mark.slow
 def test_a_few_sums_that_have_not_settled_move_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where 1 sum in 100 need not settle, ten times the part of releases, rounds are fewer and figures differ from those of
-    all rounds by at most .05 standard errors, in two populations. Control: after a single round one differs by more than .1.
+    all rounds by at most .05 standard errors, in two populations. Control: after one round one differs by more than .1.
     """
     sizes = {"records": (4_000, 4_000), "sizes": (20, 16, 12), "number": 3}
     parts, rounds = (0.0, 10 * measured_sums.UNSETTLED, 1.0), Counter[float]()
