@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -391,10 +391,14 @@ class PeriodTotals:
     """Scale of their noise, as of a Laplace law."""
     since: int = 1
     """Number of periods since the totals before, or since the reference."""
+    quadrants: Floats = field(default_factory=lambda: np.zeros(0))
+    """Noisy quadrant sums of weight and outcomes, (outcome,), where there are `counts` and weights are measured."""
+    quadrant_scale: float = 0.0
+    """Scale of their noise, as of a Laplace law."""
 
     def described(self) -> dict[str, Any]:
         arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        numbers = {"period": self.period, "since": self.since, "scale": self.scale}
+        numbers = {name: getattr(self, name) for name in ("period", "since", "scale", "quadrant_scale")}
         return numbers | {
             name: _packed(array) if array.size > MOST_LISTED else array.tolist() for name, array in arrays.items()
         }
@@ -422,7 +426,13 @@ class PeriodTotals:
             raise ValueError("counts without the scale of their noise")
         if not isinstance(since, int) or not 1 <= since <= MOST_PERIODS:
             raise ValueError("no number of periods")
-        arrays = total, variance, weight, scatter, counts, scale, since
+        # Releases before version 0.3 have no quadrant sums.
+        quadrants = np.array(_unpacked(described.get("quadrants", [])), dtype=np.float64)
+        quadrant_scale = float(described.get("quadrant_scale", 0.0))
+        of_outcomes = quadrants.shape == (outcomes - 1,) and bool(counts.size) and quadrant_scale > 0.0
+        if not (np.isfinite([*quadrants.ravel(), quadrant_scale]).all() and (of_outcomes or not quadrants.size)):
+            raise ValueError("quadrant sums that do not fit")
+        arrays = total, variance, weight, scatter, counts, scale, since, quadrants, quadrant_scale
         return cls(str(described["period"]), codes.astype(np.int64), count, row, about, *arrays)
 
 

@@ -13,13 +13,26 @@ import numpy as np
 import pytest
 import scipy
 import table_populations as of_columns
-from test_tables import BOUNDS, LEVELS, Population, Run, Sample, direct, of_file, of_tables, published, released, system_of
+from test_tables import (
+    BOUNDS,
+    LEVELS,
+    Population,
+    Run,
+    Sample,
+    answers_of,
+    direct,
+    of_file,
+    of_tables,
+    published,
+    released,
+    system_of,
+)
 
 from dpdist.core.records import Floats, Ints
 from dpdist.estimation import donors
 from dpdist.estimation.donors import PeriodTotals, remembered
 from dpdist.mechanisms.tables import clipped_residuals, drift_sizes
-from dpdist.mechanisms.tables.bins import BinnedColumns
+from dpdist.mechanisms.tables.bins import BinnedAnswers, BinnedColumns
 from dpdist.mechanisms.tables.cells import PLANS
 from dpdist.mechanisms.tables.plan import TablePlan
 from dpdist.mechanisms.tables.random_effects import cell_index
@@ -268,26 +281,26 @@ def chain(
         system = of_file(system, history=remembered(totals[:most]))
         if not begun:
             weights = (0.0, 10.0 * float(reference.weight.max()))
-            bins, scale = BinnedColumns.of(weights, [world.bounds]), 4.0 / (epsilon * SHARE)
+            bins = BinnedColumns.of(weights, [world.bounds])
             if not period:
-                noise = scale * np.random.default_rng([seed, 1]).laplace(size=int(bins.ends[-1]))
-                counts = bins.counts(file.weight, file.outcome[:, None]) + noise
-            system = by_counts(system, bins, counts, scale, np.array([weights, world.bounds]).T)
+                noise = np.random.default_rng([seed, 1])
+                answers = answers_of(bins, file.weight, file.outcome[:, None], epsilon * SHARE, noise)
+            system = by_counts(system, bins, answers, np.array([weights, world.bounds]).T)
         run = released(system, base, file, 100 * seed + period)
-        own = run.totals if begun or period else replace(run.totals, counts=counts, scale=scale)
+        own = run.totals
+        if not (begun or period):
+            counts, scale, quadrants, quadrant_scale, _ = answers
+            own = replace(own, counts=counts, scale=scale, quadrants=quadrants, quadrant_scale=quadrant_scale)
         totals.append(changed(own))
         found.append(errors_of(run, file, population, reference))
     return found
 
 
-def by_counts(plan: TablePlan, bins: BinnedColumns, counts: Floats, scale: float, ends: Floats) -> TablePlan:
+def by_counts(plan: TablePlan, bins: BinnedColumns, answers: BinnedAnswers, ends: Floats) -> TablePlan:
     """The plan with a law by noisy counts in place of its reference."""
-    law, laws = (
-        bins.sample(counts, scale, RECORDS),
-        tuple(bins.sample(counts, scale, RECORDS, draw) for draw in range(1, 9)),
-    )
+    law, *laws = (bins.sample(answers, RECORDS, draw) for draw in range(9))
     nowhere = tuple(np.full(len(law.weight), -1) for _ in plan.file.placed)
-    return of_file(plan, reference=law, placed=nowhere, lowest=ends[0], highest=ends[1], laws=laws, alike=True)
+    return of_file(plan, reference=law, placed=nowhere, lowest=ends[0], highest=ends[1], laws=tuple(laws), alike=True)
 
 
 def assert_lawful_chains(chains: list[list[Errors]], begun: bool = True) -> None:

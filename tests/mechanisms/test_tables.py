@@ -20,6 +20,7 @@ from dpdist.core.progress import silent
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.estimation.donors import Donors, PeriodTotals
 from dpdist.mechanisms.tables import limits
+from dpdist.mechanisms.tables.bins import BinnedAnswers, BinnedColumns, quadrant_sums
 from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.common_factors import common_factors
 from dpdist.mechanisms.tables.expected import ExpectedFile
@@ -33,7 +34,7 @@ from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import cell_index
 from dpdist.mechanisms.tables.rows import rows_of
-from dpdist.mechanisms.tables.sensitivity import MOVED
+from dpdist.mechanisms.tables.sensitivity import MOVED, PART_OF_QUADRANTS
 from dpdist.mechanisms.tables.table_law import TableLaw
 from dpdist.planning.making import make_plan
 from dpdist.privacy.guarantees import NoisyQuery
@@ -113,6 +114,19 @@ def system_of(told: Population, epsilon: float) -> tuple[TablePlan, Ints]:
     count = np.bincount(base).astype(float)
     file = ExpectedFile(codes, LEVELS, count, tuple(tables), tuple(placed), reference, *ends)
     return TablePlan(PublishedFigures(file), query), base
+
+
+def answers_of(
+    bins: BinnedColumns, weight: Floats, outcomes: Floats, epsilon: float, rng: np.random.Generator
+) -> BinnedAnswers:
+    """Noisy counts of bins and quadrant sums under this budget and exchanges."""
+    part, columns = float(PART_OF_QUADRANTS), 1 + outcomes.shape[1]
+    scale, quadrant_scale = 2.0 * columns / ((1.0 - part) * epsilon), 2.0 * (columns - 1) / (part * epsilon)
+    counts = bins.counts(weight, outcomes)
+    counts += scale * rng.laplace(size=len(counts))
+    quadrants = quadrant_sums(weight, outcomes, bins.medians(counts, scale)[0])
+    quadrants += quadrant_scale * rng.laplace(size=len(quadrants))
+    return BinnedAnswers(counts, scale, quadrants, quadrant_scale, float(len(weight)))
 
 
 def of_file(plan: TablePlan, **fields: Any) -> TablePlan:

@@ -37,6 +37,12 @@ STEPS = 40
 """Steps of Gauss and Newton."""
 MOST_EVEN = 5
 """Number of columns whose values are paired evenly; more would need more values."""
+CORRELATIONS = np.linspace(-0.98, 0.98, 99)
+"""Correlations of normal scores of weight and outcome that quadrant sums may mean."""
+USUAL_CORRELATIONS = ((0.1, 0.8), (0.5, 0.2))
+"""Standard deviations of such correlations before the measurement, and their probabilities: of households, of firms."""
+NODES = 400
+"""Number of quantiles by which the probability of a quadrant is computed."""
 CURVES = 256
 """Number of curves that a process keeps."""
 
@@ -55,23 +61,34 @@ class Curve(NamedTuple):
     def of(cls, place: Floats, noisy: Floats, scale: float, clear: float = CLEAR) -> Curve | None:
         """From noisy counts of bins at these log distances; None if their likeness is not `clear`.
 
-        It begins at the parabola whose counts are the most alike.
+        It is the mode with the most mass, of those that the parabolas most like the counts lead to.
         """
         middles, spreads = (grid.ravel() for grid in np.meshgrid(place, SPREADS))
         templates = np.exp(-0.5 * ((place - middles[:, None]) / spreads[:, None]) ** 2)
         templates /= np.linalg.norm(templates, axis=1)[:, None]
         likeness = templates @ noisy
-        best = int(likeness.argmax())
-        if likeness[best] <= clear * scale:
+        if likeness.max() <= clear * scale:
             return None
-        middle, spread, total = middles[best], spreads[best], likeness[best] * float(templates[best].sum())
+        # Noise may hide a hump of a law of several parts, so that the posterior has several modes.
+        starts = []
+        for spread in SPREADS:
+            best = int(np.where(spreads == spread, likeness, -np.inf).argmax())
+            starts.append((middles[best], spread, max(likeness[best], scale) * float(templates[best].sum())))
         signal = np.where(noisy > SEEN * scale, noisy, 0.0)
         if signal.sum() > 0.0:
             # A law of several parts has the spread of all.
             of_seen = float(np.average(place, weights=signal))
-            wider = float(np.sqrt(np.average((place - of_seen) ** 2, weights=signal)))
-            if wider > spread:
-                middle, spread, total = of_seen, wider, float(signal.sum())
+            wider = max(float(np.sqrt(np.average((place - of_seen) ** 2, weights=signal))), SPREADS[0])
+            starts.append((of_seen, wider, float(signal.sum())))
+        return max((cls._near(place, noisy, scale, *start) for start in starts), key=lambda mode: mode[0])[1]
+
+    @classmethod
+    def _near(
+        cls, place: Floats, noisy: Floats, scale: float, middle: float, spread: float, total: float
+    ) -> tuple[float, Self]:
+        """The log of the posterior's mass about a mode (Laplace's method), and the mode, from a parabola with this middle,
+        spread and number of records.
+        """
         t = (place - middle) / spread
         start = np.log(total / np.exp(-0.5 * t**2).sum())
         apart = place[:, None] - place
@@ -101,7 +118,12 @@ class Curve(NamedTuple):
         root = scipy.linalg.solve_triangular(
             scipy.linalg.cholesky(information, lower=True), np.eye(len(beta)), lower=True
         ).T
-        return cls(log_counts(beta), features, root)
+        variance = 2.0 * scale**2 + np.maximum(np.exp(np.minimum(log_counts(beta), 50.0)), 1.0)
+        # Noise has a Laplace law, under which one far count is likelier than under a normal one (Huber).
+        far = np.abs(noisy - np.exp(np.minimum(log_counts(beta), 50.0))) / np.sqrt(variance)
+        squares = np.where(far > 2.0**0.5, 2.0**1.5 * far - 2.0, far**2)
+        density = -0.5 * float((squares + np.log(variance)).sum() + ((beta / of_prior) ** 2).sum())
+        return density + float(np.log(np.diag(root)).sum()), cls(log_counts(beta), features, root)
 
     def draw(self, number: int, rng: np.random.Generator) -> Floats:
         """Draws of counts, (draw, bin)."""
@@ -207,17 +229,86 @@ class BinnedColumns(NamedTuple):
         pairs = zip(self.columns, values, strict=True)
         return np.concatenate([np.bincount(bins.of(v), minlength=len(bins.cuts)) for bins, v in pairs]).astype(np.float64)
 
-    def sample(self, noisy: Floats, scale: float, number: int, draw: int = 0) -> ReferenceSample:
-        """`number` values that stand for the laws of noisy counts (bin,). Columns are independent of each other.
+    def medians(self, counts: Floats, scale: float) -> tuple[Floats, Floats]:
+        """Ends of bins that are the nearest to the medians of columns, and the shares of records above them, (column,)."""
+        ends, shares_above = [], []
+        for bins, part in zip(self.columns, np.split(counts, self.ends[:-1]), strict=True):
+            above = 1.0 - np.cumsum(bins.shares(part, scale))[:-1]
+            nearest = int(np.abs(above - 0.5).argmin())
+            ends.append(bins.cuts[nearest])
+            shares_above.append(above[nearest])
+        return np.array(ends), np.clip(shares_above, 0.0, 1.0)
 
-        The laws are those at the mode, or after it `draw` of the laws that the counts may have meant.
+    def correlations(self, answers: BinnedAnswers) -> Floats:
+        """Probabilities of `CORRELATIONS` of the weight with every outcome, (outcome, correlation), given quadrant sums."""
+        sizes, probabilities = np.array(USUAL_CORRELATIONS).T
+        prior = (probabilities / sizes * np.exp(-0.5 * (CORRELATIONS[:, None] / sizes) ** 2)).sum(axis=1)
+        of_weight, *above = self.medians(answers.counts, answers.scale)[1]
+        rows = []
+        for share, answer in zip(above, answers.quadrants, strict=True):
+            expected = _quadrant_means(of_weight, share)
+            variance = 2.0 * (answers.quadrant_scale / answers.records) ** 2 + (1.0 - expected**2) / answers.records
+            distance = (answer / answers.records - expected) ** 2 / variance
+            rows.append(prior * np.exp(-0.5 * (distance - distance.min())) / np.sqrt(variance))
+        return np.array([row / row.sum() for row in rows]).reshape(len(above), len(CORRELATIONS))
+
+    def sample(self, answers: BinnedAnswers, number: int, draw: int = 0) -> ReferenceSample:
+        """`number` values that stand for the laws of noisy counts and quadrant sums.
+
+        The laws are those at the mode, or after it `draw` of the laws that the answers may have meant.
         """
         rng = np.random.default_rng(draw)
-        parts = zip(self.columns, np.split(noisy, self.ends[:-1]), strict=True)
-        in_order = [bins.placed(bins.shares(part, scale, rng if draw else None), number) for bins, part in parts]
-        # Chance would pair many of the largest weights with large outcomes, or none.
-        even = scipy.stats.qmc.Halton(min(len(in_order), MOST_EVEN), scramble=False).random(number).T
-        ranks = [*np.argsort(np.argsort(even)), *(rng.permutation(number) for _ in in_order[len(even) :])]
-        values = [column[rank] for column, rank in zip(in_order, ranks, strict=True)]
+        parts = zip(self.columns, np.split(answers.counts, self.ends[:-1]), strict=True)
+        in_order = [bins.placed(bins.shares(part, answers.scale, rng if draw else None), number) for bins, part in parts]
+        correlations = np.zeros(0)
+        if self.weighted and len(answers.quadrants):
+            probabilities = self.correlations(answers)
+            correlations = probabilities @ CORRELATIONS
+            if draw:
+                correlations = np.array([rng.choice(CORRELATIONS, p=row) for row in probabilities])
+        values = paired(in_order, correlations, rng)
         weight = values.pop(0) if self.weighted else np.ones(number)
         return ReferenceSample(np.zeros((0, 0), dtype=np.int64), weight, np.column_stack(values))
+
+
+class BinnedAnswers(NamedTuple):
+    """Noisy counts of bins, (bin,), and quadrant sums, (outcome,), with the scales of their noise as of a Laplace law.
+
+    A quadrant sum is the number of records whose weight and outcome are on the same side of their medians, less the number
+    of others. There is none where weights are not measured.
+    """
+
+    counts: Floats
+    scale: float
+    quadrants: Floats
+    quadrant_scale: float
+    records: float
+
+
+def quadrant_sums(weight: Floats, outcomes: Floats, medians: Floats) -> Floats:
+    """Exact quadrant sums, (outcome,)."""
+    alike = (weight > medians[0])[:, None] == (outcomes > medians[1:])
+    return np.asarray(2.0 * np.count_nonzero(alike, axis=0) - len(weight))
+
+
+def _quadrant_means(above: float, also_above: float) -> Floats:
+    """Expected quadrant sum of a record for every correlation, by the shares of records above the medians of both."""
+    z = scipy.special.ndtri(1.0 - above * (np.arange(NODES) + 0.5) / NODES)
+    end, rho = scipy.special.ndtri(1.0 - also_above), CORRELATIONS[:, None]
+    both = above * scipy.special.ndtr((rho * z - end) / np.sqrt(1.0 - rho**2)).mean(axis=1)
+    return np.asarray(1.0 - 2.0 * (above + also_above) + 4.0 * both)
+
+
+def paired(in_order: Sequence[Floats], correlations: Floats, rng: np.random.Generator) -> list[Floats]:
+    """Columns of values in rising order, the weight first, paired evenly as by normal scores with these correlations of the
+    weight with every other column; as if independent without them.
+    """
+    number = len(in_order[0])
+    # Chance would pair many of the largest weights with large outcomes, or none.
+    even = scipy.stats.qmc.Halton(min(len(in_order), MOST_EVEN), scramble=False).random(number).T
+    ranks = [*even, *(rng.permutation(number) / number for _ in in_order[len(even) :])]
+    if correlations.any():
+        scores = scipy.special.ndtri([(np.argsort(np.argsort(rank)) + 0.5) / number for rank in ranks])
+        mixed = correlations[:, None] * scores[0] + np.sqrt(1.0 - correlations[:, None] ** 2) * scores[1:]
+        ranks = [scores[0], *mixed]
+    return [column[np.argsort(np.argsort(rank))] for column, rank in zip(in_order, ranks, strict=True)]

@@ -21,7 +21,7 @@ from dpdist.core.keys import WRITTEN, Recent, digest
 from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints, cells_of_record, codes_of, quotient
 from dpdist.estimation.donors import AbsentRecords, Donors, PeriodTotals, law_of, remembered
 from dpdist.job import Job, Statistic
-from dpdist.mechanisms.tables.bins import BinnedColumns
+from dpdist.mechanisms.tables.bins import BinnedAnswers, BinnedColumns
 from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.costs import projected_cost
 from dpdist.mechanisms.tables.drift_sizes import mean_square_drift
@@ -35,7 +35,7 @@ from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_o
 from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.redrawn_cells import RedrawnCells
-from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
+from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query, quadrants_query
 from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, part_beyond, worth_of
 from dpdist.mechanisms.tables.spec import EFFECTS, LARGEST, MEAN_SQUARE, PredictionName, Tables
 from dpdist.mechanisms.tables.synthetic import DonorCells, Drawn, OfDonors
@@ -69,7 +69,7 @@ MOST_SUMS = 750_000
 """Largest number of sums of a job: a run of 738,960 was measured whole."""
 BEYOND_REFERENCE = 10.0
 """Where the job states no upper bound of the weight, limits reach this many times the reference's largest weight."""
-FURTHER = ("size", "counts", "beyond", "large", "trees")
+FURTHER = ("size", "counts", "quadrants", "beyond", "large", "trees")
 """Released parameters that only some jobs have."""
 PREDICTED = ("count", "mean", "total")
 """Statistics whose errors are predicted."""
@@ -117,6 +117,10 @@ class ResidualCells(DonorCells):
     """The query for these counts."""
     counts: Floats | None = None
     """Noisy counts, (bin,), once they are known."""
+    of_quadrants: NoisyQuery | None = None
+    """The query for quadrant sums, where weights are measured as well."""
+    quadrants: Floats | None = None
+    """Noisy quadrant sums, (outcome,), once they are known."""
     donors: Donors | None = None
     """Records of the reference, once they are known."""
     absent: AbsentRecords | None = None
@@ -176,6 +180,7 @@ class ResidualCells(DonorCells):
             learner=mechanism.prediction,
             bins=BinnedColumns.of(weight_bounds(job) if weighted else None, bounds) if job.on_histograms else None,
             of_counts=counts_query(job, mechanism.noise) if job.on_histograms else None,
+            of_quadrants=quadrants_query(job, mechanism.noise) if job.on_histograms and weighted else None,
         )
 
     @property
@@ -339,7 +344,7 @@ class ResidualCells(DonorCells):
         """All that the plan follows from."""
         sizes = tuple(map(len, self.levels))
         donors = None if self.donors is None else replace(self.donors, copied=None)
-        public = self.joint, self.bounds, self.public_weights, self.weight, self.of_counts, self.counts
+        public = self.joint, self.bounds, self.public_weights, self.weight, self.of_counts, self.counts, self.quadrants
         count = None if self.secret else self.count
         tables = self.workload.tables, self.tables, self._worth, self.largest, self.learner, self.of_trees
         return (self.codes, sizes, count, tables, self.nested, *public, donors)
@@ -414,15 +419,31 @@ class ResidualCells(DonorCells):
             bins = BinnedColumns.of(self.public_weights if self.weighted else None, self.bounds)
             if len(stated.counts) != bins.ends[-1]:
                 raise Improper("the chain's first release counted other bins than those of the public bounds")
-            return bins.sample(stated.counts, stated.scale, number, draw)
+            records = float(stated.count.sum())
+            answers = BinnedAnswers(stated.counts, stated.scale, stated.quadrants, stated.quadrant_scale, records)
+            return bins.sample(answers, number, draw)
         assert self.bins is not None
+        return self.bins.sample(self._answers, number, draw)
+
+    @property
+    def _answers(self) -> BinnedAnswers:
+        """Noisy counts of bins and quadrant sums."""
         assert self.of_counts is not None
         assert self.counts is not None
-        return self.bins.sample(self.counts, self.of_counts.scale_as_laplace, number, draw)
+        quadrants = np.zeros(0) if self.quadrants is None else self.quadrants
+        scale = 0.0 if self.of_quadrants is None else self.of_quadrants.scale_as_laplace
+        return BinnedAnswers(self.counts, self.of_counts.scale_as_laplace, quadrants, scale, float(self.count.sum()))
+
+    @property
+    def medians(self) -> Floats:
+        """Medians of the weight and of outcomes by noisy counts, (1 + outcome,), about which quadrants are."""
+        assert self.bins is not None
+        answers = self._answers
+        return self.bins.medians(answers.counts, answers.scale)[0]
 
     def knowing(self, theta: Draws) -> Self:
         """This model with the released counts of bins, where the job has no reference, or predictions of trees."""
-        released = {"counts": "counts", "of_trees": "trees"}
+        released = {"counts": "counts", "quadrants": "quadrants", "of_trees": "trees"}
         parameters = {name: theta[key][0] for name, key in released.items() if key in theta.values}
         return replace(self, **parameters) if parameters else self
 
@@ -462,6 +483,7 @@ class ResidualCells(DonorCells):
         values["parts"] = np.array([float(part * PART_STEPS) for part in self.parts(asked)])
         values |= {"size": size} if self.secret else {}
         values |= {"counts": self.counts} if self.counts is not None else {}
+        values |= {"quadrants": self.quadrants} if self.quadrants is not None else {}
         values |= {"beyond": asked.beyond} if asked.beyond is not None else {}
         values |= {"large": np.array(asked.large)} if asked.large is not None else {}
         values |= {"trees": file.at_crosses.of_trees} if self.learner != EFFECTS else {}
@@ -503,8 +525,8 @@ class ResidualCells(DonorCells):
         """Totals of earlier periods, and those of the released noisy sums."""
         totals = self.released_sums(theta).totals(self.period)
         if self.bins is not None:
-            assert self.of_counts is not None
-            totals = replace(totals, counts=theta["counts"][0], scale=self.of_counts.scale_as_laplace)
+            counts, scale, quadrants, quadrant_scale, _ = self.knowing(theta)._answers
+            totals = replace(totals, counts=counts, scale=scale, quadrants=quadrants, quadrant_scale=quadrant_scale)
         return (*(() if self.donors is None else self.donors.history), totals)
 
     def released_sums(self, theta: Draws) -> ReleasedSums:

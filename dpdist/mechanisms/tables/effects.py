@@ -17,6 +17,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Codes, Floats, Ints
+from dpdist.mechanisms.tables.bins import paired
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.prediction import Prediction, of_one_law
 from dpdist.mechanisms.tables.random_effects import Loadings
@@ -195,7 +196,10 @@ def predicted_by_sums(
 
     def within(sample: ReferenceSample) -> Prediction:
         columns = [sample.weight, *sample.outcomes.T]
-        weight, *outcomes = (drawn_together(*each) for each in zip(columns, parts, scaled, strict=True))
+        in_order = [np.sort(drawn_together(*each)) for each in zip(columns, parts, scaled, strict=True)]
+        # Within cells, weights and outcomes are taken as independent: what they have in common is mostly between cells, and
+        # errors that are too large are better than those that are too small.
+        weight, *outcomes = paired(in_order, np.zeros(0), np.random.default_rng(0))
         return of_one_law(ReferenceSample(sample.codes, weight, np.column_stack(outcomes)), means, lowest, weights_known)
 
     after = within(law)

@@ -59,6 +59,18 @@ def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
         )
     if model.bins is not None:
         yield from _of_bins(release, model, stratum, theta)
+        if model.of_quadrants is not None:
+            yield Figures(
+                cells=[_of_stratum(release, stratum)],
+                statistics=[f"quadrant sum of weights and outcomes{suffix}" for suffix in model.suffixes],
+                values=theta["quadrants"],
+                scales=[model.of_quadrants.scale] * len(model.outcomes),
+                limits=_without_limits,
+                unit=1,
+                law=LAW_NAMES[model.of_quadrants.law],
+                table="quadrants",
+                sensitivity=float(model.of_quadrants.moved.by(neighbour_of(release.job))),
+            )
 
 
 def _of_stratum(release: ReleaseView, stratum: int) -> dict[str, str]:

@@ -23,14 +23,14 @@ from dpdist.mechanisms.promises import (
     referred,
     released_sets,
 )
-from dpdist.mechanisms.tables.bins import BinnedColumns
+from dpdist.mechanisms.tables.bins import BinnedColumns, quadrant_sums
 from dpdist.mechanisms.tables.cells import LARGE_WEIGHTS, Learned, ResidualCells
 from dpdist.mechanisms.tables.common_factors import common_factors, growth_of
 from dpdist.mechanisms.tables.inequality import thresholds
 from dpdist.mechanisms.tables.limits import TableLimits
 from dpdist.mechanisms.tables.measured_again import MeasuredAgain, ReleasedSums
 from dpdist.mechanisms.tables.prediction import Prediction
-from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query
+from dpdist.mechanisms.tables.sensitivity import QUADRANTS, counts_query, joint_query, quadrants_query
 from dpdist.mechanisms.tables.shares import part_beyond
 from dpdist.mechanisms.tables.spec import Tables as Settings
 from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
@@ -169,13 +169,27 @@ class BinCounts(Summing):
         return self.bins.counts(records.weight, records.outcomes)
 
 
+@dataclass(frozen=True, eq=False)
+class QuadrantSums(Summing):
+    """Kernel: quadrant sums of the weight and every outcome about `medians`, (1, outcome)."""
+
+    medians: Floats
+
+    def sums(self, records: Records) -> Floats:
+        return quadrant_sums(records.weight, records.outcomes, self.medians)[None]
+
+
 class ResidualTables(NoisySums[Settings, ResidualCells]):
     """Tables by difference measurement: strict, pure with δ = 0 or zCDP (docs/methods.md, §9d)."""
 
     spec, sums = Settings, ResidualCells
 
     def queries(self, job: Job, settings: Settings) -> tuple[NoisyQuery, ...]:
-        before = (counts_query(job, settings.noise),) if job.on_histograms else ()
+        before = list[NoisyQuery]()
+        if job.on_histograms:
+            before.append(counts_query(job, settings.noise))
+            if job.survey.measured_weight is not None:
+                before.append(quadrants_query(job, settings.noise))
         return (*before, joint_query(job, settings.noise))
 
     def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
@@ -221,6 +235,12 @@ class ResidualTables(NoisySums[Settings, ResidualCells]):
             exact = yield Pass(BinCounts(model.bins), "sum")
             counts = yield Defined.by_content(model.bins).sums(exact, counts_query(job, settings.noise), 0)
             model = replace(model, counts=counts)
+            if model.of_quadrants is not None:
+                medians = model.medians
+                exact = yield Pass(QuadrantSums(medians), "sum")
+                defined = Defined.by_content((medians, QUADRANTS))
+                answer = yield defined.sums(exact, model.of_quadrants, len(model.names) + 1)
+                model = replace(model, quadrants=answer[0])
         model = model if learned is None else model.knows(learned)
         asked, learned = model.plan.asked, None
         model.forget_errors()

@@ -25,6 +25,10 @@ are: the weight, if it is measured, and every outcome. Switching it off moves h 
 the L2 distance √h. Other values move at most 2h counts by 1, attained by values in other bins of every column: 2h and
 √(2h). Bins follow from public bounds alone. The counts have a part of the budget of their own (`reference.histogram`).
 
+If weights are measured, quadrant sums follow. For each of K outcomes, a record adds 1 if its weight and its outcome are on
+the same side of thresholds that the noisy counts fix, and −1 if not. So it adds ±1 to K sums: without it they move by K in
+L1 and √K in L2, and under other values by at most 2K and 2√K, attained by a weight on the other side.
+
 Under a large budget, records beyond each table's limits are counted before its sums. A record is in one cell of a table,
 and adds 1/J to one count of each of J coordinates of u, by the coordinate's size, or to none. So the L1 norm of what it
 adds is at most 1, and the distances are 1 and 2, as those of sums: attained where all coordinates are beyond limits, and by
@@ -41,6 +45,7 @@ tables depend on the first noisy sums: sequential composition allows that, since
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 from dpdist.core.records import UNIT
 from dpdist.job import Job, NoiseName
@@ -49,20 +54,36 @@ from dpdist.privacy.guarantees import Moved, NoisyQuery, neighbour_of, record_ep
 MOVED = Moved.of(UNIT)
 """Distance by which neighbouring files change a measurement in L1; the L2 distance is no larger."""
 NAME = "sums of residuals by tables' cells"
-COUNTS = "counts of bins"
+COUNTS, QUADRANTS = "counts of bins", "quadrant sums"
+PART_OF_QUADRANTS = Fraction(1, 10)
+"""Part of the budget of noisy counts that quadrant sums have."""
 
 
 def counts_query(job: Job, law: NoiseName) -> NoisyQuery:
-    """The query for counts of bins of every column, with the part of the budget that the job gives them."""
+    """The query for counts of bins of every column."""
+    weighted = job.survey.measured_weight is not None
+    distances = Moved.of(weighted + len(job.outcomes))
+    part = 1 - PART_OF_QUADRANTS * weighted
+    return _before_tables(job, law, COUNTS, distances, Moved(*map(root_above, distances)), part)
+
+
+def quadrants_query(job: Job, law: NoiseName) -> NoisyQuery:
+    """The query for quadrant sums of the weight and every outcome."""
+    outcomes = len(job.outcomes)
+    return _before_tables(
+        job, law, QUADRANTS, Moved.of(outcomes), Moved.of(root_above(Fraction(outcomes))), PART_OF_QUADRANTS
+    )
+
+
+def _before_tables(job: Job, law: NoiseName, name: str, moved: Moved, in_l2: Moved, part: Fraction) -> NoisyQuery:
+    """A query with this part of the budget that the job gives to noisy counts, by its distances in L1 and in L2."""
     assert job.reference is not None
     assert job.reference.histograms is not None
-    columns = (job.survey.measured_weight is not None) + len(job.outcomes)
-    distances = Moved.of(columns)
     if law == "laplace":
-        epsilon = record_epsilon(job, job.reference.histograms.epsilon)
-        return NoisyQuery.losing(COUNTS, distances, epsilon, neighbour_of(job))
-    roots = Moved(*map(root_above, distances))
-    return NoisyQuery.losing_rho(COUNTS, roots, record_rho(job, job.rho.histograms), neighbour_of(job))
+        return NoisyQuery.losing(
+            name, moved, part * record_epsilon(job, job.reference.histograms.epsilon), neighbour_of(job)
+        )
+    return NoisyQuery.losing_rho(name, in_l2, part * record_rho(job, job.rho.histograms), neighbour_of(job))
 
 
 def joint_query(job: Job, law: NoiseName) -> NoisyQuery:

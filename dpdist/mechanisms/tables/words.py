@@ -10,7 +10,7 @@ import numpy as np
 from dpdist.core.cautions import Caution
 from dpdist.estimation.donors import DONORS, FEWEST, Donors
 from dpdist.mechanisms.parts import Words
-from dpdist.mechanisms.tables.sensitivity import COUNTS, NAME
+from dpdist.mechanisms.tables.sensitivity import COUNTS, NAME, QUADRANTS
 from dpdist.models.protocol import ReleaseView
 
 ONE_WEIGHT = (
@@ -51,6 +51,10 @@ OF_LARGE = (
     "the number of records with a weight above a multiple of the predicted weight, less the number of other records. "
     "About a twentieth of the reference's records exceed this multiple, or fewer if it is 1.5, the smallest one"
 )
+OF_QUADRANTS = (
+    "the number of records whose weight and outcome are both above, or both not above, their medians by the noisy bin "
+    "counts, less the number of other records"
+)
 DEFINITIONS = {
     "weight residuals": OF_WEIGHT,
     "outcome residuals": OF_OUTCOME,
@@ -58,6 +62,7 @@ DEFINITIONS = {
     "below": OF_PAIR.format("minus"),
     "records": "the number of records",
     "count in bins of": OF_BINS,
+    "quadrant sum": OF_QUADRANTS,
     "beyond": OF_BEYOND,
     "large weights": OF_LARGE,
 }
@@ -65,7 +70,7 @@ DEFINITIONS = {
 
 QUERIES = dict.fromkeys(
     ("weight residuals", "outcome residuals", "above", "below", "records", "beyond", "large weights"), NAME
-) | {"count in bins of": COUNTS}
+) | {"count in bins of": COUNTS, "quadrant sum": QUADRANTS}
 """The query that every statistic answers, by the names of both."""
 BY_LAW = (
     "All tables are sums of the same base-cell estimates, so they agree with each other. An estimate is a prediction from "
