@@ -49,7 +49,7 @@ LOWER_BOUNDS = {
     "from_sets": "the ε proven from synthetic records alone",
     "from_sums": "the ε proven from noisy sums and choices, or null",
     "exceeds": "whether a proven ε is above the claim",
-    "left_out": "true if the mechanism cannot release the stratum",
+    "left_out": "true if the mechanism cannot release the stratum, with or without the record",
 }
 """Columns of audit-lower-bounds.parquet."""
 
@@ -355,7 +355,7 @@ LOSSES = {
     "epsilon_local": "the bound 2Δ observed on this file",
     "epsilon_local_range": "the bound from the range of a record's log likelihood",
     "exceeds": "whether the loss is above `epsilon_local`",
-    "delta": "the least δ at which the bound holds without this record",
+    "delta": "the least δ at which the bound holds if this record is left out",
     "stratum": "the record's stratum",
 }
 """Columns of audit-RULE.parquet."""
