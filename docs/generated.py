@@ -128,7 +128,7 @@ def job_file() -> Iterator[str]:
     yield from _section("The keys of a job", part, earlier)
     shared = MechanismSpec.model_json_schema()["properties"]
     del shared["name"]
-    text = "Keys that mechanisms share. If a job's mechanism does not accept one of them, `validate` says so."
+    text = "Keys that mechanisms share; `validate` says if a mechanism does not accept one."
     yield from _section("Mechanisms", {"description": text, "properties": shared}, earlier)
     for name in sorted(schema["$defs"]):
         part = schema["$defs"][name]

@@ -40,16 +40,16 @@ from dpdist.storage.workspace import GATHERED, MADE_AGAIN, NOISY_FRAME, Workspac
 # Neighbours differ in one record, so the claim is the loss of one record. Results are confidential.
 LOWER_BOUNDS = {
     "stratum": "one of the smallest strata",
-    "record": "number of the record that was left out or changed",
+    "record": "number of the record left out or changed",
     "runs": "number of draws from each of the two neighbouring files",
-    "claimed": "the ε that is claimed for one record",
+    "claimed": "the claimed ε of one record",
     "delta": "the claimed δ",
     "most_that_can_be_shown": "the largest ε that this number of draws can prove",
-    "at_least": "the ε that is proven, from everything that is released",
-    "from_sets": "the ε that is proven from synthetic records alone",
-    "from_sums": "the ε that is proven from noisy sums and noisy choices; null if there are none",
+    "at_least": "the ε proven from everything released",
+    "from_sets": "the ε proven from synthetic records alone",
+    "from_sums": "the ε proven from noisy sums and choices, or null",
     "exceeds": "whether a proven ε is above the claim",
-    "left_out": "true if the mechanism cannot release the stratum, with the record or without it",
+    "left_out": "true if the mechanism cannot release the stratum, with or without the record",
 }
 """Columns of audit-lower-bounds.parquet."""
 
@@ -349,13 +349,13 @@ def keep_audit(space: Workspace, rule: str, audit: Confidential[pd.DataFrame]) -
 
 
 LOSSES = {
-    "record": "number of the record that was left out, in the file's order",
+    "record": "number of the record left out, in the file's order",
     "loss": "largest absolute log ratio of posterior densities with and without the record, over draws",
     "loss_at_given_weights": "the loss if other records kept their privacy weights",
-    "epsilon_local": "the bound 2Δ that was observed on this file",
+    "epsilon_local": "the bound 2Δ observed on this file",
     "epsilon_local_range": "the bound from the range of a record's log likelihood",
     "exceeds": "whether the loss is above `epsilon_local`",
-    "delta": "the least δ at which the bound holds when this record is left out",
+    "delta": "the least δ at which the bound holds if this record is left out",
     "stratum": "the record's stratum",
 }
 """Columns of audit-RULE.parquet."""

@@ -61,7 +61,7 @@ def init(
 
 @app.command()
 def show(ledger: Place, as_json: JsonAnswer = False) -> None:
-    """Show what each dataset's releases were charged in each period, and how much is left within its limits."""
+    """Show charges by dataset and period, and how much is left within the limits."""
     from dpdist.cli.table_text import facts_text
     from dpdist.ledger.book import Ledger
     from dpdist.ledger.pages import pages
@@ -98,7 +98,7 @@ def check(ledger: Place, workspaces: Workspaces = None, as_json: JsonAnswer = Fa
 
 @app.command()
 def export(ledger: Place, as_json: JsonAnswer = False) -> None:
-    """Print every entry: as CSV, or with --json as a list of complete entries, one per line, each with its SHA-256."""
+    """Print every entry: as CSV, or with --json in full, one per line, each with its SHA-256."""
     from dpdist.ledger.book import Ledger
     from dpdist.ledger.pages import to_csv
 

@@ -34,7 +34,7 @@ _SMALL = "parameters { real x; } model { target += std_normal_lpdf(x); }\n"
 
 @app.command()
 def build(programs: Programs = None, toolchain: Toolchain = "auto") -> None:
-    """Compile programs into the cache, so that no run has to wait for a compiler (for container images)."""
+    """Compile programs into the cache, as for container images."""
     from dpdist.sampling import toolchain as stan
     from dpdist.sampling.toolchain import shipped_programs
 

@@ -86,10 +86,7 @@ def _round(value: float, up: bool) -> Fraction:
 
 
 class ReleaseBudget(Frozen):
-    """The budget of the whole release: ε is what all synthetic sets may cost together.
-
-    Under Gaussian noise, ε holds with a δ. The job then states ε or ρ; if it states ρ and δ, an ε follows.
-    """
+    """The budget of the whole release. With Gaussian noise, the job states δ and either ε or ρ; ε follows from ρ and δ."""
 
     epsilon: Budget = Field(description="budget of the whole release, all synthetic sets together")
     adjacency: Adjacency = Field(

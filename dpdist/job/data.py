@@ -68,11 +68,9 @@ class Simulate(Frozen):
 class TextFile(Frozen):
     """How a CSV file is written. `encoding` also replaces a wrong encoding in SAS, Stata and SPSS files."""
 
-    encoding: str | None = Field(
-        default=None, description="encoding of a text file that is not UTF-8: latin-1, cp1252, utf-16"
-    )
+    encoding: str | None = Field(default=None, description="encoding if not UTF-8: latin-1, cp1252, utf-16")
     separator: Literal[",", ";", "\t", "|"] | None = Field(
-        default=None, description="field separator of a CSV file that does not use commas"
+        default=None, description="field separator of a CSV file, unless a comma"
     )
 
     @field_validator("encoding")
@@ -95,9 +93,7 @@ class TextFile(Frozen):
 class Input(TextFile):
     """The confidential microdata: a file of Parquet, CSV, SAS, Stata or SPSS, a folder of Parquet, or a simulation."""
 
-    path: str | None = Field(
-        default=None, description="a Parquet, CSV, SAS, Stata or SPSS file, or a folder of Parquet files"
-    )
+    path: str | None = Field(default=None, description="a file, or a folder of Parquet files")
     simulate: Simulate | None = Field(default=None, description="a simulated survey instead of a path, for examples")
 
     @model_validator(mode="after")
@@ -126,8 +122,7 @@ class Column(Frozen):
     missing: MissingRule = Field(
         default="error",
         description="missing values: refuse the file (error), leave these records out (drop; also if no table has the "
-        "column), or, for a column with text levels, count them in a further level "
-        f"'{NOT_REPORTED}', placed last (category)",
+        f"column), or, for text levels, count them in a last level '{NOT_REPORTED}' (category)",
     )
     zeros: Rule = Field(
         default="error",
@@ -136,7 +131,7 @@ class Column(Frozen):
     outside: Literal["error", "clip"] = Field(
         default="error",
         description="values of an outcome or weight beyond the bounds: refuse the file (error), or set them to the nearer "
-        "bound (clip); whole numbers that are not levels: count them in the nearest level (clip)",
+        "bound (clip); clip also counts whole numbers that are not levels in the nearest level",
     )
     whole: bool = Field(default=False, description="whole numbers only, in the file and in synthetic records")
     codes: dict[str, float] | None = Field(
@@ -212,8 +207,8 @@ class Column(Frozen):
 class Keep(Frozen):
     """A public filter: a record belongs to the universe if its column has one of these values.
 
-    Values of a declared column must be levels, and its rule for missing values applies. In other columns a missing value is
-    outside the universe. A value is refused if its spelling is almost that of a listed value.
+    In a declared column, values must be levels, and its rule for missing values applies. In other columns, missing values
+    are outside the universe. A value is refused if its spelling almost matches a listed one.
     """
 
     column: str = Field(description="a column of the file")
@@ -358,10 +353,10 @@ def read_weights(path: Path, by: Sequence[str]) -> dict[str, str]:
 
 
 class ReplicateWeights(Frozen):
-    """Columns of replicate weights. Their names are `prefix` followed by 1, 2, … up to `number`, or by 001, 002, ….
+    """Columns of replicate weights, named by `prefix` and 1, 2, … up to `number`, or 001, 002, ….
 
-    The variance is V = scale Σ factor_r (θ_r − θ̂)², where θ_r is the estimate under replicate r. The kind gives the scale,
-    with R replicates: brr 1/R, fay 1/(R(1−k)²), jackknife (R−1)/R, bootstrap 1/R, successive_difference 4/R.
+    The variance is V = scale Σ factor_r (θ_r − θ̂)², where θ_r is the estimate under replicate r of R. Scale by
+    kind: brr 1/R, fay 1/(R(1−k)²), jackknife (R−1)/R, bootstrap 1/R, successive_difference 4/R.
     """
 
     kind: ReplicateKind = Field(description="replication method, which gives the scale")
@@ -373,7 +368,7 @@ class ReplicateWeights(Frozen):
         lt=1,
         description="Fay's k: factor on the weights in the half-sample that a replicate leaves out",
     )
-    scale: float | None = Field(default=None, gt=0, description="scale, instead of the scale of the kind")
+    scale: float | None = Field(default=None, gt=0, description="scale, instead of the kind's")
     factors: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
         default=None, description="a factor for each replicate; for a stratified jackknife (n_h − 1)/n_h, with scale: 1"
     )
@@ -493,8 +488,8 @@ DesignEffects: TypeAlias = Annotated[
 class Survey(Frozen):
     """The survey's design. Without a weight column, every record has weight 1.
 
-    `fpc` names columns with population sizes. The first gives the number of PSUs (or records, without PSUs) in the
-    population of the design stratum. A second column gives the PSU's size, if records were sampled within PSUs.
+    `fpc` names columns with population sizes: the number of PSUs (without PSUs, of records) in the design stratum and, if
+    records were sampled within PSUs, the number of records in the PSU.
     """
 
     weight: str | None = Field(default=None, description="column of the sampling weight; unset: all weights are 1")
@@ -502,22 +497,17 @@ class Survey(Frozen):
     weights_constant_in: tuple[ColumnName, ...] = Field(
         default=(),
         exclude_if=lambda columns: not columns,
-        description="columns such that all records with the same levels are publicly known to have the same weight, "
-        "also in synthetic records of `tables`",
+        description="columns whose levels determine the weight, as is publicly known; also in records of `tables`",
     )
     design_weights: DesignWeights | None = Field(
         default=None,
         exclude_if=lambda weights: weights is None,
-        description="the weight of every design stratum, from published design documents; `tables` then spends nothing on "
-        "weights",
+        description="every design stratum's weight, from published documents; `tables` then spends nothing on weights",
     )
     psu: str | None = Field(default=None, description="column of the primary sampling unit; unset: each record is its own")
     fpc: Annotated[tuple[str, ...], BeforeValidator(_stages), Field(max_length=2)] = Field(
         default=(),
-        description=(
-            "columns with population sizes: the number of units in the design stratum, then the number of records in the "
-            "PSU"
-        ),
+        description=("one or two columns with population sizes"),
     )
     lonely_psu: Lonely = Field(
         default="error",
@@ -525,12 +515,12 @@ class Survey(Frozen):
         "deviations from the grand mean",
     )
     replicate_weights: ReplicateWeights | None = Field(
-        default=None, description="columns of replicate weights, instead of psu and fpc"
+        default=None, description="replicate weights, instead of psu and fpc"
     )
     design_effect: DesignEffects | None = Field(
         default=None,
-        description="public factor by which clustering increases sampling variances: a number, a list of effects, or "
-        "`reference` (estimated from the reference)",
+        description="public factor by which clustering increases sampling variances: a number, a list, or `reference` "
+        "(estimated from it)",
     )
     population: int | None = Field(default=None, gt=0, description="public population size, for proportional weights")
 

@@ -20,10 +20,7 @@ from dpdist.job.values import ExecutorName, Frozen, SamplerName, Synthesis, Tool
 
 
 class Prior(Frozen):
-    """Prior of coefficients B and covariance Σ: `improper` |Σ|^(−(d+1)/2) for d components, or a weak `proper` one.
-
-    The proper prior is conjugate, and has the weight of `records` records.
-    """
+    """Prior of coefficients B and covariance Σ: `improper` |Σ|^(−(d+1)/2) for d components, or a weak `proper` one."""
 
     name: Literal["improper", "proper"] = Field(default="improper", description="flat (improper), or weak and proper")
     records: float = Field(default=4.0, gt=2.0, description="weight of the proper prior, in records")

@@ -401,23 +401,16 @@ class TableColumns(NamedTuple):
 
 
 class TableEntry(Frozen):
-    """A published table, or several that differ only by their columns.
-
-    If there are several, each is named by the entry's name and its columns, joined by hyphens, as in pay-state-sex.
-    """
+    """A published table, or several, each named by the entry's name and its columns, as in pay-state-sex."""
 
     name: TableName = Field(description="name of the table, or prefix of the names of several")
     by: tuple[_ByItem, ...] = Field(
         default=(),
-        description="columns whose combinations are the table's cells; or lists of columns, one for each "
-        "table, as in [[state, sex], [state, age]]",
+        description="columns whose combinations are the table's cells; or a list for each table, as in "
+        "[[state, sex], [state, age]]",
     )
-    every_pair_of: tuple[str, ...] = Field(
-        default=(), description="columns; every pair of them gets a table, instead of by"
-    )
-    every_triple_of: tuple[str, ...] = Field(
-        default=(), description="columns; every triple of them gets a table, instead of by"
-    )
+    every_pair_of: tuple[str, ...] = Field(default=(), description="columns, every pair of which gets a table")
+    every_triple_of: tuple[str, ...] = Field(default=(), description="columns, every triple of which gets a table")
     universe: TableUniverse = Field(default={})
     margins: Margins = True
     statistics: Statistics

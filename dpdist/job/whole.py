@@ -112,12 +112,11 @@ class Job(Frozen):
     ] = Field(default=1, description="number of files of synthetic records; most mechanisms divide the budget among them")
     reference: Reference | None = Field(
         default=None,
-        description="public records, an earlier release, or histograms paid from the budget; unset: tables "
-        "pays a sixth of its budget for histograms",
+        description="public records, an earlier release, or histograms; unset: histograms for a sixth of tables' budget",
     )
     fit: Fit = Field(default=Fit(), description="how well the family must fit the reference")
     calibration: Annotated[Calibration, WithJsonSchema(CALIBRATION_SCHEMA)] | None = Field(
-        default=None, description="constants that `dpdist calibrate` tuned on an earlier period"
+        default=None, description="constants tuned by `dpdist calibrate` on an earlier period"
     )
     sampler: Sampler = Field(default=Sampler(), description="how posteriors are sampled")
     diagnostics: Diagnostics = Field(default=Diagnostics(), description="thresholds of Markov chains")
@@ -132,9 +131,7 @@ class Job(Frozen):
         default=Microdata(), description="columns of synthetic records in addition to those of `tables`"
     )
     rake: tuple[Rake, ...] = Field(default=(), description="public totals that synthetic weights and tables must meet")
-    compare: tuple[Comparator, ...] = Field(
-        default=(), description="other mechanisms to run for the confidential evaluation"
-    )
+    compare: tuple[Comparator, ...] = Field(default=(), description="other mechanisms, run for the confidential evaluation")
     record: Record = Field(default=Record(), description="which confidential by-products are kept")
     privacy_unit: PrivacyUnit | None = Field(
         default=None, exclude_if=_unset, description="unit whose loss the budget bounds; unset: one record"
@@ -142,8 +139,7 @@ class Job(Frozen):
     frame_minimum: Annotated[int | None, Field(ge=FRAME_MINIMUM)] = Field(
         default=None,
         exclude_if=_unset,
-        description="runs with published counts of fewer records (or privacy units) are refused, unless "
-        "public_frame accepts them",
+        description="smallest published sample count, in records or privacy units, unless public_frame accepts less",
     )
     public_frame: PublicFrame | None = Field(
         default=None,
@@ -169,7 +165,7 @@ class Job(Frozen):
     approval: Literal["required"] | Approval | None = Field(
         default=None,
         exclude_if=_unset,
-        description="required, or {required: true, keys: […]}: a release is held until `dpdist approve` publishes it",
+        description="required, or {required: true, keys: […]}: hold the release until `dpdist approve` publishes it",
     )
     withhold_above: Annotated[
         Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
@@ -178,12 +174,12 @@ class Job(Frozen):
     ] = Field(
         default=WITHHOLD_ABOVE,
         description="a figure is withheld if its standard error exceeds this fraction of its size and of the table's "
-        "median size; null: no figure is withheld",
+        "median size; null: none is withheld",
     )
     publish: Literal["always", "unless_refused"] = Field(
         default="unless_refused",
-        description="whether a confidential verdict of `do not publish` holds the release until `dpdist approve` "
-        "publishes it; ε does not cover this choice. Default with `accept`, or without standard errors: always",
+        description="whether a verdict of `do not publish` holds the release until `dpdist approve`; ε does not cover "
+        "this choice. Default with `accept`, or without standard errors: always",
     )
     presentation: Presentation = Field(default=Presentation(), description="titles, labels, units and printing rules")
     runtime: Runtime = Field(default=Runtime(), description="where and how the work is done, without effect on the result")

@@ -55,9 +55,9 @@ class CodedMarginals(Noisy):
     )
     select: Select | None = Field(
         default=None,
-        description="which tables are measured: those under `marginals` (given); each column and a tree of pairs, chosen "
-        "in one step as in MST (tree) or in rounds as in AIM (adaptive); or each column with its parents "
-        "(privbayes); unset: given if there are `marginals`, else tree",
+        description="measured tables: those under `marginals` (given); each column and a tree of pairs, chosen in one step "
+        "as in MST (tree) or in rounds as in AIM (adaptive); or each column with its parents (privbayes); unset: given "
+        "if there are `marginals`, else tree",
     )
     marginals: tuple[tuple[str, ...], ...] | None = Field(
         default=None,
@@ -66,8 +66,8 @@ class CodedMarginals(Noisy):
     sums: tuple[SumOf, ...] | None = Field(
         default=None,
         min_length=1,
-        description="weighted sums of values to measure in addition to counts, as in [{of: age}, {of: age, by: region}]; "
-        "counts and records are made consistent with them; not with select: privbayes",
+        description="weighted sums of values to measure, as in [{of: age}, {of: age, by: region}]; counts and records "
+        "agree with them; not with select: privbayes",
     )
     degree: int | None = Field(
         default=None,

@@ -32,15 +32,14 @@ class Tables(Noisy):
     objective: Literal["mean_square", "largest"] = Field(
         default=MEAN_SQUARE,
         exclude_if=lambda objective: objective == MEAN_SQUARE,
-        description="quantity that the split of the budget minimises, in direct standard errors: the tables' mean squared "
-        "error by priority, or the largest error of any cell",
+        description="error that the split of the budget minimises: the tables' mean squared error by priority, or the "
+        "largest error of any cell",
     )
     prediction: PredictionName = Field(
         default=EFFECTS,
         exclude_if=lambda prediction: prediction == EFFECTS,
-        description="predictor of weights and outcomes, fitted to the reference: effects of levels and cells, boosted "
-        "trees on top of them, or, for weights and outcomes separately, the one with the smaller cross-fitted "
-        "deviance",
+        description="predictor of weights and outcomes: effects of levels and cells, boosted trees on top of them, or, for "
+        "each separately, the one with the smaller cross-fitted deviance",
     )
     statistics: ClassVar[str | None] = "residuals"
     by_cell: ClassVar[bool] = True
