@@ -399,6 +399,8 @@ class PeriodTotals:
     def described(self) -> dict[str, Any]:
         arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
         numbers = {name: getattr(self, name) for name in ("period", "since", "scale", "quadrant_scale")}
+        if not self.quadrants.size:
+            del arrays["quadrants"], numbers["quadrant_scale"]
         return numbers | {
             name: _packed(array) if array.size > MOST_LISTED else array.tolist() for name, array in arrays.items()
         }

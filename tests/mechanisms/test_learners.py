@@ -222,3 +222,19 @@ def test_trees_without_records_are_refused(tmp_path: Path, reference: Any) -> No
 def test_a_learner_of_another_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JobError, match=r"mechanism\.prediction"):
         job(tmp_path, MEASURED, 0.4, mechanism={"name": "tables", "prediction": "forest"})
+
+
+def test_predicted_means_do_not_depend_on_the_unit_of_weights() -> None:
+    """Levels of few records, most without a yes. A ridge in units of weight moved their predictions by factors of 100."""
+    rng = np.random.default_rng(0)
+    codes = np.column_stack([rng.integers(0, 40, 600), rng.integers(0, 4, 600)]).astype(np.int32)
+    weight, yes = np.exp(rng.normal(4.0, 0.3, 600)), (rng.random((600, 1)) < 0.04).astype(float)
+    cells = np.unique(codes, axis=0).astype(np.int64)
+    bounds = np.array([0.0, 0.0]), np.array([1e9, 1.0])
+
+    def predicted(unit: float) -> Floats:
+        return predict(ReferenceSample(codes, unit * weight, yes), cells, (40, 4), [(0,), (0, 1)], *bounds).means[:, 1]
+
+    usual = predicted(1.0)
+    for unit in (1e-3, 1e3):
+        np.testing.assert_allclose(predicted(unit), usual, rtol=1e-2, atol=1e-5)

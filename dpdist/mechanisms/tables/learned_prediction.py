@@ -124,11 +124,12 @@ def _coordinate(
         """What predictions leave of every record, relative to its predicted weight."""
         return (weight - means if outcome is None else weight * (outcome - means)) / relative_to[place]
 
-    z = remainder(at_records)
-    unit = _units(cells, base, z)
-    z /= unit[place]
-    # What a fit to other folds leaves has no sums that cancel, and so shows the fit's errors.
-    variance = _components_of_folds(cells, remainder(of_others) / unit[place], fold, folds)
+    # What a fit to other folds leaves has no sums that cancel, and so shows the fit's errors: a level without a yes has none
+    # in its own fit.
+    left_by_others = remainder(of_others)
+    unit = _units(cells, base, of_others, left_by_others)
+    z = remainder(at_records) / unit[place]
+    variance = _components_of_folds(cells, left_by_others / unit[place], fold, folds)
     # Totals are fitted, so that heavy cells' records count most in the error of all cells.
     with_records = len(cells.size)
     weights, spreads_of = cells.size * relative_to[:with_records], unit[:with_records]
@@ -199,10 +200,12 @@ def _counts_and_totals(weight: Floats, outcome: Floats | None, low: float) -> tu
     return (np.ones(len(weight)), weight) if outcome is None else (weight, weight * (outcome - low))
 
 
-def _units(cells: ReferenceCells, base: Floats, raw: Floats) -> Floats:
-    """Standard deviations of what predictions `base` (cell,) leave of records, `raw` (record,), by cell."""
+def _units(cells: ReferenceCells, base: Floats, predicted: Floats, raw: Floats) -> Floats:
+    """Standard deviations of records about predictions `base` (cell,), by cell, from what predictions by other records,
+    `predicted` (record,), leave of records, `raw` (record,).
+    """
     place, least = cells.place, SMALLEST * np.maximum(np.abs(base), 1e-12)
-    unit = np.maximum(Spread.of(base[place], raw**2)(base), least)
+    unit = np.maximum(Spread.of(predicted, raw**2)(base), least)
     # Levels whose records vary less or more than others of the same prediction: some are constant.
     squares = (raw / unit[place]) ** 2
     heaviness = float((squares**2).mean() / max(float(squares.mean()) ** 2, 1e-300))

@@ -77,7 +77,9 @@ class MainEffects:
             np.array([cells.added((fold == k) * values) for k in range(self.folds)]) for values in (counts, totals)
         )
         sides = [[np.delete(parts, k, axis=0).sum(axis=0) for parts in (count, total)] for k in range(self.folds)]
-        means, of_others = cells.fitted(*sums), np.array([cells.fitted(*side) for side in sides])
+        # The ridge is in records, whatever unit weights have.
+        variance = float(counts.mean())
+        means, of_others = cells.fitted(*sums, variance), np.array([cells.fitted(*side, variance) for side in sides])
         some = totals > 0.0
         of_records = 2.0 * float((totals[some] * (np.log(totals[some] / counts[some]) - 1.0)).sum())
 
@@ -137,9 +139,10 @@ class Trees:
         """Main effects by some records, (cell,), and trees by the same; None where these have nothing to split."""
         from sklearn.ensemble import HistGradientBoostingRegressor
 
+        mean_count = float(counts.mean())
         counts, totals = rows * counts, rows * totals
         count = cells.added(counts)
-        base = cells.fitted(count, cells.added(totals))
+        base = cells.fitted(count, cells.added(totals), mean_count)
         expected, predicted = count * base[: len(cells.size)], counts * base[cells.place]
         present = expected > 0.0
         if not present.any() or not cells.columns:
