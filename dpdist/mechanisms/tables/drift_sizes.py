@@ -31,6 +31,8 @@ NOMINAL = 1.645
 """Half the width of a 90 % interval in standard deviations of a normal law."""
 SWEEPS = 2
 """Number of times that every size of drift is learned given the others."""
+ROUNDING = 1e-12
+"""Part of a variance that rounding may take away."""
 MOST_OF_DRIFT = 1_000
 """Largest number of sums from which sizes of drift are learned: those in which a drift shows most."""
 FEW_TERMS = 0.25
@@ -201,7 +203,9 @@ def _log_likelihoods(
     """Log likelihoods of a covariance, or of it with each of the `sizes` times the squares of `factors` (row, term), with
     Laplace noise in `far` rows (row, far one). The search for it begins at `far_noise` and leaves its result there.
     """
-    root = scipy.linalg.cholesky(covariance, lower=True, check_finite=False)
+    # Where noise is nearly none, errors that sums share leave a matrix that rounding makes singular.
+    rounding = np.diag(ROUNDING * np.diag(covariance))
+    root = scipy.linalg.cholesky(covariance + rounding, lower=True, check_finite=False)
     vectors = np.zeros((len(observed), 0)) if factors is None else factors
     sides = np.column_stack([observed, vectors, far])
     fit = scipy.linalg.solve_triangular(root, sides, lower=True, check_finite=False)

@@ -124,8 +124,8 @@ def _coordinate(
         """What predictions leave of every record, relative to its predicted weight."""
         return (weight - means if outcome is None else weight * (outcome - means)) / relative_to[place]
 
-    # What a fit to other folds leaves has no sums that cancel, and so shows the fit's errors: a level without a yes has none
-    # in its own fit.
+    # What a fit to other folds leaves has no sums that cancel, and so shows the fit's errors: a level without a yes has
+    # none in its own fit.
     left_by_others = remainder(of_others)
     unit = _units(cells, base, of_others, left_by_others)
     z = remainder(at_records) / unit[place]
