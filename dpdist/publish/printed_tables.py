@@ -28,19 +28,26 @@ from dpdist.job.presentation import FLAGS, Presentation, Quality, Thresholds
 BECAUSE = "withheld_because"
 """Column of a published table that says why a figure is withheld. A table without such figures lacks it."""
 REASON = "the standard error is larger than {}"
-IN_WORDS = (
-    "A figure is withheld if its standard error is larger than {}. This rule, the job's `withhold_above`, was fixed "
-    "before records were read. The error is compared with the figure or with the table's median of that statistic, "
-    "whichever is larger; for a share, also with its complement. A difference is withheld if either of its figures is. "
-    "Confidence limits are published even so: values outside them can be ruled out, but their middle is no better than "
-    "the withheld figure. The rule does not protect anybody: it spares readers uninformative figures."
+NOTE = (
+    "A figure is withheld if its standard error is larger than {}both the figure and the table's median figure of that "
+    "statistic; for a share, or the mean of an outcome of 0 and 1, both the figure and its complement. A difference is "
+    "withheld if either of its figures is."
 )
-NOTE = "Figures are withheld whose standard error is larger than {}."
+"""The rule, in the same words on the page, in the workbook and in the statement."""
+IN_WORDS = (
+    "{} This rule, the job's `withhold_above`, was fixed before records were read. Confidence limits are published even so: "
+    "values outside them can be ruled out, but their middle is no better than the withheld figure. The rule does not "
+    "protect anybody: it spares readers uninformative figures."
+)
 
 
 def limit(most: float | None) -> str:
     """The largest standard error of a figure that is not withheld, in words."""
     return "the figure" if most == 1.0 else f"{most:g} times the figure"
+
+
+def _rule(most: float | None) -> str:
+    return NOTE.format("" if most == 1.0 else f"{most:g} times ")
 
 
 def without_empty_figures(job: Job, spec: Table, table: pa.Table) -> pa.Table:
@@ -137,7 +144,7 @@ def with_withheld(tables: WrittenTables, statement: dict[str, Any]) -> dict[str,
     if not counted:
         return statement
     figures = sum(sum(by_statistic.values()) for by_statistic in counted.values())
-    entry = {"in_words": IN_WORDS.format(limit(job.withhold_above)), "above": job.withhold_above, "figures": figures}
+    entry = {"in_words": IN_WORDS.format(_rule(job.withhold_above)), "above": job.withhold_above, "figures": figures}
     return {**statement, **described(cautions), "withheld": {**entry, "tables": counted}}
 
 
@@ -566,6 +573,6 @@ def _notes(job: Job, spec: Table, estimator: str, values: Floats, margins: Float
         notes.append(ERRORS if text.se == "column" else MARGINS)
     notes += [SAMPLES] if text.sample_size else []
     notes += [WITHOUT] if np.isnan(values).any() else []
-    notes += [NOTE.format(limit(job.withhold_above))] if withheld else []
+    notes += [_rule(job.withhold_above)] if withheld else []
     notes += in_words(text.quality)
     return (*notes, f"Source: {text.source}.") if text.source else tuple(notes)

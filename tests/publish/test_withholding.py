@@ -12,6 +12,7 @@ import openpyxl
 import pandas as pd
 import pyarrow as pa
 import pytest
+from markupsafe import escape
 from public_files import statement_of
 from small_release import JOB, survey
 
@@ -108,6 +109,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory, noise_of: Callable[[str], A
     return space / "ws" / "public"
 
 
+def printed_notes(folder: Path) -> list[str]:
+    sheet = openpyxl.load_workbook(folder / "tables.xlsx")["Table 1"]
+    return [str(cell.value) for row in sheet.iter_rows() for cell in row]
+
+
 def test_every_form_of_a_table_says_which_figures_are_withheld_and_why(folder: Path) -> None:
     csv = pd.read_csv(folder / "tables" / "counts.csv")
     blank = csv[csv[BECAUSE].notna()]
@@ -124,10 +130,10 @@ def test_every_form_of_a_table_says_which_figures_are_withheld_and_why(folder: P
     observed = pd.read_csv(folder / "sdmx" / "counts.csv")
     assert (observed["OBS_STATUS"] == "Q").sum() == len(shown)
     assert observed.loc[observed["OBS_STATUS"] == "Q", "OBS_VALUE"].isna().all()
-    note = "Figures are withheld whose standard error is larger than the figure."
-    assert note in (folder / "index.html").read_text(encoding="utf-8")
-    sheet = openpyxl.load_workbook(folder / "tables.xlsx")["Table 1"]
-    assert any(cell.value == note for row in sheet.iter_rows() for cell in row)
+    (rule,) = [text for text in printed_notes(folder) if text.startswith("A figure is withheld if")]
+    assert "larger than both the figure and the table's median figure of that statistic" in rule
+    assert statement["withheld"]["in_words"].startswith(f"{rule} ")
+    assert str(escape(rule)) in (folder / "index.html").read_text(encoding="utf-8")
     assert "withheld_because" in (folder / "codebook.json").read_text(encoding="utf-8")
 
 
