@@ -72,9 +72,16 @@ class Series:
 
     @property
     def title(self) -> str:
-        """The title that all releases have, or the dataset, with the range of periods."""
-        titles = {period.job.presentation.title for period in self.periods}
-        return f"{titles.pop() if len(titles) == 1 and None not in titles else self.last.dataset}, {self.range_of_periods}"
+        """The title that all releases have, with the range of periods in the place of each one's period, or at its end; or
+        else the dataset with the range.
+        """
+        titles = [self._with_range(period) for period in self.periods]
+        title = titles[0] if titles[0] is not None and len(set(titles)) == 1 else self.last.dataset
+        return title if self.range_of_periods in title else f"{title}, {self.range_of_periods}"
+
+    def _with_range(self, period: Period) -> str | None:
+        title, name = period.job.presentation.title, re.escape(period.name)
+        return title and re.sub(rf"(?<!\w){name}(?!\w)", lambda _: self.range_of_periods, title)
 
     @property
     def range_of_periods(self) -> str:

@@ -198,15 +198,22 @@ def test_only_periods_that_are_known_to_be_later_are_out_of_order() -> None:
 
 
 def test_a_title_of_one_release_is_not_that_of_the_series(tmp_path: Path) -> None:
-    """A title that all have stands with the range of periods, and `--title` replaces it; sources of all are named."""
+    """A title that all have, but for the period in it, stands with the range of periods, and `--title` replaces it; sources of all are named."""
 
     def titled(period: str, title: str) -> Path:
         runtime = "runtime: {executor: serial}"
-        texts = f"{runtime}\npresentation: {{title: {title}, source: Of {period}}}"
-        return release(tmp_path / title / period, period, {runtime: texts})
+        texts = f"{runtime}\npresentation: {{title: '{title}', source: Of {period}}}"
+        return release(tmp_path / title.replace("{{period}}", "P") / period, period, {runtime: texts})
 
     first, same, other = titled("2023", "Pay"), titled("2024", "Pay"), titled("2024", "Pay in 2024")
-    titles = {(first, same): "Pay, 2023 to 2024", (first, other): "small, 2023 to 2024"}
+    with_period, with_former = titled("2023", "Pay in {{period}} and later"), titled("2024", "Pay in 2023 and later")
+    following = titled("2024", "Pay in {{period}} and later")
+    titles = {
+        (first, same): "Pay, 2023 to 2024",
+        (first, other): "small, 2023 to 2024",
+        (with_period, following): "Pay in 2023 to 2024 and later",
+        (with_period, with_former): "small, 2023 to 2024",
+    }
     for places, title in titles.items():
         assert series(*places, "--out", tmp_path / "out").exit_code == 0
         assert f"<title>{title}</title>" in (tmp_path / "out" / "index.html").read_text()
