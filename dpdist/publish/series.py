@@ -23,7 +23,7 @@ from dpdist.estimation.crosstab_table import read_job
 from dpdist.job import Job, Statistic, StatisticName, Table
 from dpdist.publish.differences import FIGURES, OF_A_FIGURE, compared_periods
 from dpdist.publish.opened import Release
-from dpdist.publish.printed_tables import margins_of_error, rate, shown_rows
+from dpdist.publish.printed_tables import far_off, far_off_in, margins_of_error, rate, shown_rows
 from dpdist.publish.tables import NUMBERS
 
 GRADE, CHANGED = "grade", ("before", "after")
@@ -260,9 +260,11 @@ def _printed(period: Period, name: str) -> pd.DataFrame:
     margin = margins_of_error(error, df)
     abouts = printed["variable"].astype(object).where(printed["variable"].notna(), None)
     pairs = list(zip(printed["statistic"], abouts, strict=True))
+    far = far_off(printed, table, far_off_in(period.release.statement, name))
     for key, kind in kinds.items():
         at = np.array([k for k, pair in enumerate(pairs) if pair == key], dtype=np.int64)
-        flags = rate(rules, [kind], *(figures[at][:, None] for figures in (value, error, margin))).flags
+        column = at[:, None]
+        flags = rate(rules, [kind], value[column], error[column], margin[column], far[column]).flags
         grades[at] = flags[:, 0]
     graded: pd.DataFrame = printed.assign(**{GRADE: np.where(np.isnan(value), "", grades)})
     return graded

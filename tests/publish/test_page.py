@@ -25,13 +25,13 @@ from public_files import statement_of
 from small_release import JOB, decimals_of, survey
 
 import dpdist
-from dpdist.job import Job, Statistic
+from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.publish.printed_tables import FEW_TABLES, PrintedTable, TableColumn, WrittenTables, printed_table
+from dpdist.publish.printed_tables import FEW_TABLES, PrintedTable, WrittenTables, printed_table
 from dpdist.publish.writers import page as page_writer, workbook
 from dpdist.publish.writers.csv_tables import wide_text
 from dpdist.publish.writers.dotplot import chart
-from dpdist.publish.writers.page import shown_table, write_page
+from dpdist.publish.writers.page import write_page
 from dpdist.publish.writers.workbook import write_workbook
 
 LEVELS = ["<script>alert(1)</script>", "قانون"]
@@ -204,7 +204,7 @@ def table_of(levels: list[str]) -> tuple[Job, PrintedTable, pa.Table]:
             **numbers,
         }
     )
-    return job, printed_table(job, said, table), table
+    return job, printed_table(job, said, table, {}), table
 
 
 STATEMENT = {
@@ -213,6 +213,9 @@ STATEMENT = {
     "not_protected": [],
     "trust_model": "words",
 }
+
+
+FLAGGED = '<span class="flag caution">'
 
 
 def page_of_a_table(tmp_path: Path, levels: list[str]) -> tuple[int, str]:
@@ -274,8 +277,8 @@ def test_a_table_of_a_hundred_thousand_cells_is_written_and_the_page_leaves_it_f
     assert len(html) < 100_000
     assert "206,082 figures, more than a page can show" in html
     assert "<svg" not in html
-    assert "marked caution" not in html, "nothing of the table is on the page"
-    assert "marked caution" in page_of_a_table(tmp_path, ["a", "b"])[1], "control"
+    assert FLAGGED not in html, "nothing of the table is on the page"
+    assert FLAGGED in page_of_a_table(tmp_path, ["a", "b"])[1], "control"
 
 
 @pytest.mark.slow
@@ -346,7 +349,7 @@ def test_memory_of_a_page_does_not_grow_with_the_number_of_its_tables(
         many = job.model_copy(update={"tables": tables})
         for one in tables:
             pq.write_table(table, tmp_path / f"{one.name}.parquet")
-        written = WrittenTables(many, tmp_path, None)
+        written = WrittenTables(many, tmp_path, None, {})
         tracemalloc.start()
         write_page(tmp_path / "index.html", many, list(written) if at_once else written, STATEMENT)
         peaks[number, at_once] = tracemalloc.get_traced_memory()[1]
@@ -361,23 +364,6 @@ def test_a_page_stays_light_where_labels_are_long(tmp_path: Path) -> None:
     assert len(html.encode()) < 1_000_000
     assert "2,738 figures, more than a page can show" in html
     assert "figures, more than a page can show" not in page_of_a_table(tmp_path, [f"{i} label" for i in range(36)])[1]
-
-
-def test_figures_with_large_errors_are_marked_though_the_job_states_no_rules() -> None:
-    """A standard error of 34 % of the figure. Controls: one of 10 %; a job whose own rules flag figures."""
-    reach = 1.6449
-    column = TableColumn("", "count", Statistic(name="count"), 0)
-    values, margins = np.array([[2355.0], [9000.0]]), np.array([[801.0 * reach], [900.0 * reach]])
-    limits, none = (values - margins, values + margins), np.array([[""], [""]])
-    made = PrintedTable(
-        "t", "t", ("region",), (("a",), ("b",)), None, (column,), values, margins, *limits, none, "records", ()
-    )
-    shown = shown_table(made)
-    assert [row.cells[0].flag for row in shown.rows] == ["caution", ""]
-    assert shown.doubtful == "1 figure is marked caution: the standard error is above 30 % of the figure."
-    ruled = shown_table(replace(made, flags=np.array([["reliable"], ["reliable"]])))
-    assert [row.cells[0].flag for row in ruled.rows] == ["", ""]
-    assert ruled.doubtful == ""
 
 
 def test_a_drawing_tells_its_groups_and_cells_apart_however_many_and_long_they_are() -> None:

@@ -26,6 +26,7 @@ from dpdist.publish.printed_tables import (
     WITHOUT,
     PrintedTable,
     columns_of,
+    far_off_in,
     in_words,
     margins_of_error,
     rounded,
@@ -155,7 +156,10 @@ def _by_period(series: Series, name: str) -> PrintedTable:
     value, error, df = (layout(column) for column in ("estimate", "standard_error", "df"))
     margin = margins_of_error(error, df)
     columns = columns_of(text, groups, list(statistics.values()), value, error)
-    notes = [*text.table(name).notes, *text.notes, ERRORS if text.se == "column" else MARGINS, *in_words(text.quality)]
+    flags = np.where(np.isnan(value), "", layout("grade", "")).astype(str)
+    far = any(far_off_in(period.release.statement, name) for period in series.tables[name])
+    notes = [*text.table(name).notes, *text.notes, ERRORS if text.se == "column" else MARGINS]
+    notes += in_words(text.quality, flags, far=far)
     there = np.isfinite(value).any(axis=0)
     notes += [WITHOUT] * bool(np.isnan(value[:, there]).any())
     return PrintedTable(
@@ -168,7 +172,7 @@ def _by_period(series: Series, name: str) -> PrintedTable:
         margins=rounded(margin, columns),
         lower=rounded(layout("lower"), columns),
         upper=rounded(layout("upper"), columns),
-        flags=np.where(np.isnan(value), "", layout("grade", "")).astype(str),
+        flags=flags,
         estimator="",
         notes=tuple(notes),
         universe=series.universe(name),
@@ -270,9 +274,7 @@ def _write_page(path: Path, series: Series, text: Presentation, tables: Sequence
     template = environment("dpdist.publish.writers").get_template("series.html")
     for most in MOST_FIGURES_OF_MANY:
         fitting = zip(tables, in_room([table.values.size for table in tables], most), strict=True)
-        forms = [
-            shown_table(table, with_plots=False, judged=False) if fits else for_download(table) for table, fits in fitting
-        ]
+        forms = [shown_table(table, with_plots=False) if fits else for_download(table) for table, fits in fitting]
         html = template.render(**facts, tables=forms)
         if len(html.encode()) < HEAVIEST_OF_MANY:
             break
