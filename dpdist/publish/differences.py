@@ -202,7 +202,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class MovedFigure:
-    """A published figure that has moved, or that one of the releases lacks."""
+    """A published figure that has moved, or that one of the releases withholds or lacks."""
 
     table: str
     cell: str
@@ -215,15 +215,18 @@ class MovedFigure:
 
 @dataclass(frozen=True)
 class Differences:
-    """All differences, the most important first. `compared` is the number of figures that both releases have."""
+    """All differences, the most important first. `compared` is the number of figures that both releases have, and
+    `in_one` are those that only one of them publishes.
+    """
 
     facts: tuple[Difference, ...]
     moved: tuple[MovedFigure, ...]
+    in_one: tuple[MovedFigure, ...]
     compared: int
     beyond: float
 
     def __bool__(self) -> bool:
-        return bool(self.facts or self.moved)
+        return bool(self.facts or self.moved or self.in_one)
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -231,6 +234,7 @@ class Differences:
         return {
             "differences": [asdict(fact) for fact in self.facts],
             "moved": [asdict(figure) for figure in self.moved],
+            "in_one": [asdict(figure) for figure in self.in_one],
             "compared": self.compared,
             "beyond": self.beyond,
         }
@@ -253,7 +257,9 @@ def differences(before: Release, after: Release, beyond: float) -> Differences:
         if name in after.tables and _by(jobs[0], name) == _by(jobs[1], name):
             figures, number = _moved_figures(name, before.tables[name], after.tables[name], beyond)
             moved, compared = [*moved, *figures], compared + number
-    return Differences(tuple(facts), tuple(moved), compared, beyond)
+    in_both = [figure for figure in moved if figure.before is not None and figure.after is not None]
+    in_one = [figure for figure in moved if figure.before is None or figure.after is None]
+    return Differences(tuple(facts), tuple(in_both), tuple(in_one), compared, beyond)
 
 
 def _version(job: Mapping[str, Any]) -> dict[str, Any]:
