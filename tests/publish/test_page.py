@@ -225,6 +225,20 @@ def page_of_a_table(tmp_path: Path, levels: list[str]) -> tuple[int, str]:
     return len(table), (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
+def test_a_target_is_not_said_to_be_a_bound(tmp_path: Path) -> None:
+    """Control: a strict release's page says that ε bounds the dependence, and what is protected."""
+    job, form, table = table_of(["a", "b"])
+    said = {**STATEMENT, "headline": "salary of any record", "protected": ["salary"]}
+    pages = dict[str, str]()
+    for guarantee in ("asymptotic", "strict"):
+        write_page(tmp_path / "index.html", job, [(form, table)], {**said, "guarantee": guarantee})
+        pages[guarantee] = (tmp_path / "index.html").read_text(encoding="utf-8")
+    for text in ("ε (epsilon) bounds how much", "<h3>Protected</h3>", "<p>Protected: "):
+        assert [text in pages[guarantee] for guarantee in ("asymptotic", "strict")] == [False, True]
+    for text in ("ε (epsilon) is a target", "<h3>Intended to be protected</h3>", "<p>Intended to be protected: "):
+        assert [text in pages[guarantee] for guarantee in ("asymptotic", "strict")] == [True, False]
+
+
 def test_of_many_tables_the_first_is_open_and_others_are_closed_with_their_figures_and_cautions(tmp_path: Path) -> None:
     """Control: a page of few tables has them open, with plots. Cautions of a table stand there on both."""
     job, form, table = table_of(["a", "b", "c"])

@@ -189,6 +189,11 @@ EPSILON = (
     "ε (epsilon) bounds how much published results can depend on any one record. Smaller values are stricter, and at 0 "
     "there is no dependence."
 )
+EPSILON_AIMED_AT = (
+    "ε (epsilon) is a target for how much published results may depend on any one record. Smaller values are stricter, but "
+    "nothing proves that the target is met."
+)
+PROTECTED, MEANT_TO_BE = "Protected", "Intended to be protected"
 
 
 class Cell(NamedTuple):
@@ -223,7 +228,7 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
     templates = environment("dpdist.publish.writers")
     text, names = job.presentation, names_of(job)
     records = (path.parent / "synthetic").exists()
-    check, listed = None, list[PageTable]()
+    check, listed, aimed_at = None, list[PageTable](), statement.get("guarantee") == "asymptotic"
     for form, rows in tables:
         if records and check is None:
             check = check_of(form, rows, names.outcome)
@@ -235,7 +240,8 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
         "language": text.language,
         "facts": list(about(job)),
         "said": statement,
-        "epsilon": "" if statement.get("guarantee") == "none" else EPSILON,
+        "epsilon": "" if statement.get("guarantee") == "none" else EPSILON_AIMED_AT if aimed_at else EPSILON,
+        "protected": MEANT_TO_BE if aimed_at else PROTECTED,
         "records": records,
         "sets": job.synthetic_sets,
         "names": names,
