@@ -136,11 +136,14 @@ def with_withheld(tables: WrittenTables, statement: dict[str, Any]) -> dict[str,
         by_statistic = {statistic.text: int(rows_with(withheld, statistic).sum()) for statistic in spec.statistics}
         counted[spec.name] = {text: number for text, number in by_statistic.items() if number}
         numbers = {"withheld": f"{len(withheld):,}", "figures": f"{len(rows):,}", "limit": limit(job.withhold_above)}
+        words = {"are": "are", "errors": "their standard errors are"}
+        if len(withheld) == 1:
+            words = {"are": "is", "errors": "its standard error is"}
         for statistic in spec.statistics:
             if by_statistic[statistic.text] == int(rows_with(rows, statistic).sum()):
                 empty = {"statistic": statistic.text, "limit": numbers["limit"]}
-                cautions.append(Caution.of("all_withheld", table=spec.name, **empty))
-        cautions.append(Caution.of("withheld", table=spec.name, **numbers))
+                cautions.append(Caution.of("all_withheld", table=spec.name, **empty).public)
+        cautions.append(Caution.of("withheld", table=spec.name, **numbers, **words).public)
     if not counted:
         return statement
     figures = sum(sum(by_statistic.values()) for by_statistic in counted.values())
