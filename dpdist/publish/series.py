@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -279,6 +279,9 @@ def _later(period: str, other: str) -> bool:
     return period > other if alike else period[:4] > other[:4]
 
 
+_refusal = partial(AnalysisError, subject="series")
+
+
 def series_of(releases: Sequence[Release]) -> Series:
     """One long table over the periods of a product, and changes between consecutive periods. It spends nothing.
 
@@ -308,18 +311,18 @@ def series_of(releases: Sequence[Release]) -> Series:
     (['2017', '2019'], True)
     """
     if len(releases) < 2:
-        raise AnalysisError("only one release", "two releases or more", "name releases of further periods")
+        raise _refusal("only one release", "two releases or more", "name releases of further periods")
     periods = list[Period]()
     for release in releases:
         if (why := unfit(release.folder)) is not None:
-            raise AnalysisError(f"{release} is not for publication: {why}", "published releases", "leave it out")
+            raise _refusal(f"{release} is not for publication: {why}", "published releases", "leave it out")
         job = read_job(release.folder, "released/job.json")
         periods.append(Period(release, job, str(read_object(release.folder, MANIFEST)["release"])))
     first, *later_periods = periods
     for period in later_periods:
         if period.job.dataset != first.job.dataset:
             fault = f"{first.release} is of '{first.job.dataset}', but {period.release} is of '{period.job.dataset}'"
-            raise AnalysisError(fault, "releases of the same dataset", "name releases of the same dataset")
+            raise _refusal(fault, "releases of the same dataset", "name releases of the same dataset")
     by_name = dict[str, Period]()
     for period in periods:
         for table in period.job.tables:
@@ -328,20 +331,18 @@ def series_of(releases: Sequence[Release]) -> Series:
                     f"table '{table.name}' of {period.release} is by '{reserved[0]}', which is the name of a column that "
                     "every series has"
                 )
-                raise AnalysisError(
-                    fault, "tables by columns of other names", "rename the column, or leave the release out"
-                )
+                raise _refusal(fault, "tables by columns of other names", "rename the column, or leave the release out")
         if (other := by_name.setdefault(period.name, period)) is not period:
             fault = f"{other.release} and {period.release} are both of {period.name}"
-            raise AnalysisError(fault, ONE_OF_EACH, "if a release was corrected, name only the correction")
+            raise _refusal(fault, ONE_OF_EACH, "if a release was corrected, name only the correction")
     for before, after in pairwise(periods):
         if _later(before.name, after.name):
-            fault = f"the release of {before.name} stands before that of {after.name}"
+            fault = f"the releases are not in order of period: {before.name} is named before {after.name}"
             order = ", ".join(sorted(period.name for period in periods))
-            raise AnalysisError(fault, "releases in order of period", f"name them in the order {order}")
+            raise _refusal(fault, "releases in order of period", f"name them in the order {order}")
     series = Series(tuple(periods))
     if all(len(alike) < 2 for alike in series.tables.values()):
         notes = "; ".join(series.notes[:3])
         fault = f"no two releases have a table in common{f': {notes}' if notes else ''}"
-        raise AnalysisError(fault, "a table with the same name and columns", "publish them again with such a table")
+        raise _refusal(fault, "a table with the same name and columns", "publish them again with such a table")
     return series
