@@ -23,7 +23,7 @@ from dpdist.estimation.estimators import STATISTICS, margins_of, t_interval
 from dpdist.job import Table, those
 from dpdist.models.protocol import DRAWS, DrawnTogether, Draws, expected_of, supports
 from dpdist.publish.opened import Release
-from dpdist.publish.printed_tables import labels_of
+from dpdist.publish.printed_tables import LARGE_CV, labels_of
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.standard_errors import (
     CENTRES,
@@ -390,7 +390,7 @@ def period_differences(before: Release, after: Release) -> dict[str, pd.DataFram
     - `before`, `after`, `difference`, `standard_error`, `df`, and limits `lower` and `upper` of a 90 % interval. A
       difference is NaN where a release has no estimate.
     - `relative` and `relative_error`: the change relative to `before` with its standard error; NaN where `before` is not
-      above 0.
+      above 0, or has a standard error above 30 % of it.
     - `correlation`: of the two figures' errors; 0 where none is known.
     - `significant`: True if the interval of the difference leaves out 0.
 
@@ -468,7 +468,7 @@ def changes(value: Pair, variance: Pair, df: Pair, covariance: Floats) -> dict[s
     """Later values less earlier ones, (figure,) each by the names of `FIGURES`, with the covariance of their errors.
 
     With the variances A and B, their covariance C, and r = b/a, the variance of the relative change r − 1 is that of its
-    linear term, (B + r² A − 2 r C) / a².
+    linear term, (B + r² A − 2 r C) / a². That is too small where a is noisy, so there is then no relative change.
     """
     a, b = value
     most = np.sqrt(variance.before * variance.after)
@@ -476,7 +476,7 @@ def changes(value: Pair, variance: Pair, df: Pair, covariance: Floats) -> dict[s
     of_change = np.maximum(variance.before + variance.after - 2.0 * covariance, 0.0)
     interval = t_interval(b - a, of_change, satterthwaite(Pair(*map(np.sqrt, variance)), df))
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(a > 0.0, b / a, np.nan)
+        ratio = np.where((a > 0.0) & (np.sqrt(variance.before) <= LARGE_CV * a), b / a, np.nan)
         of_ratio = np.maximum(variance.after + ratio**2 * variance.before - 2.0 * ratio * covariance, 0.0)
         relative_error = np.sqrt(of_ratio) / a
         correlation = np.where(most > 0.0, covariance / most, 0.0)

@@ -22,6 +22,7 @@ from dpdist.job import Presentation
 from dpdist.publish.printed_tables import (
     ERRORS,
     FEW_TABLES,
+    LARGE_CV,
     MARGINS,
     WITHOUT,
     PrintedTable,
@@ -51,6 +52,10 @@ OF_CHANGES = (
     "Changes are from one period to the next; those whose 90 % interval excludes 0 are marked significant. If nothing had "
     "changed, about one in ten would be.",
     "The samples of two periods are treated as independent.",
+)
+OF_NOISY_BASES = (
+    f"There is no relative change if the standard error of the earlier figure is above {100 * LARGE_CV:.0f} % of it: the "
+    "interval would be too narrow."
 )
 OF_SHARED_ERRORS = "Standard errors of changes account for errors that both releases take from a shared reference."
 FILES = {
@@ -205,7 +210,9 @@ def _of_changes(series: Series, name: str, changes: pd.DataFrame) -> PrintedTabl
         "upper": (layout("upper"), np.full(value.shape, np.nan)),
     } | ({"errors": (error, of_relative)} if text.se == "column" else {})
     figures: dict[str, Any] = {key: rounded(_interleaved(*pair), columns) for key, pair in pairs.items()}
-    shared = bool(changes["correlation"].any())
+    shared, noisy = bool(changes["correlation"].any()), bool((np.isnan(relative) & np.isfinite(value)).any())
+    notes = [*OF_CHANGES, *[OF_NOISY_BASES] * noisy, *[OF_SHARED_ERRORS] * shared]
+    notes.append(ERRORS if text.se == "column" else MARGINS)
     marks = np.where(significant.astype(bool) & ~np.isnan(value), SIGNIFICANT, "")
     return PrintedTable(
         name=f"{name}-changes",
@@ -215,7 +222,12 @@ def _of_changes(series: Series, name: str, changes: pd.DataFrame) -> PrintedTabl
         columns=tuple(columns),
         flags=_interleaved(marks, marks),
         estimator="",
-        notes=(*OF_CHANGES, *[OF_SHARED_ERRORS] * shared, ERRORS if text.se == "column" else MARGINS),
+        notes=(
+            *OF_CHANGES,
+            *[OF_NOISY_BASES] * noisy,
+            *[OF_SHARED_ERRORS] * shared,
+            ERRORS if text.se == "column" else MARGINS,
+        ),
         universe=series.universe(name),
         **figures,
     )
