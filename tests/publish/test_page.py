@@ -27,11 +27,11 @@ from small_release import JOB, decimals_of, survey
 import dpdist
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.publish.printed_tables import FEW_TABLES, PrintedTable, WrittenTables, printed_table
+from dpdist.publish.printed_tables import FEW_TABLES, NO_ESTIMATE, PrintedTable, WrittenTables, printed_table
 from dpdist.publish.writers import page as page_writer, workbook
 from dpdist.publish.writers.csv_tables import wide_text
-from dpdist.publish.writers.dotplot import chart
-from dpdist.publish.writers.page import write_page
+from dpdist.publish.writers.dotplot import chart, plots
+from dpdist.publish.writers.page import shown_table, write_page
 from dpdist.publish.writers.workbook import write_workbook
 
 LEVELS = ["<script>alert(1)</script>", "قانون"]
@@ -225,6 +225,14 @@ def page_of_a_table(tmp_path: Path, levels: list[str]) -> tuple[int, str]:
     return len(table), (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
+def test_wide_tables_are_printed_in_landscape_and_lose_no_column() -> None:
+    """By the width of their rows. Control: narrow ones stay in portrait."""
+    for levels, classes in (("ab", ""), ("abcd", " wide"), ("abcdef", " wide widest")):
+        _, form, _ = table_of(list(levels))
+        large = replace(form, values=form.values + 1.2345678e8, margins=form.margins + 1e7)
+        assert shown_table(large).on_paper == classes, levels
+
+
 def test_a_target_is_not_said_to_be_a_bound(tmp_path: Path) -> None:
     """Control: a strict release's page says that ε bounds the dependence, and what is protected."""
     job, form, table = table_of(["a", "b"])
@@ -391,6 +399,19 @@ def test_a_drawing_tells_its_groups_and_cells_apart_however_many_and_long_they_a
     assert list(legend.values()) == groups
     assert len(legend) == len(groups), "two groups look alike"
     assert re.findall(r"<div><span><bdi>([^<]+)</bdi>", drawn) == cells
+
+
+def test_a_withheld_figure_is_left_out_of_the_drawing_with_the_mark_of_the_table() -> None:
+    """It was drawn as a bar without a dot. Control: other figures have both."""
+    _, form, _ = table_of(["a", "b", "c"])
+    values = form.values.copy()
+    values[0, 1] = np.nan
+    (whole, *_), (drawn, *_) = (
+        [str(plot.drawing) for plot in plots(replace(form, values=figures)) if plot.title.startswith("Mean")]
+        for figures in (form.values, values)
+    )
+    assert [each.count('<line class="bar') - drawn.count('<line class="bar') for each in (whole, drawn)] == [1, 0]
+    assert [each.count(f">{NO_ESTIMATE}</text>") for each in (whole, drawn)] == [0, 1]
 
 
 @pytest.mark.parametrize(("most", "decimals", "ticks"), [(12.5, 0, 2.5), (1.25, 1, 0.25), (10.0, 0, 2.0)])

@@ -182,6 +182,8 @@ MOST_FIGURES_OF_MANY, HEAVIEST_OF_MANY = (30_000, 20_000, 10_000, 3_000, 0), 3_0
 """The same as `MOST_FIGURES` and `HEAVIEST`, for a page of more tables than `FEW_TABLES`."""
 HEAVIEST = 1_000_000
 """Size of a page in bytes above which fewer figures are shown; a report then loses its drawings, the last one first."""
+PORTRAIT, LANDSCAPE, LABEL_ON_PAPER, COLUMN_GAP = 100, 170, 20, 2
+"""Characters of a row that a printed page holds in its two orientations, of a label there, and between columns."""
 MOST_SETS = 5
 """Largest number of synthetic sets whose files the page links."""
 CODE = Markup("<code>{}</code>")
@@ -221,6 +223,16 @@ class PageTable(NamedTuple):
     groups: list[tuple[str, int]]
     plots: list[Plot]
     figures: int
+
+    @property
+    def on_paper(self) -> str:
+        """Classes for a print: in landscape if its columns need that, and with figures that break if nothing else fits."""
+        labels = (max(map(len, words)) for words in zip(*(row.labels for row in self.rows), strict=True))
+        widths = [max(map(len, head.split())) for head in self.heads]
+        for row in self.rows:
+            widths = [max(w, len(cell.text), 1 + len(cell.margin)) for w, cell in zip(widths, row.cells, strict=True)]
+        width = sum(min(label, LABEL_ON_PAPER) for label in labels) + sum(widths) + COLUMN_GAP * len(widths)
+        return " wide widest" if width > LANDSCAPE else " wide" if width > PORTRAIT else ""
 
 
 def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Table]], statement: Mapping[str, Any]) -> None:
