@@ -51,7 +51,7 @@ class ReleasedTables(ParquetTables):
         self._job = job
 
     def wide(self, name: str) -> pd.DataFrame:
-        """A table as it is printed: levels across, figures rounded, errors beside them.
+        """A table as it is printed: levels across, figures rounded, errors and flags beside them.
 
         Parameters
         ----------

@@ -181,7 +181,8 @@ def table_universes(job: Job) -> Iterator[Contradiction]:
 
 
 def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction:
-    outcomes = [name for name in job.outcomes if name not in job.columns or job.columns[name].levels is None]
+    numbers = [name for name in job.outcomes if name not in job.columns or job.columns[name].levels is None]
+    outcomes = numbers or job.outcomes
     missing = [name for name in statistic.outcomes if name in job.columns and name not in job.outcomes]
     several = several_outcomes(type(job.mechanism))
     if statistic.over is not None and not (missing and several and job.columns[missing[0]].levels is None):
@@ -203,7 +204,7 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction
     others = sum(name in other.outcomes for table in job.tables for other in table.statistics) - 1
     more = f"; {others} more statistic{'s need' if others > 1 else ' needs'} it" if others > 0 else ""
     fault = f"a {statistic.name} needs an outcome, and '{name}' is not one{more}"
-    instead = f"; or {remedy}" if statistic.over is None and outcomes else ""
+    instead = f"; or {remedy}" if statistic.over is None else ""
     return Contradiction(path, fault, f"add it to outcome: [{', '.join((*job.outcomes, name))}]{instead}")
 
 
