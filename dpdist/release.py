@@ -205,7 +205,7 @@ def _run(
     plan = make_plan(job, input, listener)
     refuse_unreachable(job, plan.crosstab)
     if counted:
-        refuse_small_counts(job, plan.small_counts)
+        refuse_small_counts(job, plan.crosstab, plan.small_counts)
         for caution in cautions(plan, workspace=space.place):
             listener(Event("note", "plan", note=f"{caution} [{caution.code}]", caution=caution))
     reference = {} if plan.reference is None else {REFERENCE: plan.reference.sha256}

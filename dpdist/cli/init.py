@@ -350,7 +350,8 @@ def explain(
             return
         if code not in KINDS:
             remedy = suggestion(code, KINDS, "use a code in brackets after a caution")
-            raise JobError("explain", [Problem("CODE", f"no caution has the code '{code:.80}'", ", ".join(KINDS), remedy)])
+            problem = Problem("CODE", f"no caution has the code '{code:.80}'", ", ".join(KINDS), remedy)
+            raise JobError(f"{code:.80}", [problem], "explain")
         kind = KINDS[code]
         stage = "before a run" if kind.stage == "plan" else "before a run and with the release"
         out.print(f"{code}, given {stage}\n{kind.explanation}", markup=False)

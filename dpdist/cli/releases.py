@@ -185,7 +185,7 @@ def run(
         custodian_reads = out.file.isatty() and not quiet and not as_json  # others may read a file or a pipe
         if not quiet and not as_json:
             with best_effort("the release could not be shown", ""):
-                out.print(reporting.released_line(folder), markup=False)
+                out.print(reporting.released_line(folder, again=bool(heard.date)), markup=False)
         _for_custodian(folder, announced=True, verdict=custodian_reads)
         if as_json:
             print(json.dumps(_ended(public)))

@@ -61,14 +61,14 @@ def _covered(statement: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in lines.items() if text}
 
 
-def released_line(workspace: str | Path) -> str:
-    """One line on what a run has released, or holds."""
+def released_line(workspace: str | Path, *, again: bool = False) -> str:
+    """One line on what a run has released, or holds, or had released before if it ran `again`."""
     with Workspace.opened(workspace, reading=True) as space:
         statement, tables = _statement(space), len(list((space.newest / "tables").glob("*.parquet")))
         sets, guarantee = int(statement["synthetic_sets"]), promise(statement)["guarantee"]
         parts = [f"{tables:,} table{'s'[: tables != 1]}", f"{sets} set{'s'[: sets != 1]} of synthetic records"]
         contents = " and ".join(part for part, number in zip(parts, (tables, sets), strict=True) if number) or "nothing"
-        verb = "Held" if _is_held(space) else "Released"
+        verb = "Held" if _is_held(space) else "Already released" if again else "Released"
         return f"{verb} {statement['dataset']} {statement['period']}: {contents} ({guarantee})"
 
 

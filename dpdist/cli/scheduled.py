@@ -106,14 +106,14 @@ class Heard:
     """Listens to a run for its notes, and for the date of a release that the workspace had before."""
 
     def __init__(self, listener: Listener) -> None:
-        self._listener, self._date = listener, ""
+        self._listener, self.date = listener, ""
         self.notes = set[str]()
 
     def hear(self, event: Event) -> None:
         if event.kind == "note":
             self.notes.add(event.note)
         if event.kind == "again":
-            self._date = str(event.unit["date"])
+            self.date = str(event.unit["date"])
         self._listener(event)
 
     def refuse(self, scheduled: str | None, workspace: str) -> None:
@@ -121,5 +121,5 @@ class Heard:
 
         A later run is the schedule's own, which is tried again after its release.
         """
-        if scheduled is not None and self._date and self._date < (time := time_of(scheduled)).date().isoformat():
-            raise NothingReleased(workspace, self._date, f"{time:%Y-%m-%d %H:%M}")
+        if scheduled is not None and self.date and self.date < (time := time_of(scheduled)).date().isoformat():
+            raise NothingReleased(workspace, self.date, f"{time:%Y-%m-%d %H:%M}")

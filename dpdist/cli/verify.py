@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,9 +84,6 @@ def _write(tables: Mapping[str, pd.DataFrame], folder: Path) -> None:
 
 
 def _print(differing: Differences) -> None:
-    import pandas as pd
-
-    from dpdist.cli.table_text import table_text
     from dpdist.publish.differences import OF_JOB
 
     keys = [fact for fact in differing.facts if fact.part == OF_JOB]
@@ -96,17 +93,30 @@ def _print(differing: Differences) -> None:
             out.print(f"{fact.part}: {what}: {fact.before} -> {fact.after}", markup=False)
     head = f"figures: {len(differing.moved)} changed by more than {differing.beyond:g} standard errors"
     out.print(f"{head}, out of {differing.compared} that both releases have", markup=False)
-    if differing.moved:
-        rows = pd.DataFrame([vars(figure) for figure in differing.moved]).astype({"distance": float})
-        figures = [_with_digits(figure) for figure in differing.moved]
-        for name, texts in zip(("before", "after"), zip(*figures, strict=True), strict=True):
-            widest = max(map(len, texts))
-            rows[name] = [text.rjust(widest) for text in texts]
-        out.print(table_text("moved", rows))
+    _print_figures("moved", differing.moved)
+    if differing.in_one:
+        new = sum(figure.before is None for figure in differing.in_one)
+        former = f"{new} newly published, {len(differing.in_one) - new} now withheld or missing"
+        out.print(f"figures: {len(differing.in_one)} in one of the releases alone: {former}", markup=False)
+        _print_figures("in one release alone", differing.in_one)
     for fact in keys[:MOST_KEYS]:
         out.print(f"job: {fact.what}: {fact.before:.{LONGEST}} -> {fact.after:.{LONGEST}}", markup=False)
     if len(keys) > MOST_KEYS:
         out.print(f"job: {len(keys) - MOST_KEYS} more keys differ; --json lists them", markup=False)
+
+
+def _print_figures(title: str, figures: Sequence[MovedFigure]) -> None:
+    import pandas as pd
+
+    from dpdist.cli.table_text import table_text
+
+    if not figures:
+        return
+    rows = pd.DataFrame([vars(figure) for figure in figures]).astype({"distance": float})
+    for name, texts in zip(("before", "after"), zip(*map(_with_digits, figures), strict=True), strict=True):
+        widest = max(map(len, texts))
+        rows[name] = [text.rjust(widest) for text in texts]
+    out.print(table_text(title, rows if rows["distance"].notna().any() else rows.drop(columns="distance")))
 
 
 def _with_digits(moved: MovedFigure) -> tuple[str, str]:

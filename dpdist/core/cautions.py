@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, NamedTuple
 
@@ -275,7 +275,7 @@ KINDS: Mapping[str, CautionKind] = {
     ),
     "withheld": CautionKind(
         "release",
-        "{table}: {withheld} of {figures} figures are withheld, because their standard errors are larger than {limit}.",
+        "{table}: {withheld} of {figures} figures {are} withheld, because {errors} larger than {limit}.",
         "Use coarser cells; a larger ε helps only where noise is the larger part of the error.",
         explanation="The job withholds a figure if its standard error is larger than the figure, because such a figure is "
         "uninformative. Confidence limits are published even so. With coarser cells, fewer figures are "
@@ -328,14 +328,16 @@ KINDS: Mapping[str, CautionKind] = {
         "Standard errors include this drift, but outcomes beyond the clipping limits are still estimated from the "
         "reference, and so are weights if sample counts are secret: if they have become more unequal, figures can be "
         "too low.",
-        "{remedy}",
+        "Check that file and reference have the same unit and were sampled in the same way. Otherwise use a newer public "
+        "file as the reference, or, if there is none, begin anew with reference.histogram in place of reference.release.",
         explanation="Noisy sums show that weights or outcomes differ from what the reference predicts. Changes of "
         "means of all records that two samples of one population often show are not stated. Estimates and "
         "standard errors take this into account, except for outcomes beyond the clipping limits, which are still "
         "estimated from the reference, as weights are if sample counts are secret. A fall of the mean can then be what "
         "limits clip of values that have become more unequal, and no standard error shows it. If the difference is "
         "large, check that file and reference use the same unit and were sampled in the same way. Otherwise use a newer "
-        "reference next time.",
+        "public file as the reference, or, if there is none, begin anew with reference.histogram in place of "
+        "reference.release.",
     ),
     UNCATALOGUED: CautionKind(
         "release",
@@ -371,8 +373,21 @@ class Caution:
 
     @classmethod
     def coded(cls, code: str, text: str) -> Caution:
-        """A caution of a statement by its code, which an earlier or later version may have left out or not know."""
-        return cls(code, text) if code in KINDS and code != UNCATALOGUED else cls.stated(text)
+        """A caution of a statement by its code, which an earlier or later version may have left out or not know.
+
+        It has the catalogue's remedy, which statements leave out if it is for custodians.
+        """
+        if code not in KINDS or code == UNCATALOGUED:
+            return cls.stated(text)
+        remedy = KINDS[code].remedy
+        if "{" in remedy:  # its facts are not in the statement
+            return cls(code, text)
+        return cls(code, text.removesuffix(f" {remedy}"), remedy)
+
+    @property
+    def public(self) -> Caution:
+        """The caution for readers of a release, without advice to its custodian."""
+        return replace(self, remedy="")
 
     @property
     def stage(self) -> Stage:

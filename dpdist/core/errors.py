@@ -164,6 +164,7 @@ class AnalysisError(DpdistError):
     Parameters
     ----------
     fault, allowed, remedy : texts, which are also attributes.
+    subject : what is refused, at the beginning of the message.
 
     Example
     -------
@@ -174,9 +175,9 @@ class AnalysisError(DpdistError):
     no numeric column 'height'
     """
 
-    def __init__(self, fault: str, allowed: str, remedy: str):
+    def __init__(self, fault: str, allowed: str, remedy: str, subject: str = "analysis"):
         self.fault, self.allowed, self.remedy = fault, allowed, remedy
-        super().__init__(layout(f"analysis: {fault}", remedy, allowed))
+        super().__init__(layout(f"{subject}: {fault}", remedy, allowed))
 
 
 class FitError(DpdistError):

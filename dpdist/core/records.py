@@ -119,7 +119,8 @@ class Crosstab:
 
     def below(self, least: int, by: Sequence[str] | None = None) -> SmallCounts:
         """Counts that are positive and below `least`. With `by`, counts are by combinations of these columns alone."""
-        count = self.count if by is None else np.bincount(self.group(by)[0], weights=self.count)
+        group = grouped([self.codes[name] for name in by])[0] if by else np.zeros(len(self), dtype=np.int64)
+        count = self.count if by is None else np.bincount(group, weights=self.count)
         positive = count[count > 0]
         return SmallCounts(int((positive < least).sum()), int((positive == 1).sum()), len(positive))
 

@@ -35,7 +35,7 @@ from dpdist.engine.protocol import (
 )
 from dpdist.job import Job, MechanismSpec, NoiseName, budget_text, family_facts
 from dpdist.models.protocol import Draws, StratumModel
-from dpdist.privacy.claims import delta_of_draws
+from dpdist.privacy.claims import NOT_REFUSED, delta_of_draws
 from dpdist.privacy.guarantees import (
     Asymptotic,
     Concentrated,
@@ -249,10 +249,6 @@ REJECTION = (
     f"{VARIATION:g}, which is not proven for every file. At that γ, {{}}."
 )
 REFERENCE = "The job declares the reference file public. People in it are not protected."
-NOT_REFUSED = (
-    "A check found no record of the current file in the reference or, if that is a release, in the file with which its "
-    "chain of releases began. The outcome of this check depends on the records, and ε does not cover it."
-)
 PROVENANCE = "Source of the reference, as stated by the job: {}"
 CALIBRATED = (
     "The mechanism's constants were tuned on the file of period {}, which the job declares public, and have been fixed "

@@ -33,6 +33,10 @@ ASYMPTOTIC = (
     "one. Privacy weights were chosen until a bound estimated from this file and posterior draws met the target. The true "
     "loss of a record can exceed the target."
 )
+NOT_REFUSED = (
+    "A check found no record of the current file in the reference or, if that is a release, in the file with which its "
+    "chain of releases began. The outcome of this check depends on the records, and ε does not cover it."
+)
 SAME_X = "If protected values are replaced by other values instead, the bound holds with ε = {epsilon}."
 REMOVED_AND_ADDED = "Exchanging {whom} for any other counts as one removal and one addition, and costs ε = {epsilon}."
 CHAIN = "This release continues that of {last}. A person in the files of {periods} loses at most {loss} in total."

@@ -22,6 +22,7 @@ from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.records import Crosstab, Floats, Ints, SmallCounts
 from dpdist.job import Job, NoiseName
+from dpdist.privacy.adjacency import listed
 from dpdist.privacy.guarantees import Moved, NoisyQuery, record_epsilon, record_rho
 from dpdist.privacy.noise import simulated_noise
 
@@ -222,23 +223,43 @@ def small_counts(job: Job, counts: SmallCounts | None) -> str:
     return f"{published} are {below}, {counts.single:,} of them with a single {of}"
 
 
-def cautions(job: Job, counts: SmallCounts | None) -> list[Caution]:
+def _made_by(job: Job, crosstab: Crosstab, counts: SmallCounts) -> str:
+    """A clause on the columns of small counts, and on the one, or the design's strata, without which fewest are small."""
+    columns, strata = job.public_counts or (), job.survey.design_strata
+    words = f"they are counts by {listed(columns)}"
+    if len(columns) < 2 or job.privacy_unit is not None:
+        return words
+    without = {name: [other for other in columns if other != name] for name in columns}
+    if len(strata) > 1:
+        without[listed(strata)] = [name for name in columns if name not in strata]
+    small = {name: crosstab.below(job.least_count, by or ()).below_minimum for name, by in without.items()}
+    name = min(small, key=small.__getitem__)
+    if small[name] == counts.below_minimum:
+        return words
+    whose = " of survey.design_strata" if name == listed(strata) or name in strata else ""
+    return f"{words}; without {name}{whose}, {small[name] or 'none'} would be small"
+
+
+def cautions(job: Job, crosstab: Crosstab, counts: SmallCounts | None) -> list[Caution]:
     """The caution of `validate` and `plan` about small counts, if there are any."""
-    if not (text := small_counts(job, counts)):
+    if counts is None or not (text := small_counts(job, counts)):
         return []
+    made_by = _made_by(job, crosstab, counts)
     consequence, remedies = "A run of this job is refused.", _remedies(job)
     if job.public_frame is not None:
         consequence, remedies = f"The job accepts these counts: {job.public_frame.accepted}", ""
     elif _published_unasked(job):
         consequence, remedies = f"They are {CROSSED}, even if no table crosses them.", FORBIDDEN.format(job.least_count)
     advice = f"{remedies[:1].upper()}{remedies[1:]}." if remedies else ""
+    text = f"{text}. {made_by[0].upper()}{made_by[1:]}"
     return [Caution.of("small_counts", counts=text, consequence=consequence, remedies=advice)]
 
 
-def refuse_small_counts(job: Job, counts: SmallCounts | None) -> None:
+def refuse_small_counts(job: Job, crosstab: Crosstab, counts: SmallCounts | None) -> None:
     """Raises `JobError` for small counts, unless the job accepts them, or crosses its tables and states no minimum."""
     text = small_counts(job, counts)
-    if text and job.public_frame is None and not _published_unasked(job):
+    if counts is not None and text and job.public_frame is None and not _published_unasked(job):
+        text = f"{text}; {_made_by(job, crosstab, counts)}"
         allowed = f"counts of {job.least_count} or more, or a stated reason"
         raise JobError(job.dataset, [Problem("public_frame", text, allowed, _remedies(job))])
 

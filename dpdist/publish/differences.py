@@ -23,7 +23,7 @@ from dpdist.estimation.estimators import STATISTICS, margins_of, t_interval
 from dpdist.job import Table, those
 from dpdist.models.protocol import DRAWS, DrawnTogether, Draws, expected_of, supports
 from dpdist.publish.opened import Release
-from dpdist.publish.printed_tables import labels_of
+from dpdist.publish.printed_tables import LARGE_CV, labels_of
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.standard_errors import (
     CENTRES,
@@ -202,7 +202,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class MovedFigure:
-    """A published figure that has moved, or that one of the releases lacks."""
+    """A published figure that has moved, or that one of the releases withholds or lacks."""
 
     table: str
     cell: str
@@ -215,15 +215,18 @@ class MovedFigure:
 
 @dataclass(frozen=True)
 class Differences:
-    """All differences, the most important first. `compared` is the number of figures that both releases have."""
+    """All differences, the most important first. `compared` is the number of figures that both releases have, and
+    `in_one` are those that only one of them publishes.
+    """
 
     facts: tuple[Difference, ...]
     moved: tuple[MovedFigure, ...]
+    in_one: tuple[MovedFigure, ...]
     compared: int
     beyond: float
 
     def __bool__(self) -> bool:
-        return bool(self.facts or self.moved)
+        return bool(self.facts or self.moved or self.in_one)
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -231,6 +234,7 @@ class Differences:
         return {
             "differences": [asdict(fact) for fact in self.facts],
             "moved": [asdict(figure) for figure in self.moved],
+            "in_one": [asdict(figure) for figure in self.in_one],
             "compared": self.compared,
             "beyond": self.beyond,
         }
@@ -253,7 +257,9 @@ def differences(before: Release, after: Release, beyond: float) -> Differences:
         if name in after.tables and _by(jobs[0], name) == _by(jobs[1], name):
             figures, number = _moved_figures(name, before.tables[name], after.tables[name], beyond)
             moved, compared = [*moved, *figures], compared + number
-    return Differences(tuple(facts), tuple(moved), compared, beyond)
+    in_both = [figure for figure in moved if figure.before is not None and figure.after is not None]
+    in_one = [figure for figure in moved if figure.before is None or figure.after is None]
+    return Differences(tuple(facts), tuple(in_both), tuple(in_one), compared, beyond)
 
 
 def _version(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -384,7 +390,7 @@ def period_differences(before: Release, after: Release) -> dict[str, pd.DataFram
     - `before`, `after`, `difference`, `standard_error`, `df`, and limits `lower` and `upper` of a 90 % interval. A
       difference is NaN where a release has no estimate.
     - `relative` and `relative_error`: the change relative to `before` with its standard error; NaN where `before` is not
-      above 0.
+      above 0, or has a standard error above 30 % of it.
     - `correlation`: of the two figures' errors; 0 where none is known.
     - `significant`: True if the interval of the difference leaves out 0.
 
@@ -462,7 +468,7 @@ def changes(value: Pair, variance: Pair, df: Pair, covariance: Floats) -> dict[s
     """Later values less earlier ones, (figure,) each by the names of `FIGURES`, with the covariance of their errors.
 
     With the variances A and B, their covariance C, and r = b/a, the variance of the relative change r − 1 is that of its
-    linear term, (B + r² A − 2 r C) / a².
+    linear term, (B + r² A − 2 r C) / a². That is too small where a is noisy, so there is then no relative change.
     """
     a, b = value
     most = np.sqrt(variance.before * variance.after)
@@ -470,7 +476,7 @@ def changes(value: Pair, variance: Pair, df: Pair, covariance: Floats) -> dict[s
     of_change = np.maximum(variance.before + variance.after - 2.0 * covariance, 0.0)
     interval = t_interval(b - a, of_change, satterthwaite(Pair(*map(np.sqrt, variance)), df))
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(a > 0.0, b / a, np.nan)
+        ratio = np.where((a > 0.0) & (np.sqrt(variance.before) <= LARGE_CV * a), b / a, np.nan)
         of_ratio = np.maximum(variance.after + ratio**2 * variance.before - 2.0 * ratio * covariance, 0.0)
         relative_error = np.sqrt(of_ratio) / a
         correlation = np.where(most > 0.0, covariance / most, 0.0)

@@ -36,8 +36,8 @@ from dpdist.publish.noisy_figures import (
     write_measurements,
     write_model_tables,
 )
-from dpdist.publish.predicted_errors import OfTable, Ratios, Within, beyond_direct, within_cells
-from dpdist.publish.printed_tables import WrittenTables, printed_table, with_withheld, without_empty_figures
+from dpdist.publish.predicted_errors import OfTable, Ratios, Within, beyond_direct, entry, within_cells
+from dpdist.publish.printed_tables import WrittenTables, far_off_in, printed_table, with_withheld, without_empty_figures
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ByBatch, ReleasedObject, run_here, write_released
 from dpdist.publish.standard_errors import CellsKey, cells_key, simulate_errors, take_noise
@@ -182,12 +182,13 @@ class _TableWork:
         released, cells = self.released, self.released.cells(spec)
         rows = without_empty_figures(released.job, spec, table(released, spec, self.grounds, self.material))
         beyond = beyond_direct(released, spec, self.grounds, self.within)
+        far = far_off_in(entry({spec.name: beyond} if beyond else {}), spec.name)
         spreads = {name: ground.spread for name, ground in self.grounds.items() if ground.spread is not None}
         noise = {(name, cells_key(cells)): take_noise(cells, spread) for name, spread in spreads.items()}
         parquet, text = io.BytesIO(), io.BytesIO()
         pq.write_table(rows, parquet)
         pa_csv.write_csv(for_spreadsheets(rows), text)
-        wide = wide_text(printed_table(released.job, spec, rows, released.crosstab)).encode()
+        wide = wide_text(printed_table(released.job, spec, rows, far, released.crosstab)).encode()
         files = {"parquet": parquet.getvalue(), "csv": text.getvalue(), "wide.csv": wide}
         return _TableFigures(files, beyond, {key: parts for key, parts in noise.items() if parts})
 
@@ -215,7 +216,7 @@ def _write_tables(
             noise.update(figures.noise)
             tick(1)
     remember_noise(released, noise)
-    return WrittenTables(job, folder, released.crosstab), beyond
+    return WrittenTables(job, folder, released.crosstab, entry(beyond)), beyond
 
 
 def grounds_of(

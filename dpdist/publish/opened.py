@@ -21,7 +21,7 @@ from dpdist.estimation.crosstab_table import read_crosstab, read_job
 from dpdist.estimation.estimators import combine_sets
 from dpdist.job import Job
 from dpdist.privacy import claims
-from dpdist.publish.printed_tables import PrintedTable, printed_table, wide_heads
+from dpdist.publish.printed_tables import PrintedTable, far_off_in, printed_table, wide_heads
 from dpdist.publish.released import design_effects, effect_of
 
 FRAME = "released/frame.parquet"
@@ -51,7 +51,7 @@ class ReleasedTables(ParquetTables):
         self._job = job
 
     def wide(self, name: str) -> pd.DataFrame:
-        """A table as it is printed: levels across, figures rounded, errors beside them.
+        """A table as it is printed: levels across, figures rounded, errors and flags beside them.
 
         Parameters
         ----------
@@ -75,7 +75,8 @@ class ReleasedTables(ParquetTables):
         spec = next(table for table in self._job.tables if table.name == name)
         public = path.parent.parent
         crosstab = read_crosstab(public, FRAME, self._job) if self._job.presentation.sample_size else None
-        form = printed_table(self._job, spec, pq.read_table(path), crosstab=crosstab)
+        far = far_off_in(read_object(public, "statement.json"), name)
+        form = printed_table(self._job, spec, pq.read_table(path), far, crosstab)
         figures = [column.values for column in form.printed]
         return pd.DataFrame(dict(zip(wide_heads(form), figures, strict=True)), index=_stub(form))
 

@@ -5,7 +5,7 @@ Figures are only rounded; margins of error follow from published standard errors
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -28,19 +28,26 @@ from dpdist.job.presentation import FLAGS, Presentation, Quality, Thresholds
 BECAUSE = "withheld_because"
 """Column of a published table that says why a figure is withheld. A table without such figures lacks it."""
 REASON = "the standard error is larger than {}"
-IN_WORDS = (
-    "A figure is withheld if its standard error is larger than {}. This rule, the job's `withhold_above`, was fixed "
-    "before records were read. The error is compared with the figure or with the table's median of that statistic, "
-    "whichever is larger; for a share, also with its complement. A difference is withheld if either of its figures is. "
-    "Confidence limits are published even so: values outside them can be ruled out, but their middle is no better than "
-    "the withheld figure. The rule does not protect anybody: it spares readers uninformative figures."
+NOTE = (
+    "A figure is withheld if its standard error is larger than {}both the figure and the table's median figure of that "
+    "statistic; for a share, or the mean of an outcome of 0 and 1, both the figure and its complement. A difference is "
+    "withheld if either of its figures is."
 )
-NOTE = "Figures are withheld whose standard error is larger than {}."
+"""The rule, in the same words on the page, in the workbook and in the statement."""
+IN_WORDS = (
+    "{} This rule, the job's `withhold_above`, was fixed before records were read. Confidence limits are published even "
+    "so: values outside them can be ruled out, but their middle is no better than the withheld figure. The rule does not "
+    "protect anybody: it spares readers uninformative figures."
+)
 
 
 def limit(most: float | None) -> str:
     """The largest standard error of a figure that is not withheld, in words."""
     return "the figure" if most == 1.0 else f"{most:g} times the figure"
+
+
+def _rule(most: float | None) -> str:
+    return NOTE.format("" if most == 1.0 else f"{most:g} times ")
 
 
 def without_empty_figures(job: Job, spec: Table, table: pa.Table) -> pa.Table:
@@ -129,15 +136,18 @@ def with_withheld(tables: WrittenTables, statement: dict[str, Any]) -> dict[str,
         by_statistic = {statistic.text: int(rows_with(withheld, statistic).sum()) for statistic in spec.statistics}
         counted[spec.name] = {text: number for text, number in by_statistic.items() if number}
         numbers = {"withheld": f"{len(withheld):,}", "figures": f"{len(rows):,}", "limit": limit(job.withhold_above)}
+        words = {"are": "are", "errors": "their standard errors are"}
+        if len(withheld) == 1:
+            words = {"are": "is", "errors": "its standard error is"}
         for statistic in spec.statistics:
             if by_statistic[statistic.text] == int(rows_with(rows, statistic).sum()):
                 empty = {"statistic": statistic.text, "limit": numbers["limit"]}
-                cautions.append(Caution.of("all_withheld", table=spec.name, **empty))
-        cautions.append(Caution.of("withheld", table=spec.name, **numbers))
+                cautions.append(Caution.of("all_withheld", table=spec.name, **empty).public)
+        cautions.append(Caution.of("withheld", table=spec.name, **numbers, **words).public)
     if not counted:
         return statement
     figures = sum(sum(by_statistic.values()) for by_statistic in counted.values())
-    entry = {"in_words": IN_WORDS.format(limit(job.withhold_above)), "above": job.withhold_above, "figures": figures}
+    entry = {"in_words": IN_WORDS.format(_rule(job.withhold_above)), "above": job.withhold_above, "figures": figures}
     return {**statement, **described(cautions), "withheld": {**entry, "tables": counted}}
 
 
@@ -151,14 +161,25 @@ class Ratings(NamedTuple):
     printed: NDArray[np.bool_]
 
 
-def rate(rules: Quality, statistics: Sequence[StatisticName], values: Floats, errors: Floats, margins: Floats) -> Ratings:
+LARGE_CV = 0.3
+"""Standard error over the figure above which a figure is flagged caution, if the job has no rules for flags."""
+
+
+def rate(
+    rules: Quality,
+    statistics: Sequence[StatisticName],
+    values: Floats,
+    errors: Floats,
+    margins: Floats,
+    far: NDArray[np.bool_],
+) -> Ratings:
     """Rates figures (row, column). `statistics` has the statistics of one group of columns; all groups have them in this
-    order.
+    order. `far` marks figures that may be far off, which are flagged at least caution.
     """
-    grade = np.full(values.shape, -1)
-    cv = quotient(errors, np.abs(values))
+    careful = far if rules.flags else far | (quotient(errors, np.abs(values)) > LARGE_CV)
+    grade = np.where(careful, FLAGS.index("caution"), -1)
     if rules.cv is not None:
-        grade = np.maximum(grade, _grade(cv, rules.cv))
+        grade = np.maximum(grade, _grade(quotient(errors, np.abs(values)), rules.cv))
     for j, name in enumerate(statistics):
         if name in rules.margin:
             grade[:, j] = np.maximum(grade[:, j], _grade(margins[:, j], rules.margin[name]))
@@ -168,6 +189,25 @@ def rate(rules: Quality, statistics: Sequence[StatisticName], values: Floats, er
     if rules.hide_unreliable:
         visible &= grade < FLAGS.index("unreliable")
     return Ratings(np.array(["", *FLAGS])[grade + 1], visible)
+
+
+FarOff = Mapping[str, Collection[str]]
+"""Cells of a table whose figures may be far off, by statistic, as the statement names them."""
+
+
+def far_off_in(statement: Mapping[str, Any], table: str) -> FarOff:
+    return dict(statement.get("beyond_direct", {}).get("tables", {}).get(table, {}))
+
+
+def far_off(rows: pd.DataFrame, spec: Table, far: FarOff) -> NDArray[np.bool_]:
+    """True for a table's rows whose figures may be far off, (row,)."""
+    marked = np.zeros(len(rows), dtype=bool)
+    for statistic in spec.statistics:
+        if named := far.get(statistic.text):
+            of_statistic = rows_with(rows, statistic)
+            levels = rows.loc[of_statistic, list(spec.by)].to_numpy().tolist()
+            marked[of_statistic] = [(", ".join(map(str, cell)) or TOTAL) in named for cell in levels]
+    return marked
 
 
 def _grade(measure: Floats, thresholds: Thresholds) -> NDArray[np.int_]:
@@ -182,9 +222,11 @@ def _counts(statistics: Sequence[StatisticName], values: Floats) -> Floats:
     return np.repeat(values[:, places], len(statistics) // len(places), axis=1)
 
 
-def in_words(rules: Quality) -> list[str]:
-    """The rules as notes of a table."""
+def in_words(rules: Quality, flags: Flags, *, far: bool) -> list[str]:
+    """The rules as notes of a table with these flags; `far` is true if some of its figures may be far off."""
     notes = []
+    if not rules.flags and (flags != "").any():
+        notes.append(f"A figure is flagged caution if its standard error is above {100 * LARGE_CV:.0f} % of the figure.")
     if rules.cv is not None:
         low, high = (f"{100 * limit:g} %" for limit in (rules.cv.caution, rules.cv.unreliable))
         notes.append(
@@ -195,6 +237,8 @@ def in_words(rules: Quality) -> list[str]:
             f"A {name} is flagged caution if its margin of error is above {limits.caution:,.10g}, unreliable above "
             f"{limits.unreliable:,.10g}."
         )
+    if far:
+        notes.append("A figure is also flagged caution if the cautions name it as one that may be far off.")
     if rules.minimum is not None:
         notes.append(f"Figures of cells with a published count below {rules.minimum:,} are not printed.")
     if rules.hide_unreliable:
@@ -353,10 +397,11 @@ class PrintedTable:
         return tuple(columns)
 
 
-def printed_table(job: Job, spec: Table, table: pa.Table, crosstab: Crosstab | None = None) -> PrintedTable:
+def printed_table(job: Job, spec: Table, table: pa.Table, far: FarOff, crosstab: Crosstab | None = None) -> PrintedTable:
     """The printed form of a published table, as `dpdist.publish.tables` made it.
 
-    `crosstab` has the numbers of sample records, which are printed if the job says so.
+    `far` names figures that may be far off. `crosstab` has the numbers of sample records, which are printed if the job
+    says so.
     """
     text, estimator = job.presentation, job.presentation.estimator or str(table["estimator"][0])
     rows = shown_rows(table, estimator)
@@ -370,7 +415,11 @@ def printed_table(job: Job, spec: Table, table: pa.Table, crosstab: Crosstab | N
     groups = [""] if across is None else labels[across]
     stub = [i for i in range(len(labels)) if i != across]
     columns = columns_of(text, groups, spec.statistics, value, error)
-    quality = rate(text.quality, [column.statistic.name for column in columns], value, error, margin)
+    is_far = np.zeros(value.shape, dtype=bool)
+    if far:
+        keys = rows.select([*spec.by, "statistic", "variable"]).to_pandas()
+        is_far = _laid_out(far_off(keys, spec, far).astype(float), shape, across) > 0.0
+    quality = rate(text.quality, [column.statistic.name for column in columns], value, error, margin, is_far)
     value, margin, error, lower, upper = (
         np.where(quality.printed, figures, np.nan) for figures in (value, margin, error, lower, upper)
     )
@@ -392,7 +441,16 @@ def printed_table(job: Job, spec: Table, table: pa.Table, crosstab: Crosstab | N
         flags=quality.flags,
         estimator=estimator,
         universe=text.within(spec.universe),
-        notes=_notes(job, spec, _used(rows, estimator), value, margin, withheld=BECAUSE in table.column_names),
+        notes=_notes(
+            job,
+            spec,
+            _used(rows, estimator),
+            value,
+            margin,
+            quality.flags,
+            far=bool(far),
+            withheld=BECAUSE in table.column_names,
+        ),
         errors=rounded(error, columns) if text.se == "column" else None,
         sample=sample,
     )
@@ -408,6 +466,8 @@ class WrittenTables(Sequence[tuple[PrintedTable, pa.Table]]):
     folder: Path
     crosstab: Crosstab | None
     """It has the numbers of sample records, which are printed if the job says so."""
+    statement: Mapping[str, Any]
+    """What is published of predicted errors (`predicted_errors.entry`)."""
 
     def __len__(self) -> int:
         return len(self.job.tables)
@@ -423,7 +483,7 @@ class WrittenTables(Sequence[tuple[PrintedTable, pa.Table]]):
             return [self[k] for k in range(len(self))[number]]
         spec = self.job.tables[number]
         rows = self.rows(spec)
-        return printed_table(self.job, spec, rows, self.crosstab), rows
+        return printed_table(self.job, spec, rows, far_off_in(self.statement, spec.name), self.crosstab), rows
 
     def rows(self, table: Table) -> pa.Table:
         """A table in long form."""
@@ -558,7 +618,9 @@ def _used(rows: pa.Table, estimator: str) -> str:
     return estimator if _is(rows["estimator"], estimator).all() else "both"
 
 
-def _notes(job: Job, spec: Table, estimator: str, values: Floats, margins: Floats, *, withheld: bool) -> tuple[str, ...]:
+def _notes(
+    job: Job, spec: Table, estimator: str, values: Floats, margins: Floats, flags: Flags, *, far: bool, withheld: bool
+) -> tuple[str, ...]:
     text = job.presentation
     notes = [f"Universe: {text.within(spec.universe)}."] if spec.universe else []
     notes += [*text.table(spec.name).notes, *text.notes, ESTIMATORS[estimator]]
@@ -566,6 +628,6 @@ def _notes(job: Job, spec: Table, estimator: str, values: Floats, margins: Float
         notes.append(ERRORS if text.se == "column" else MARGINS)
     notes += [SAMPLES] if text.sample_size else []
     notes += [WITHOUT] if np.isnan(values).any() else []
-    notes += [NOTE.format(limit(job.withhold_above))] if withheld else []
-    notes += in_words(text.quality)
+    notes += [_rule(job.withhold_above)] if withheld else []
+    notes += in_words(text.quality, flags, far=far)
     return (*notes, f"Source: {text.source}.") if text.source else tuple(notes)

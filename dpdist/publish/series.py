@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from dpdist.estimation.crosstab_table import read_job
 from dpdist.job import Job, Statistic, StatisticName, Table
 from dpdist.publish.differences import FIGURES, OF_A_FIGURE, compared_periods
 from dpdist.publish.opened import Release
-from dpdist.publish.printed_tables import margins_of_error, rate, shown_rows
+from dpdist.publish.printed_tables import far_off, far_off_in, margins_of_error, rate, shown_rows
 from dpdist.publish.tables import NUMBERS
 
 GRADE, CHANGED = "grade", ("before", "after")
@@ -72,9 +72,16 @@ class Series:
 
     @property
     def title(self) -> str:
-        """The title that all releases have, or the dataset, with the range of periods."""
-        titles = {period.job.presentation.title for period in self.periods}
-        return f"{titles.pop() if len(titles) == 1 and None not in titles else self.last.dataset}, {self.range_of_periods}"
+        """The title that all releases have, with the range of periods in the place of each one's period, or at its end; or
+        else the dataset with the range.
+        """
+        titles = [self._with_range(period) for period in self.periods]
+        title = titles[0] if titles[0] is not None and len(set(titles)) == 1 else self.last.dataset
+        return title if self.range_of_periods in title else f"{title}, {self.range_of_periods}"
+
+    def _with_range(self, period: Period) -> str | None:
+        title, name = period.job.presentation.title, re.escape(period.name)
+        return title and re.sub(rf"(?<!\w){name}(?!\w)", lambda _: self.range_of_periods, title)
 
     @property
     def range_of_periods(self) -> str:
@@ -253,9 +260,11 @@ def _printed(period: Period, name: str) -> pd.DataFrame:
     margin = margins_of_error(error, df)
     abouts = printed["variable"].astype(object).where(printed["variable"].notna(), None)
     pairs = list(zip(printed["statistic"], abouts, strict=True))
+    far = far_off(printed, table, far_off_in(period.release.statement, name))
     for key, kind in kinds.items():
         at = np.array([k for k, pair in enumerate(pairs) if pair == key], dtype=np.int64)
-        flags = rate(rules, [kind], *(figures[at][:, None] for figures in (value, error, margin))).flags
+        column = at[:, None]
+        flags = rate(rules, [kind], value[column], error[column], margin[column], far[column]).flags
         grades[at] = flags[:, 0]
     graded: pd.DataFrame = printed.assign(**{GRADE: np.where(np.isnan(value), "", grades)})
     return graded
@@ -268,6 +277,9 @@ def _later(period: str, other: str) -> bool:
         return False
     alike = DIGIT.sub("0", period) == DIGIT.sub("0", other)
     return period > other if alike else period[:4] > other[:4]
+
+
+_refusal = partial(AnalysisError, subject="series")
 
 
 def series_of(releases: Sequence[Release]) -> Series:
@@ -299,18 +311,18 @@ def series_of(releases: Sequence[Release]) -> Series:
     (['2017', '2019'], True)
     """
     if len(releases) < 2:
-        raise AnalysisError("only one release", "two releases or more", "name releases of further periods")
+        raise _refusal("only one release", "two releases or more", "name releases of further periods")
     periods = list[Period]()
     for release in releases:
         if (why := unfit(release.folder)) is not None:
-            raise AnalysisError(f"{release} is not for publication: {why}", "published releases", "leave it out")
+            raise _refusal(f"{release} is not for publication: {why}", "published releases", "leave it out")
         job = read_job(release.folder, "released/job.json")
         periods.append(Period(release, job, str(read_object(release.folder, MANIFEST)["release"])))
     first, *later_periods = periods
     for period in later_periods:
         if period.job.dataset != first.job.dataset:
             fault = f"{first.release} is of '{first.job.dataset}', but {period.release} is of '{period.job.dataset}'"
-            raise AnalysisError(fault, "releases of the same dataset", "name releases of the same dataset")
+            raise _refusal(fault, "releases of the same dataset", "name releases of the same dataset")
     by_name = dict[str, Period]()
     for period in periods:
         for table in period.job.tables:
@@ -319,20 +331,18 @@ def series_of(releases: Sequence[Release]) -> Series:
                     f"table '{table.name}' of {period.release} is by '{reserved[0]}', which is the name of a column that "
                     "every series has"
                 )
-                raise AnalysisError(
-                    fault, "tables by columns of other names", "rename the column, or leave the release out"
-                )
+                raise _refusal(fault, "tables by columns of other names", "rename the column, or leave the release out")
         if (other := by_name.setdefault(period.name, period)) is not period:
             fault = f"{other.release} and {period.release} are both of {period.name}"
-            raise AnalysisError(fault, ONE_OF_EACH, "if a release was corrected, name only the correction")
+            raise _refusal(fault, ONE_OF_EACH, "if a release was corrected, name only the correction")
     for before, after in pairwise(periods):
         if _later(before.name, after.name):
-            fault = f"the release of {before.name} stands before that of {after.name}"
+            fault = f"the releases are not in order of period: {before.name} is named before {after.name}"
             order = ", ".join(sorted(period.name for period in periods))
-            raise AnalysisError(fault, "releases in order of period", f"name them in the order {order}")
+            raise _refusal(fault, "releases in order of period", f"name them in the order {order}")
     series = Series(tuple(periods))
     if all(len(alike) < 2 for alike in series.tables.values()):
         notes = "; ".join(series.notes[:3])
         fault = f"no two releases have a table in common{f': {notes}' if notes else ''}"
-        raise AnalysisError(fault, "a table with the same name and columns", "publish them again with such a table")
+        raise _refusal(fault, "a table with the same name and columns", "publish them again with such a table")
     return series

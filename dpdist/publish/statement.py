@@ -15,7 +15,7 @@ from dpdist.job.data import in_words as merges_in_words
 from dpdist.job.families import facts_of
 from dpdist.mechanisms.parts import words_of
 from dpdist.privacy.adjacency import TRUST_MODEL, domain, headline, listed, neighbours, not_protected, protected, unit
-from dpdist.privacy.claims import in_words, of_chain
+from dpdist.privacy.claims import NOT_REFUSED, in_words, of_chain
 from dpdist.privacy.noisy_counts import accepted, layers_of, noise_name
 from dpdist.publish.accuracy import standard_errors
 from dpdist.publish.predicted_errors import Ratios, cautions, entry
@@ -100,6 +100,7 @@ def _made(released: ReleasedObject) -> dict[str, Any]:
         **({"correction": job.correction.model_dump()} if job.correction is not None else {}),
         **_claimed(released),
         **released.promise,
+        "assumptions": _assumptions(released),
         **unit_figures(job),
         "privacy_unit_in_words": unit(job),
         **_other_releases(released),
@@ -123,6 +124,12 @@ def _made(released: ReleasedObject) -> dict[str, Any]:
         "standard_errors": standard_errors(released),
         **({"do_not_publish": why} if (why := words_of(job).reason_not_to_publish(released)) is not None else {}),
     }
+
+
+def _assumptions(released: ReleasedObject) -> list[str]:
+    """The promise's, without what is said of the file with which a chain began, if it began with histograms."""
+    root = released.promise.get("reference", {}).get("root", {"sha256": None})
+    return [text for text in released.promise["assumptions"] if text != NOT_REFUSED or "sha256" in root]
 
 
 def _mechanism(job: Job) -> dict[str, Any]:

@@ -61,7 +61,10 @@ def cautions(plan: Plan, prediction: ErrorPrediction | None = None, workspace: s
     cautions_found += plan.goodness.cautions(job) if plan.goodness is not None else []
     if not job.sizes_secret:
         cautions_found += [*_psus_of_no_stratum(plan), *_small_strata(job, plan.crosstab, plan.model, plan.promise.target)]
-        cautions_found += [*noisy_counts.cautions(job, plan.small_counts), *_empty_levels(job, plan.crosstab)]
+        cautions_found += [
+            *noisy_counts.cautions(job, plan.crosstab, plan.small_counts),
+            *_empty_levels(job, plan.crosstab),
+        ]
     cautions_found += hidden(plan)
     cautions_found += alarms_before(plan) if prediction is None else [*alarms(prediction), *proposals(prediction)]
     return [*cautions_found, *advice(job, workspace)]

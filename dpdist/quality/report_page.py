@@ -22,7 +22,7 @@ from dpdist.job import Table
 from dpdist.opening.results import NO_EVALUATION, Evaluations
 from dpdist.publish.accuracy import design_in_words
 from dpdist.publish.noisy_figures import release_key
-from dpdist.publish.printed_tables import labels_of, printed_table, rows_with
+from dpdist.publish.printed_tables import far_off_in, labels_of, printed_table, rows_with
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.publish.writers.dotplot import MOST_ROWS as MOST_PLOTTED, chart, height_of
 from dpdist.publish.writers.page import HEAVIEST, environment
@@ -115,7 +115,8 @@ def rules_of_quality(material: ReportMaterial) -> Iterator[tuple[str, object, ob
     if not rules.flags and rules.minimum is None and not rules.hide_unreliable:
         return
     for table in material.job.tables:
-        form = printed_table(material.job, table, pq.read_table(material.space.newest / "tables" / f"{table.name}.parquet"))
+        rows = pq.read_table(material.space.newest / "tables" / f"{table.name}.parquet")
+        form = printed_table(material.job, table, rows, far_off_in(material.statement, table.name))
         for flag in ("unreliable", "caution") if rules.flags else ():
             number = int((form.flags == flag).sum())
             yield f"{table.name}: figures flagged {flag}", 0, number, _met(number == 0)

@@ -58,7 +58,10 @@ class Identity:
         must not be added.
         """
         keys = sorted(self.job.keys() | other.job.keys())
-        mine, theirs = ([job.get(key, "not stated") for key in keys] for job in (self.job, other.job))
+        mine, theirs = (
+            ["null" if (value := job.get(key, "not stated")) is None else value for key in keys]
+            for job in (self.job, other.job)
+        )
         changed = [triple for triple in zip(keys, theirs, mine, strict=True) if triple[1] != triple[2]]
         examples = [f"{key}: {there!s:.40} there, {here!s:.40} here" for key, there, here in changed[:5]]
         texts = [f"job ({'; '.join(examples)}{'; …' if len(changed) > 5 else ''})"] if changed else []

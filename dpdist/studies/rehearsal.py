@@ -287,7 +287,7 @@ def small(best: Candidate, thirds: Thirds) -> str:
     """The warning of `validate` on small sample counts, for the public file."""
     by_record = job_of(best.recommended).by_record
     crosstab = take_census(by_record, TableSource(thirds.table, text_only=thirds.text_only)).crosstab
-    return "; ".join(map(str, noisy_counts.cautions(by_record, noisy_counts.count_small(by_record, crosstab))))
+    return "; ".join(map(str, noisy_counts.cautions(by_record, crosstab, noisy_counts.count_small(by_record, crosstab))))
 
 
 def write_recommended(rehearsal: Rehearsal, out: Path) -> str:

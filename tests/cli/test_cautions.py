@@ -222,6 +222,8 @@ def test_every_text_of_the_catalogue_is_found_again_with_its_code_and_is_explain
         assert kind.explanation.count(". ") > 0, "what it means, and what to do"
         assert not re.findall(r"\b(?!PSU)[A-Z]{3,}\b|[{}]", words.replace("PSUs", "")), "placeholders"
     assert Caution.stated("whatever a plug-in says").code == "from_mechanism"
+    unknown = invoke("explain", "nosuch")
+    assert (unknown.exit_code, unknown.output.partition("\n")[0]) == (2, "explain nosuch: 1 problem")
     listed = invoke("explain")
     assert (listed.exit_code, [code for code in KINDS if f"{code}: " not in listed.output]) == (0, [])
 

@@ -44,6 +44,8 @@ def test_a_run_on_a_finished_workspace_says_that_it_released_nothing_new(release
     assert again.exit_code == 0
     assert again.stderr.startswith(f"Nothing new is released: this workspace has the release of the run of {today}")
     assert "{{period}}" in again.stderr
+    headline = run(job, "-w", work).stdout.partition(":")[0]
+    assert headline.startswith("Already released "), "nothing that reads like a new release"
     events = [json.loads(line) for line in run(job, "-w", work, "--json").stdout.splitlines()]
     assert [event["event"] for event in events if event["event"] in ("again", "done")] == ["again", "done"]
     assert spelled(again.stderr) == []

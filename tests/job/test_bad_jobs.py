@@ -54,6 +54,11 @@ def test_every_message_has_a_remedy_in_our_words_and_no_control_character(path: 
         assert escape(each.text()) == each.text()
 
 
+def test_an_outcome_that_several_statistics_need_is_one_problem() -> None:
+    """There was a problem for each of them, of which ratios named other outcomes."""
+    assert len(problems(FOLDER / "outcome_left_out.yaml")) == 1
+
+
 def test_the_check_sees_words_of_the_library() -> None:
     assert RAW.search("Tuple should have at least 1 item after validation, not 0")
     assert not RAW.search("a list of 1 or more")

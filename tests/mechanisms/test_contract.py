@@ -16,10 +16,11 @@ from dpdist.job import SPECS, Job, MechanismSpec, Noisy
 from dpdist.job.checks import contradictions
 from dpdist.job.values import complete
 from dpdist.mechanisms.parts import Incomplete, builder_of, measured_of
-from dpdist.mechanisms.promises import NOT_REFUSED, promise_of
+from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.registry import MECHANISMS, mechanism_of
 from dpdist.mechanisms.tables import post
 from dpdist.mechanisms.tables.cells import ResidualCells
+from dpdist.privacy.claims import NOT_REFUSED
 from dpdist.privacy.guarantees import Asymptotic, Promise, Strict
 from dpdist.testing.mechanisms import problems, problems_of_noise, record_dependent
 

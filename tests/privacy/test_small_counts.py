@@ -15,6 +15,7 @@ from dpdist.core.errors import JobError
 from dpdist.core.records import Crosstab
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
+from dpdist.release import cautions
 
 JOB = """
 dataset: clinic
@@ -59,6 +60,26 @@ def test_validate_and_plan_say_how_many_counts_are_small_and_what_helps(
     assert "coarser levels" in shown
     assert "adjacency: add_remove" in shown
     assert "predictors: {protect:" in shown
+
+
+def test_the_columns_that_make_small_counts_are_named(tmp_path: Path) -> None:
+    """Sizes by sex are 43 and 7, and by ward 1, 5, 4 and 40. Design strata that make them are said to be such."""
+
+    def caution(text: str) -> str:
+        found = cautions(dpdist.plan(parse_job(text), survey(tmp_path)))
+        return next(str(one) for one in found if one.code == "small_counts")
+
+    assert "They are counts by ward and sex; without ward, none would be small. Whoever" in caution(JOB)
+    strata = JOB.replace("weight: weight,", "weight: weight, design_strata: [ward],").replace(
+        "by: [ward, sex]", "by: [sex]"
+    )
+    told = "by ward and sex; without ward of survey.design_strata, none would be small"
+    assert told in caution(strata)
+    with pytest.raises(JobError) as caught:
+        dpdist.run(parse_job(strata), tmp_path / "ws", survey(tmp_path))
+    assert told in caught.value.problems[0].fault
+    one = caution(strata.replace("by: [sex]", "by: [ward]"))
+    assert "They are counts by ward. Whoever" in one
 
 
 def test_what_helps_is_what_the_mechanism_takes(tmp_path: Path) -> None:

@@ -117,6 +117,26 @@ def test_figures_that_moved_beyond_their_errors_are_named_and_no_others(folder: 
     assert len(every["moved"]) > len(oracle), "control"
 
 
+def test_figures_that_one_release_withholds_are_no_changed_ones(folder: Path) -> None:
+    """The same figures, of which the other release withholds some. Both directions; control: a release and itself."""
+    other = release(folder, "withholding", survey(600), ("strata:", "withhold_above: 0.04\nstrata:"))
+    blank = dpdist.open_release(other).tables["counts"].query("estimator == 'parameters' and suppressed")
+    for places in ((str(folder / "first"), other), (other, str(folder / "first"))):
+        found, text = said(*places), diff(*places)[1]
+        assert 0 < len(blank) == len(found["in_one"]) < 18
+        assert found["compared"] == 18 - len(blank)
+        assert not found["moved"]
+        missing = "after" if places[1] == other else "before"
+        assert all(figure[missing] is None and figure["distance"] is None for figure in found["in_one"])
+        new = len(blank) if missing == "before" else 0
+        said_of = (
+            f"figures: {len(blank)} in one of the releases alone: {new} newly published, {len(blank) - new} now withheld"
+        )
+        assert f"figures: 0 changed by more than 2 standard errors, out of {18 - len(blank)} that both" in text
+        assert said_of in text
+        assert "distance" not in text
+
+
 def test_digits_of_moved_figures_fit_their_standard_errors() -> None:
     """A share beside a count: to the second digit of the difference's standard error."""
     share = MovedFigure("t", "all", "mean of works (parameters)", 0.5234567, 0.5912345, 2.5)

@@ -25,12 +25,12 @@ from public_files import statement_of
 from small_release import JOB, decimals_of, survey
 
 import dpdist
-from dpdist.job import Job, Statistic
+from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.publish.printed_tables import FEW_TABLES, PrintedTable, TableColumn, WrittenTables, printed_table
+from dpdist.publish.printed_tables import FEW_TABLES, NO_ESTIMATE, PrintedTable, WrittenTables, printed_table
 from dpdist.publish.writers import page as page_writer, workbook
 from dpdist.publish.writers.csv_tables import wide_text
-from dpdist.publish.writers.dotplot import chart
+from dpdist.publish.writers.dotplot import chart, plots
 from dpdist.publish.writers.page import shown_table, write_page
 from dpdist.publish.writers.workbook import write_workbook
 
@@ -204,7 +204,7 @@ def table_of(levels: list[str]) -> tuple[Job, PrintedTable, pa.Table]:
             **numbers,
         }
     )
-    return job, printed_table(job, said, table), table
+    return job, printed_table(job, said, table, {}), table
 
 
 STATEMENT = {
@@ -215,11 +215,36 @@ STATEMENT = {
 }
 
 
+FLAGGED = '<span class="flag caution">'
+
+
 def page_of_a_table(tmp_path: Path, levels: list[str]) -> tuple[int, str]:
     """Figures of such a table, and the page that it has."""
     job, form, table = table_of(levels)
     write_page(tmp_path / "index.html", job, [(form, table)], STATEMENT)
     return len(table), (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_wide_tables_are_printed_in_landscape_and_lose_no_column() -> None:
+    """By the width of their rows. Control: narrow ones stay in portrait."""
+    for levels, classes in (("ab", ""), ("abcd", " wide"), ("abcdef", " wide widest")):
+        _, form, _ = table_of(list(levels))
+        large = replace(form, values=form.values + 1.2345678e8, margins=form.margins + 1e7)
+        assert shown_table(large).on_paper == classes, levels
+
+
+def test_a_target_is_not_said_to_be_a_bound(tmp_path: Path) -> None:
+    """Control: a strict release's page says that ε bounds the dependence, and what is protected."""
+    job, form, table = table_of(["a", "b"])
+    said = {**STATEMENT, "headline": "salary of any record", "protected": ["salary"]}
+    pages = dict[str, str]()
+    for guarantee in ("asymptotic", "strict"):
+        write_page(tmp_path / "index.html", job, [(form, table)], {**said, "guarantee": guarantee})
+        pages[guarantee] = (tmp_path / "index.html").read_text(encoding="utf-8")
+    for text in ("ε (epsilon) bounds how much", "<h3>Protected</h3>", "<p>Protected: "):
+        assert [text in pages[guarantee] for guarantee in ("asymptotic", "strict")] == [False, True]
+    for text in ("ε (epsilon) is a target", "<h3>Intended to be protected</h3>", "<p>Intended to be protected: "):
+        assert [text in pages[guarantee] for guarantee in ("asymptotic", "strict")] == [True, False]
 
 
 def test_of_many_tables_the_first_is_open_and_others_are_closed_with_their_figures_and_cautions(tmp_path: Path) -> None:
@@ -274,8 +299,8 @@ def test_a_table_of_a_hundred_thousand_cells_is_written_and_the_page_leaves_it_f
     assert len(html) < 100_000
     assert "206,082 figures, more than a page can show" in html
     assert "<svg" not in html
-    assert "marked caution" not in html, "nothing of the table is on the page"
-    assert "marked caution" in page_of_a_table(tmp_path, ["a", "b"])[1], "control"
+    assert FLAGGED not in html, "nothing of the table is on the page"
+    assert FLAGGED in page_of_a_table(tmp_path, ["a", "b"])[1], "control"
 
 
 @pytest.mark.slow
@@ -346,7 +371,7 @@ def test_memory_of_a_page_does_not_grow_with_the_number_of_its_tables(
         many = job.model_copy(update={"tables": tables})
         for one in tables:
             pq.write_table(table, tmp_path / f"{one.name}.parquet")
-        written = WrittenTables(many, tmp_path, None)
+        written = WrittenTables(many, tmp_path, None, {})
         tracemalloc.start()
         write_page(tmp_path / "index.html", many, list(written) if at_once else written, STATEMENT)
         peaks[number, at_once] = tracemalloc.get_traced_memory()[1]
@@ -363,23 +388,6 @@ def test_a_page_stays_light_where_labels_are_long(tmp_path: Path) -> None:
     assert "figures, more than a page can show" not in page_of_a_table(tmp_path, [f"{i} label" for i in range(36)])[1]
 
 
-def test_figures_with_large_errors_are_marked_though_the_job_states_no_rules() -> None:
-    """A standard error of 34 % of the figure. Controls: one of 10 %; a job whose own rules flag figures."""
-    reach = 1.6449
-    column = TableColumn("", "count", Statistic(name="count"), 0)
-    values, margins = np.array([[2355.0], [9000.0]]), np.array([[801.0 * reach], [900.0 * reach]])
-    limits, none = (values - margins, values + margins), np.array([[""], [""]])
-    made = PrintedTable(
-        "t", "t", ("region",), (("a",), ("b",)), None, (column,), values, margins, *limits, none, "records", ()
-    )
-    shown = shown_table(made)
-    assert [row.cells[0].flag for row in shown.rows] == ["caution", ""]
-    assert shown.doubtful == "1 figure is marked caution: the standard error is above 30 % of the figure."
-    ruled = shown_table(replace(made, flags=np.array([["reliable"], ["reliable"]])))
-    assert [row.cells[0].flag for row in ruled.rows] == ["", ""]
-    assert ruled.doubtful == ""
-
-
 def test_a_drawing_tells_its_groups_and_cells_apart_however_many_and_long_they_are() -> None:
     """Ten groups have ten looks and whole names; cells that differ in their last column alone have labels that differ."""
     groups = ["published", "synthetic records", "laplace", "laplace_composed", "laplace_finest", "reference_only"]
@@ -391,6 +399,19 @@ def test_a_drawing_tells_its_groups_and_cells_apart_however_many_and_long_they_a
     assert list(legend.values()) == groups
     assert len(legend) == len(groups), "two groups look alike"
     assert re.findall(r"<div><span><bdi>([^<]+)</bdi>", drawn) == cells
+
+
+def test_a_withheld_figure_is_left_out_of_the_drawing_with_the_mark_of_the_table() -> None:
+    """It was drawn as a bar without a dot. Control: other figures have both."""
+    _, form, _ = table_of(["a", "b", "c"])
+    values = form.values.copy()
+    values[0, 1] = np.nan
+    (whole, *_), (drawn, *_) = (
+        [str(plot.drawing) for plot in plots(replace(form, values=figures)) if plot.title.startswith("Mean")]
+        for figures in (form.values, values)
+    )
+    assert [each.count('<line class="bar') - drawn.count('<line class="bar') for each in (whole, drawn)] == [1, 0]
+    assert [each.count(f">{NO_ESTIMATE}</text>") for each in (whole, drawn)] == [0, 1]
 
 
 @pytest.mark.parametrize(("most", "decimals", "ticks"), [(12.5, 0, 2.5), (1.25, 1, 0.25), (10.0, 0, 2.0)])

@@ -76,6 +76,12 @@ def test_figures_that_rest_on_a_small_reference_are_not_said_to_be_as_accurate_a
     named = release.statement.get("beyond_direct", {}).get("tables", {}).get("salaries", {})
     ratios = pd.Series({(name.split()[0], cell): ratio for name, cells in named.items() for cell, ratio in cells.items()})
     assert set(errors.index[errors > FAR_NAMED]) <= set(ratios.index)
+    wide, note = release.tables.wide("salaries"), "if the cautions name it as one that may be far off"
+    flags = {("mean", cell): flag for cell, flag in wide.get("Mean of salary, flag", pd.Series()).items()}
+    assert {key for key in ratios.index if key[0] == "mean"} <= {key for key, flag in flags.items() if flag == "caution"}
+    html = (release.folder / "index.html").read_text(encoding="utf-8")
+    assert (note in html) == bool(len(ratios))
+    assert html.count('<span class="flag caution">') >= len(ratios)
     if of_reference > 1_000:
         assert {cell for _, cell in ratios.index} <= {"Total"}
         return

@@ -17,7 +17,7 @@ from small_release import JOB, survey
 import dpdist
 from dpdist.job.loading import parse_job
 from dpdist.job.presentation import Quality
-from dpdist.publish.printed_tables import rate
+from dpdist.publish.printed_tables import LARGE_CV, rate
 
 RULES = """
 presentation:
@@ -43,11 +43,22 @@ def plain(job: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def noisy(job: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    workspace = tmp_path_factory.mktemp("runs") / "ws"
+    little = job.replace('epsilon: "3"', 'epsilon: "0.02"') + "withhold_above: null\n"
+    dpdist.run(parse_job(little), workspace)
+    return workspace
+
+
+@pytest.fixture(scope="module")
 def flagged(job: str, plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     workspace = tmp_path_factory.mktemp("runs") / "ws"
     shutil.copytree(plain, workspace)
     dpdist.publish(workspace, job=parse_job(job + RULES))
     return workspace
+
+
+NONE_FAR = np.zeros((2, 4), dtype=bool)
 
 
 def test_flags_are_those_of_a_hand_made_table() -> None:
@@ -57,14 +68,46 @@ def test_flags_are_those_of_a_hand_made_table() -> None:
     values = np.array([[100.0, 10.0, 40.0, 10.0], [60.0, -10.0, 60.0, np.nan]])
     errors = np.array([[15.0, 0.1, 8.0, 0.1], [30.0, 4.0, np.nan, np.nan]])
     margins = np.array([[24.7, 1.5, 13.2, 0.2], [49.3, 0.5, np.nan, np.nan]])
-    found = rate(said, ["count", "mean", "count", "mean"], values, errors, margins)
+    found = rate(said, ["count", "mean", "count", "mean"], values, errors, margins, NONE_FAR)
     assert found.flags.tolist() == [
         ["reliable", "caution", "caution", "reliable"],
         ["unreliable", "unreliable", "", ""],
     ]
     assert found.printed.tolist() == [[True, True, False, False], [True, True, True, True]]
-    hidden = rate(said.model_copy(update={"hide_unreliable": True}), ["count", "mean"] * 2, values, errors, margins)
+    hidden = rate(
+        said.model_copy(update={"hide_unreliable": True}), ["count", "mean"] * 2, values, errors, margins, NONE_FAR
+    )
     assert hidden.printed.tolist() == [[True, True, False, False], [False, False, True, True]]
+
+
+def test_large_errors_are_flagged_without_rules_and_figures_that_may_be_far_off_always() -> None:
+    """A standard error of 34 % of the figure. Controls: one of 10 %; a job whose own rules flag figures."""
+    values, errors = np.array([[2355.0, 9000.0, np.nan]]), np.array([[801.0, 900.0, np.nan]])
+    rules, far = Quality.model_validate({"cv": {"caution": 0.5, "unreliable": 0.6}}), np.array([[False, True, False]])
+    for said, flags in ((Quality(), ["caution", "", ""]), (rules, ["reliable", "reliable", ""])):
+        of = said, ["count"] * 3, values, errors, errors
+        assert rate(*of, far & False).flags.tolist() == [flags]
+        assert rate(*of, far).flags.tolist() == [[flags[0], "caution", flags[2]]]
+
+
+def test_every_printed_form_has_the_flags_of_a_job_without_rules(noisy: Path, plain: Path) -> None:
+    """Control: a release of small errors has no flags, and no column of them."""
+    public = noisy / "public"
+    table = pd.read_parquet(public / "tables" / "counts.parquet").query("estimator == 'parameters'")
+    number = int((table["standard_error"] > LARGE_CV * table["estimate"].abs()).sum())
+    assert 0 < number < len(table)
+    wide = pd.read_csv(public / "tables" / "counts.wide.csv")
+    sheet = openpyxl.load_workbook(public / "tables.xlsx")["Table 1"]
+    cells = [cell.value for row in sheet.iter_rows() for cell in row]
+    html = (public / "index.html").read_text(encoding="utf-8")
+    note = "A figure is flagged caution if its standard error is above 30 % of the figure."
+    flagged = int((wide == "caution").to_numpy().sum())
+    assert flagged >= number, "others may be far off"
+    assert cells.count("caution") == flagged
+    assert html.count('<span class="flag caution">') == flagged
+    assert note in html
+    assert note in cells
+    assert "flag" not in (plain / "public" / "tables" / "counts.wide.csv").read_text(encoding="utf-8")
 
 
 def test_printed_flags_follow_from_published_errors(flagged: Path) -> None:

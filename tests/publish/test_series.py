@@ -83,7 +83,9 @@ def test_the_long_file_has_the_printed_figures_of_every_release(written: Path, p
             published = opened.tables[name].query("estimator == 'parameters'").reset_index(drop=True)
             same = own[own["table"] == name].reset_index(drop=True)[published.columns.tolist()]
             pd.testing.assert_frame_equal(same, published, check_dtype=False)
-    assert (rows["grade"] == "").equals(rows["period"] != "2022"), "only the last job has rules"
+    with_rules = rows["period"] == "2022"
+    assert (rows.loc[with_rules, "grade"] != "").all()
+    assert (rows.loc[~with_rules, "grade"] == "").all(), "no standard error is above 30 % of its figure"
     text = pd.read_csv(written / "series.csv")
     assert text["estimate"].tolist() == rows["estimate"].tolist()
 
@@ -174,7 +176,7 @@ def test_releases_that_make_no_series_are_refused(periods: list[Path], tmp_path:
         (periods[0],): "only one release",
         (other, periods[0]): "is of 'large', but",
         (periods[0], again): "are both of 2020",
-        (periods[1], periods[0]): "the release of 2021 stands before that of 2020",
+        (periods[1], periods[0]): "series: the releases are not in order of period: 2021 is named before 2020",
         (periods[2], periods[0], periods[1]): "name them in the order 2020, 2021, 2022",
         (apart, periods[0]): "no two releases have a table in common",
         (held, periods[1]): "is not for publication: A study.",
@@ -198,15 +200,24 @@ def test_only_periods_that_are_known_to_be_later_are_out_of_order() -> None:
 
 
 def test_a_title_of_one_release_is_not_that_of_the_series(tmp_path: Path) -> None:
-    """A title that all have stands with the range of periods, and `--title` replaces it; sources of all are named."""
+    """A title that all have, but for its period, stands with the range of periods, and `--title` replaces it; sources of
+    all are named.
+    """
 
     def titled(period: str, title: str) -> Path:
         runtime = "runtime: {executor: serial}"
-        texts = f"{runtime}\npresentation: {{title: {title}, source: Of {period}}}"
-        return release(tmp_path / title / period, period, {runtime: texts})
+        texts = f"{runtime}\npresentation: {{title: '{title}', source: Of {period}}}"
+        return release(tmp_path / title.replace("{{period}}", "P") / period, period, {runtime: texts})
 
     first, same, other = titled("2023", "Pay"), titled("2024", "Pay"), titled("2024", "Pay in 2024")
-    titles = {(first, same): "Pay, 2023 to 2024", (first, other): "small, 2023 to 2024"}
+    with_period, with_former = titled("2023", "Pay in {{period}} and later"), titled("2024", "Pay in 2023 and later")
+    following = titled("2024", "Pay in {{period}} and later")
+    titles = {
+        (first, same): "Pay, 2023 to 2024",
+        (first, other): "small, 2023 to 2024",
+        (with_period, following): "Pay in 2023 to 2024 and later",
+        (with_period, with_former): "small, 2023 to 2024",
+    }
     for places, title in titles.items():
         assert series(*places, "--out", tmp_path / "out").exit_code == 0
         assert f"<title>{title}</title>" in (tmp_path / "out" / "index.html").read_text()
@@ -225,6 +236,13 @@ def test_a_series_states_cautions_and_who_decides_on_publication(tmp_path: Path)
     number = len(statement["cautions"])
     assert number > 1
     done = series(*places, "--out", tmp_path / "out")
+    rows = pd.read_csv(tmp_path / "out" / "series.csv", keep_default_na=False, na_values={"estimate": [""]}).dropna()
+    large = rows["standard_error"].astype(float) > 0.3 * rows["estimate"].abs()
+    assert 0 < large.sum() < len(rows)
+    assert (rows["grade"] == "caution")[large].all(), "as on the page of a release without rules"
+    assert set(rows["grade"]) == {"", "caution"}
+    html = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert html.count('<span class="flag caution">') == (rows["grade"] == "caution").sum()
     assert f"2020: {number} cautions; its page states them" in done.output
     assert "2021: " not in done.output
     first, second = json.loads((tmp_path / "out" / "series.json").read_text())["releases"]

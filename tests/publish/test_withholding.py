@@ -11,15 +11,18 @@ import numpy as np
 import openpyxl
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from markupsafe import escape
 from public_files import statement_of
 from small_release import JOB, survey
 
 import dpdist
+from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError
 from dpdist.job.loading import parse_job
 from dpdist.opening.verifying import problems
-from dpdist.publish.printed_tables import BECAUSE, without_empty_figures
+from dpdist.publish.printed_tables import BECAUSE, WrittenTables, with_withheld, without_empty_figures
 
 BY_FIELD = JOB.replace("strata: [field]\n", "").replace("by: [field, sex]", "by: [field]")
 LEVELS = ("arts", "law", "Total")
@@ -91,6 +94,26 @@ def test_a_share_is_as_large_as_its_complement_and_a_difference_goes_with_its_fi
     assert gone[BECAUSE].notna().all()
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (9.0, "1 of 6 figures is withheld, because its standard error is larger than"),
+        (90.0, "2 of 6 figures are withheld, because their standard errors are larger than"),
+    ],
+)
+def test_a_caution_counts_withheld_figures_and_gives_readers_no_advice_for_the_custodian(
+    error: float, said: str, tmp_path: Path
+) -> None:
+    """The custodian's remedy comes from the catalogue."""
+    means = [(50.0, 90.0), (60.0, error), (55.0, 40.0)]
+    rows = published(BY_FIELD, {"count": [(900.0, 9.0)] * 3, "mean of salary": means})
+    pq.write_table(pa.Table.from_pandas(rows, preserve_index=False), tmp_path / "counts.parquet")
+    (caution,) = with_withheld(WrittenTables(parse_job(BY_FIELD), tmp_path, None, {}), {"cautions": []})["cautions"]
+    assert caution == f"counts: {said} the figure."
+    assert Caution.stated(caution).code == "withheld"
+    assert str(Caution.coded("withheld", caution)).startswith(f"{caution} Use coarser cells")
+
+
 @pytest.mark.parametrize("limit", ["-1", "0", ".inf", "true", "much"])
 def test_a_limit_that_is_none_is_refused_with_its_line(limit: str) -> None:
     with pytest.raises(JobError, match=r"withhold_above: .* \(line \d+\)\n +allowed: .*(a number|finite)"):
@@ -108,6 +131,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory, noise_of: Callable[[str], A
     return space / "ws" / "public"
 
 
+def printed_notes(folder: Path) -> list[str]:
+    sheet = openpyxl.load_workbook(folder / "tables.xlsx")["Table 1"]
+    return [str(cell.value) for row in sheet.iter_rows() for cell in row]
+
+
 def test_every_form_of_a_table_says_which_figures_are_withheld_and_why(folder: Path) -> None:
     csv = pd.read_csv(folder / "tables" / "counts.csv")
     blank = csv[csv[BECAUSE].notna()]
@@ -118,16 +146,16 @@ def test_every_form_of_a_table_says_which_figures_are_withheld_and_why(folder: P
     assert statement["withheld"]["figures"] == len(shown)
     by_statistic = statement["withheld"]["tables"]["counts"]
     assert sum(by_statistic.values()) == len(shown)
-    assert any("are withheld" in caution for caution in statement["cautions"])
+    assert any("withheld, because" in caution for caution in statement["cautions"])
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["withheld"] == {"above": 1.0, "figures": len(shown)}
     observed = pd.read_csv(folder / "sdmx" / "counts.csv")
     assert (observed["OBS_STATUS"] == "Q").sum() == len(shown)
     assert observed.loc[observed["OBS_STATUS"] == "Q", "OBS_VALUE"].isna().all()
-    note = "Figures are withheld whose standard error is larger than the figure."
-    assert note in (folder / "index.html").read_text(encoding="utf-8")
-    sheet = openpyxl.load_workbook(folder / "tables.xlsx")["Table 1"]
-    assert any(cell.value == note for row in sheet.iter_rows() for cell in row)
+    (rule,) = [text for text in printed_notes(folder) if text.startswith("A figure is withheld if")]
+    assert "larger than both the figure and the table's median figure of that statistic" in rule
+    assert statement["withheld"]["in_words"].startswith(f"{rule} ")
+    assert str(escape(rule)) in (folder / "index.html").read_text(encoding="utf-8")
     assert "withheld_because" in (folder / "codebook.json").read_text(encoding="utf-8")
 
 

@@ -227,10 +227,10 @@ def test_the_column_of_the_fewest_levels_stands_across_unless_the_job_names_one(
     job = parse_job((workspace / "public" / "released" / "job.json").read_text(encoding="utf-8"))
     table = pq.read_table(public / "tables" / "counts.parquet")
     (said,) = job.tables
-    assert printed_table(job, said, table).across == "sex"
+    assert printed_table(job, said, table, {}).across == "sex"
     across = job.presentation.model_copy(update={"tables": {"counts": TableText(across="field")}})
-    turned = printed_table(job.model_copy(update={"presentation": across}), said, table)
+    turned = printed_table(job.model_copy(update={"presentation": across}), said, table, {})
     assert (turned.across, turned.rows) == ("Field of degree", (("f",), ("m",), ("Total",)))
-    plain = printed_table(job, said, table)
+    plain = printed_table(job, said, table, {})
     assert plain.values[1, 2] == turned.values[1, 2]  # the second field's men's count, in both
     assert turned.columns[2].group == plain.rows[1][0]

@@ -301,6 +301,20 @@ def test_an_outcome_of_one_value_has_no_predicted_error_and_says_so(statistics: 
     assert all("median" in line for line in others), "control: other figures have their errors"
 
 
+def test_a_statistic_of_one_table_has_one_median() -> None:
+    """The plan said `1 tables: medians from .59 (t) to .59 (t)`. Control: a statistic of several tables has two."""
+    tables = ", ".join(f"{{name: t{k}, by: {by}, statistics: [count]}}" for k, by in enumerate(["[region]", "[]"] * 5))
+    tables += ", {name: incomes, by: [region], statistics: [{total: income}]}"
+    job = parse_job(f"{JOB[: JOB.index('tables:')]}tables: [{tables}]\nruntime: {{executor: serial}}\n")
+    of_income, of_count = (
+        next(line for line in in_words(predicted(dpdist.validate(job))) if line.startswith(name))
+        for name in ("total of income", "count")
+    )
+    assert re.match(r"total of income, 1 table: median [\d.]+ \(incomes\); ", of_income)
+    assert "medians from" not in of_income
+    assert re.match(r"count, 10 tables: medians from [\d.]+ \(t\d\) to ", of_count)
+
+
 def test_the_epsilon_for_an_error_is_smaller_for_a_larger_error() -> None:
     """Its prediction there is about the wanted error; replicates are few, so a factor of 2 is allowed."""
     plan = dpdist.plan(parse_job(JOB))

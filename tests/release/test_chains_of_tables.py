@@ -21,6 +21,7 @@ from dpdist.mechanisms.tables import cells, measurements
 from dpdist.opening import verifying
 from dpdist.opening.rederiving import rederivation
 from dpdist.opening.verifying import problems
+from dpdist.privacy.claims import NOT_REFUSED
 from dpdist.quality.predicted.prediction import predicted
 
 PACKAGE = Path(__file__).parents[1] / "fixtures" / "package_of_0_2"
@@ -174,6 +175,7 @@ def test_a_chain_begins_without_a_reference(first_of_bins: Path, tmp_path: Path)
     texts = json.dumps(statement_of(third), ensure_ascii=False)
     assert "noisy counts" in texts
     assert "released/donors.parquet" not in texts
+    assert NOT_REFUSED not in statement_of(third)["assumptions"], "there is no such file"
     before = public_files(third)
     dpdist.publish(third)
     assert public_files(third) == before

@@ -19,10 +19,12 @@ from sized_package import people, sized_job
 from spoiling import Spoil, cells, edited, said
 
 import dpdist
+from dpdist.core.cautions import Caution
 from dpdist.core.errors import DataError, JobError
 from dpdist.job import budget_text
 from dpdist.opening.verifying import problems
 from dpdist.planning.plan import reference as reference_line
+from dpdist.privacy.claims import NOT_REFUSED
 from dpdist.quality.predicted.prediction import predicted
 
 LEVELS, TABLES, RECORDS = (3, 4, 2), [["c0", "c1"], ["c1", "c2"]], 2_000
@@ -134,6 +136,10 @@ def test_a_release_cautions_of_a_reference_that_no_longer_fits(chain: Path, tmp_
         for told in (statement_of(ws) for ws in (chain / "ws1", tmp_path / "ws"))
     ]
     assert cautioned == [2, 0]
+    assert NOT_REFUSED in statement_of(chain / "ws3")["assumptions"], "the chain began with a file"
+    (found, _), remedy = statement_of(chain / "ws1")["cautions"], "if there is none, begin anew with reference.histogram"
+    assert remedy not in found, "readers of the release choose no reference"
+    assert remedy in str(Caution.coded("changed_since_reference", found))
 
 
 def test_publishing_and_verifying_recompute_the_release(chain: Path) -> None:

@@ -29,6 +29,7 @@ def table_statistics(job: Job) -> Iterator[Contradiction]:
         fault = f"more than {MOST_TABLES:,} tables"
         yield Contradiction(("tables",), fault, "divide them among several jobs", f"at most {MOST_TABLES:,}")
         return
+    told = set[str]()
     for i, table in enumerate(job.tables):
         if names.index(table.name) != i:
             yield Contradiction(("tables", i, "name"), f"table '{table.name}' is named twice", "rename one")
@@ -39,7 +40,7 @@ def table_statistics(job: Job) -> Iterator[Contradiction]:
         texts = dict[str, Statistic]()
         for j, statistic in enumerate(table.statistics):
             path = ("tables", i, "statistics", j)
-            faults = [*_statistic(job, table, statistic, path)]
+            faults = [*_statistic(job, table, statistic, path, told)]
             yield from faults
             if statistic in table.statistics[:j]:
                 yield Contradiction(path, f"'{statistic.text}' is named twice", "delete one")
@@ -58,18 +59,20 @@ def _transposed(before: Sequence[Table], table: Table, path: Where) -> Iterator[
             yield Contradiction(path, fault, remedy)
 
 
-def _statistic(job: Job, table: Table, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
+def _statistic(job: Job, table: Table, statistic: Statistic, path: Where, told: set[str]) -> Iterator[Contradiction]:
+    """`told` has columns that are no outcomes, each of which one contradiction names for all statistics."""
     yield from _given(job, statistic, path)
     if statistic.of is not None:
         yield from _of_its_kind(job, table, statistic, path)
-        yield from _statistic(job, table, statistic.of, path)
+        yield from _statistic(job, table, statistic.of, path, told)
         return
     unknown = [name for name in statistic.outcomes or (None,) if statistic.kind.of_outcome and name not in job.outcomes]
     if statistic.name in KINDS:
         yield from _of_its_kind(job, table, statistic, path)
     elif not unknown:
         yield from _of_plugin(job, table, statistic, path)
-    if unknown:
+    if unknown and not told.issuperset(unknown):
+        told |= {name for name in unknown if name in job.columns and job.columns[name].levels is None}
         yield _of_no_outcome(job, statistic, path)
 
 
@@ -178,15 +181,18 @@ def table_universes(job: Job) -> Iterator[Contradiction]:
 
 
 def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction:
-    outcomes = job.outcomes
-    if statistic.over is not None:
+    numbers = [name for name in job.outcomes if name not in job.columns or job.columns[name].levels is None]
+    outcomes = numbers or job.outcomes
+    missing = [name for name in statistic.outcomes if name in job.columns and name not in job.outcomes]
+    several = several_outcomes(type(job.mechanism))
+    if statistic.over is not None and not (missing and several and job.columns[missing[0]].levels is None):
         pair = outcomes[:2] if len(outcomes) > 1 else ()
         remedy = f"write {_with(statistic, *pair)}" if pair else "name two outcomes in `outcome`, or leave it out"
         able = those(lambda spec: spec.has_statistic(statistic.name) and several_outcomes(spec))
-        allowed = "" if several_outcomes(type(job.mechanism)) else f"under {listed(able, len(able))}"
+        allowed = "" if several else f"under {listed(able, len(able))}"
         return Contradiction(path, f"a {statistic.name} needs two modelled outcomes", remedy, allowed)
     remedy = "write " + " or ".join(_with(statistic, outcome) for outcome in outcomes)
-    name = str(statistic.variable)
+    name = missing[0] if missing else str(statistic.variable)
     if name not in job.columns:
         near = near_column(job, name)
         hint = f"did you mean '{near}'? Otherwise {remedy}" if near in outcomes else remedy
@@ -195,8 +201,11 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction
         fault = f"a {statistic.name} needs numbers, and '{name}' is a category with levels"
         counted = f"to count the records with each of its levels, put '{name}' into `by` and write count"
         return Contradiction(path, fault, f"{counted}; or {remedy}")
-    fault = f"a {statistic.name} needs an outcome, and '{name}' is not one"
-    return Contradiction(path, fault, f"{remedy}; or add it to outcome: [{', '.join((*outcomes, name))}]")
+    others = sum(name in other.outcomes for table in job.tables for other in table.statistics) - 1
+    more = f"; {others} more statistic{'s need' if others > 1 else ' needs'} it" if others > 0 else ""
+    fault = f"a {statistic.name} needs an outcome, and '{name}' is not one{more}"
+    instead = f"; or {remedy}" if statistic.over is None else ""
+    return Contradiction(path, fault, f"add it to outcome: [{', '.join((*job.outcomes, name))}]{instead}")
 
 
 def _with(statistic: Statistic, variable: str, over: str | None = None) -> str:
@@ -379,8 +388,8 @@ def presentation(job: Job) -> Iterator[Contradiction]:
     yield from broken("presentation", job)
 
 
-def _unknown(path: Where, what: str, name: str, names: Collection[str]) -> Contradiction:
-    return Contradiction(path, what, suggestion(name, names, "leave it out"), listed(list(names)))
+def _unknown(path: Where, what: str, name: str, names: Collection[str], remedy: str = "leave it out") -> Contradiction:
+    return Contradiction(path, what, suggestion(name, names, remedy), listed(list(names)))
 
 
 def _levels(path: Where, name: str, text: ColumnText, column: Column | None) -> Iterator[Contradiction]:
@@ -392,7 +401,8 @@ def _levels(path: Where, name: str, text: ColumnText, column: Column | None) -> 
     levels = tuple(map(str, column.levels))
     for level in text.levels:
         if level not in levels:
-            yield _unknown((*path, "levels", level), f"'{level}' is not a level of '{name}'", level, levels)
+            remedy = f"add it to columns.{name}.levels, or leave its label out"
+            yield _unknown((*path, "levels", level), f"'{level}' is not a level of '{name}'", level, levels, remedy)
     labels = {level: text.levels.get(level, level) for level in levels}
     yield from _twice((*path, "levels"), labels)
     for level, label in labels.items():

@@ -104,16 +104,8 @@ FAR_CELLS, FAR_COMMON = 0.03, 0.08
 """Relative sizes of drift, of levels and cells and of all cells together, at which a reference no longer fits."""
 OFTEN = 2.58
 """Standard errors of a change of a mean that chance alone exceeds in 1 of 100 cases."""
-NEWER = "A newer reference would reduce errors."
-OF_ANOTHER_SIZE = (
-    "A larger or smaller sample has weights that differ in this way: use a reference that was sampled in the same way as "
-    "the file."
-)
-OF_ANOTHER_UNIT = (
-    "Check that the file and the reference use the same unit; if they do, a newer reference would reduce errors."
-)
 SEVERAL_TIMES = 2.0
-"""Ratio to the reference's prediction above which a change is stated as a ratio, and its cause is probably no drift."""
+"""Ratio to the reference's prediction above which a change is stated as a ratio."""
 LARGEST_CELLS = 0.85
 """Drift of levels and cells above which the largest size that is learned, 90 %, holds for all larger ones."""
 
@@ -181,12 +173,6 @@ def _in_cells(drift: float) -> str:
     return f"{100.0 * drift:.0f} %" if drift >= 0.01 else "1 % or less"
 
 
-def _remedy(ratio: float, *, weights: bool) -> str:
-    if 1.0 / SEVERAL_TIMES < ratio < SEVERAL_TIMES or ratio == 0.0 or not np.isfinite(ratio):  # no unit makes a 0
-        return NEWER
-    return OF_ANOTHER_SIZE if weights else OF_ANOTHER_UNIT
-
-
 @dataclass(frozen=True)
 class TablesWords(Words):
     """Texts that depend on whether weights are measured, and on the drift since the reference."""
@@ -219,12 +205,8 @@ class TablesWords(Words):
                 since = common if chained or abs(ratio - 1.0) <= chance else max(common, abs(ratio - 1.0))
                 together = 0.0 if k == 0 and release.job.sizes_in_sums else since
                 if cells >= FAR_CELLS or together >= FAR_COMMON:
-                    facts = {
-                        "change": _in_ratio(ratio),
-                        "cells": _in_cells(cells),
-                        "remedy": _remedy(ratio, weights=k == 0),
-                    }
-                    texts.append(f"{where}{Caution.of('changed_since_reference', what=name, **facts)}")
+                    facts = {"change": _in_ratio(ratio), "cells": _in_cells(cells)}
+                    texts.append(f"{where}{Caution.of('changed_since_reference', what=name, **facts).public}")
         return texts
 
     def reason_not_to_publish(self, release: ReleaseView) -> str | None:

@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from dpdist.core.records import TOTAL, Floats, Ints
-from dpdist.publish.printed_tables import PrintedTable, figure_text
+from dpdist.publish.printed_tables import NO_ESTIMATE, PrintedTable, figure_text
 
 MOST_ROWS, FEWEST_DOTS = 60, 3
 STEP, LEAST_HEIGHT = 9, 22
@@ -53,15 +53,24 @@ def _drawn(table: PrintedTable, head: str, rows: Ints, columns: Ints) -> Markup:
     labels = [" / ".join(table.rows[row]) or table.title for row in rows]
     values, lower, upper = (figures[np.ix_(rows, columns)] for figures in (table.values, table.lower, table.upper))
     name = f"{table.title}: {head}, with 90 % intervals; the table has the figures"
-    return chart(name, labels, groups, values, lower, upper, decimals)
+    none = np.isnan(values)
+    lower, upper = (np.where(none, np.nan, limits) for limits in (lower, upper))
+    return chart(name, labels, groups, values, lower, upper, decimals, NO_ESTIMATE)
 
 
 def chart(
-    name: str, labels: Sequence[str], groups: Sequence[str], values: Floats, lower: Floats, upper: Floats, decimals: int
+    name: str,
+    labels: Sequence[str],
+    groups: Sequence[str],
+    values: Floats,
+    lower: Floats,
+    upper: Floats,
+    decimals: int,
+    absent: str = "",
 ) -> Markup:
     """Draws dots (label, group) with bars from `lower` to `upper`, where there are any.
 
-    `name` is the text for screen readers.
+    `name` is the text for screen readers, and `absent` stands in place of a dot that there is not.
     """
     ticks, height = _ticks(np.concatenate([values, lower, upper], axis=None)), height_of(len(groups))
     parts = [f'<svg class="axis">{"".join(_axis(ticks, decimals))}</svg>']
@@ -70,6 +79,8 @@ def chart(
         for j in range(len(groups)):
             centre = height * (j + 1) / (len(groups) + 1)
             dots += _dot(values[i, j], lower[i, j], upper[i, j], ticks, centre, j, decimals)
+            if absent and np.isnan(values[i, j]):
+                dots.append(f'<text class="absent g{j % COLOURS}" x="0" y="{centre:.1f}">{absent}</text>')
         parts.append(f'<div><span><bdi>{escape(label)}</bdi></span><svg height="{height}">{"".join(dots)}</svg></div>')
     rows = f'<div class="rows" style="padding-top:{TOP}px">{"".join(parts)}</div>'
     return Markup(f'<div class="chart" role="img" aria-label="{escape(name)}">{_legend(groups)}{rows}</div>')

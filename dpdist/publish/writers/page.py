@@ -14,11 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from markupsafe import Markup, escape
-from numpy.typing import NDArray
 
 from dpdist.core.files import write_text
-from dpdist.core.records import TOTAL, quotient
-from dpdist.estimation.estimators import NORMAL_90
+from dpdist.core.records import TOTAL
 from dpdist.job import FLAGS, Job
 from dpdist.publish.printed_tables import (
     FEW_TABLES,
@@ -182,10 +180,10 @@ They are tried in order, until the page is smaller than `HEAVIEST`; the last is 
 """
 MOST_FIGURES_OF_MANY, HEAVIEST_OF_MANY = (30_000, 20_000, 10_000, 3_000, 0), 3_000_000
 """The same as `MOST_FIGURES` and `HEAVIEST`, for a page of more tables than `FEW_TABLES`."""
-LARGE_CV = 0.3
-"""Standard error over the figure above which the page marks a figure, if the job has no rules of quality."""
 HEAVIEST = 1_000_000
 """Size of a page in bytes above which fewer figures are shown; a report then loses its drawings, the last one first."""
+PORTRAIT, LANDSCAPE, LABEL_ON_PAPER, COLUMN_GAP = 100, 170, 20, 2
+"""Characters of a row that a printed page holds in its two orientations, of a label there, and between columns."""
 MOST_SETS = 5
 """Largest number of synthetic sets whose files the page links."""
 CODE = Markup("<code>{}</code>")
@@ -193,6 +191,11 @@ EPSILON = (
     "ε (epsilon) bounds how much published results can depend on any one record. Smaller values are stricter, and at 0 "
     "there is no dependence."
 )
+EPSILON_AIMED_AT = (
+    "ε (epsilon) is a target for how much published results may depend on any one record. Smaller values are stricter, but "
+    "nothing proves that the target is met."
+)
+PROTECTED, MEANT_TO_BE = "Protected", "Intended to be protected"
 
 
 class Cell(NamedTuple):
@@ -220,8 +223,16 @@ class PageTable(NamedTuple):
     groups: list[tuple[str, int]]
     plots: list[Plot]
     figures: int
-    doubtful: str
-    """A warning about figures with large errors, where the job has no rules of quality; otherwise empty."""
+
+    @property
+    def on_paper(self) -> str:
+        """Classes for a print: in landscape if its columns need that, and with figures that break if nothing else fits."""
+        labels = (max(map(len, words)) for words in zip(*(row.labels for row in self.rows), strict=True))
+        widths = [max(map(len, head.split())) for head in self.heads]
+        for row in self.rows:
+            widths = [max(w, len(cell.text), 1 + len(cell.margin)) for w, cell in zip(widths, row.cells, strict=True)]
+        width = sum(min(label, LABEL_ON_PAPER) for label in labels) + sum(widths) + COLUMN_GAP * len(widths)
+        return " wide widest" if width > LANDSCAPE else " wide" if width > PORTRAIT else ""
 
 
 def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Table]], statement: Mapping[str, Any]) -> None:
@@ -229,7 +240,7 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
     templates = environment("dpdist.publish.writers")
     text, names = job.presentation, names_of(job)
     records = (path.parent / "synthetic").exists()
-    check, listed = None, list[PageTable]()
+    check, listed, aimed_at = None, list[PageTable](), statement.get("guarantee") == "asymptotic"
     for form, rows in tables:
         if records and check is None:
             check = check_of(form, rows, names.outcome)
@@ -241,7 +252,8 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
         "language": text.language,
         "facts": list(about(job)),
         "said": statement,
-        "epsilon": "" if statement.get("guarantee") == "none" else EPSILON,
+        "epsilon": "" if statement.get("guarantee") == "none" else EPSILON_AIMED_AT if aimed_at else EPSILON,
+        "protected": MEANT_TO_BE if aimed_at else PROTECTED,
         "records": records,
         "sets": job.synthetic_sets,
         "names": names,
@@ -305,19 +317,17 @@ def in_room(figures: Sequence[int], room: int) -> list[bool]:
 
 def for_download(table: PrintedTable) -> PageTable:
     """A table without rows."""
-    return PageTable(table.without_figures, [], [], [], [], table.values.size, "")
+    return PageTable(table.without_figures, [], [], [], [], table.values.size)
 
 
-def shown_table(table: PrintedTable, *, with_plots: bool = True, judged: bool = True) -> PageTable:
-    """A table with rows, and with plots if asked. Figures with large errors are marked, unless `judged` is false."""
+def shown_table(table: PrintedTable, *, with_plots: bool = True) -> PageTable:
+    """A table with rows, and with plots if asked."""
     table = in_large_units(table)
     columns = _columns(table)
     names = [printed.column.group for printed in columns]
     groups = [(name, names.count(name)) for name in dict.fromkeys(names)]
     heads, drawings = [printed.head for printed in columns], list(plots(table)) if with_plots else []
-    return PageTable(
-        *(table, heads, list(_rows(table, judged)), groups, drawings, table.values.size), _doubtful(table) if judged else ""
-    )
+    return PageTable(table, heads, list(_rows(table)), groups, drawings, table.values.size)
 
 
 def _columns(table: PrintedTable) -> list[PrintedColumn]:
@@ -325,10 +335,10 @@ def _columns(table: PrintedTable) -> list[PrintedColumn]:
     return [printed for printed in table.printed if printed.kind not in (MARGIN, FLAG)]
 
 
-def _rows(table: PrintedTable, judged: bool = True) -> Iterator[Row]:
+def _rows(table: PrintedTable) -> Iterator[Row]:
     columns = _columns(table)
     number = {id(column): j for j, column in enumerate(table.columns)}
-    places, careful = [number[id(printed.column)] for printed in columns], _large_errors(table) & judged
+    places = [number[id(printed.column)] for printed in columns]
     for i, labels in enumerate(table.rows):
         cells = list[Cell]()
         for j, printed in zip(places, columns, strict=True):
@@ -340,24 +350,10 @@ def _rows(table: PrintedTable, judged: bool = True) -> Iterator[Row]:
                 continue
             margin = "" if table.errors is not None else figure_text(float(table.margins[i, j]), decimals, ",")
             flag, none = str(table.flags[i, j]), bool(np.isnan(value))
-            marked = "" if flag == FLAGS[0] or none else flag or ("caution" if careful[i, j] else "")
+            marked = "" if flag == FLAGS[0] or none else flag
             text = NO_ESTIMATE if none else figure_text(value, decimals, ",")
             cells.append(Cell(text, margin, "" if none else f"{value:.10g}", marked))
         yield Row(labels, cells, TOTAL in labels)
-
-
-def _large_errors(table: PrintedTable) -> NDArray[np.bool_]:
-    """True for figures with relatively large errors, (row, column); never true if the job's rules flag figures."""
-    large = quotient(table.margins / NORMAL_90, np.abs(table.values)) > LARGE_CV
-    return np.asarray(large & (table.flags == "").all())
-
-
-def _doubtful(table: PrintedTable) -> str:
-    number = int(_large_errors(table).sum())
-    if not number:
-        return ""
-    count_text = f"{number:,} figure{' is' if number == 1 else 's are'} marked caution"
-    return f"{count_text}: the standard error is above {100 * LARGE_CV:.0f} % of the figure."
 
 
 def _codebook(job: Job) -> list[tuple[str, str, str, list[tuple[str, str]]]]:

@@ -25,7 +25,16 @@ from dpdist.core.files import write_json
 from dpdist.core.records import TOTAL
 from dpdist.job import Job, Statistic, Table
 from dpdist.job.presentation import FLAGS, Sdmx
-from dpdist.publish.printed_tables import BECAUSE, PrintedTable, head_of, margins_of_error, rate, shown_rows
+from dpdist.publish.printed_tables import (
+    BECAUSE,
+    PrintedTable,
+    far_off,
+    far_off_in,
+    head_of,
+    margins_of_error,
+    rate,
+    shown_rows,
+)
 
 if TYPE_CHECKING:
     from pysdmx.model import Codelist, Components, ConceptScheme, Dataflow, DataStructureDefinition, Schema
@@ -69,7 +78,7 @@ def write_sdmx(
     flows = []
     for table, (form, published) in zip(job.tables, tables, strict=True):
         flows.append(release.dataflow(ids[table.name], form.caption, str(statement["guarantee_in_words"])))
-        figures = release.observations(table, form, published, confidentiality(statement))
+        figures = release.observations(table, form, published, statement)
         data = PandasDataset(structure=release.schema(ids[table.name]), data=figures)
         write_csv([data], output_path=folder / f"{table.name}.csv")
     header = Header(id=release.id, prepared=CREATED, sender=Organisation(job.presentation.sdmx.agency.replace(".", "_")))
@@ -236,7 +245,9 @@ class SdmxRelease:
 
         return Dataflow(id=id, name=title, description=guarantee, structure=self.definition, **self._owner)
 
-    def observations(self, table: Table, form: PrintedTable, published: pa.Table, confidentiality: str) -> pd.DataFrame:
+    def observations(
+        self, table: Table, form: PrintedTable, published: pa.Table, statement: Mapping[str, Any]
+    ) -> pd.DataFrame:
         rows = shown_rows(published, form.estimator).to_pandas()
         frame = pd.DataFrame(index=range(len(rows)))
         for name, column in self.columns.items():
@@ -252,7 +263,8 @@ class SdmxRelease:
         )
         margin = margins_of_error(error, df)
         names = [statistic.name for statistic in table.statistics]
-        quality = rate(self.job.presentation.quality, names, value, error, margin)
+        far = far_off(rows, table, far_off_in(statement, table.name)).reshape(shape)
+        quality = rate(self.job.presentation.quality, names, value, error, margin, far)
         printed = quality.printed.ravel()
         columns = {"OBS_VALUE": "estimate", **{name: column for name, (column, _) in LIMITS.items()}}
         for name, column in columns.items():
@@ -265,5 +277,5 @@ class SdmxRelease:
         missing = np.isnan(value.ravel())
         withheld = rows[BECAUSE].notna().to_numpy() if BECAUSE in rows else np.zeros(len(rows), dtype=bool)
         frame["OBS_STATUS"] = np.select([~printed | withheld, missing, low], ["Q", "O", "U"], "A")
-        frame["CONF_STATUS"] = confidentiality
+        frame["CONF_STATUS"] = confidentiality(statement)
         return frame

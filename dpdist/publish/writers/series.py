@@ -22,10 +22,12 @@ from dpdist.job import Presentation
 from dpdist.publish.printed_tables import (
     ERRORS,
     FEW_TABLES,
+    LARGE_CV,
     MARGINS,
     WITHOUT,
     PrintedTable,
     columns_of,
+    far_off_in,
     in_words,
     margins_of_error,
     rounded,
@@ -50,6 +52,10 @@ OF_CHANGES = (
     "Changes are from one period to the next; those whose 90 % interval excludes 0 are marked significant. If nothing had "
     "changed, about one in ten would be.",
     "The samples of two periods are treated as independent.",
+)
+OF_NOISY_BASES = (
+    f"There is no relative change if the standard error of the earlier figure is above {100 * LARGE_CV:.0f} % of it: the "
+    "interval would be too narrow."
 )
 OF_SHARED_ERRORS = "Standard errors of changes account for errors that both releases take from a shared reference."
 FILES = {
@@ -155,7 +161,10 @@ def _by_period(series: Series, name: str) -> PrintedTable:
     value, error, df = (layout(column) for column in ("estimate", "standard_error", "df"))
     margin = margins_of_error(error, df)
     columns = columns_of(text, groups, list(statistics.values()), value, error)
-    notes = [*text.table(name).notes, *text.notes, ERRORS if text.se == "column" else MARGINS, *in_words(text.quality)]
+    flags = np.where(np.isnan(value), "", layout("grade", "")).astype(str)
+    far = any(far_off_in(period.release.statement, name) for period in series.tables[name])
+    notes = [*text.table(name).notes, *text.notes, ERRORS if text.se == "column" else MARGINS]
+    notes += in_words(text.quality, flags, far=far)
     there = np.isfinite(value).any(axis=0)
     notes += [WITHOUT] * bool(np.isnan(value[:, there]).any())
     return PrintedTable(
@@ -168,7 +177,7 @@ def _by_period(series: Series, name: str) -> PrintedTable:
         margins=rounded(margin, columns),
         lower=rounded(layout("lower"), columns),
         upper=rounded(layout("upper"), columns),
-        flags=np.where(np.isnan(value), "", layout("grade", "")).astype(str),
+        flags=flags,
         estimator="",
         notes=tuple(notes),
         universe=series.universe(name),
@@ -201,7 +210,9 @@ def _of_changes(series: Series, name: str, changes: pd.DataFrame) -> PrintedTabl
         "upper": (layout("upper"), np.full(value.shape, np.nan)),
     } | ({"errors": (error, of_relative)} if text.se == "column" else {})
     figures: dict[str, Any] = {key: rounded(_interleaved(*pair), columns) for key, pair in pairs.items()}
-    shared = bool(changes["correlation"].any())
+    shared, noisy = bool(changes["correlation"].any()), bool((np.isnan(relative) & np.isfinite(value)).any())
+    notes = [*OF_CHANGES, *[OF_NOISY_BASES] * noisy, *[OF_SHARED_ERRORS] * shared]
+    notes.append(ERRORS if text.se == "column" else MARGINS)
     marks = np.where(significant.astype(bool) & ~np.isnan(value), SIGNIFICANT, "")
     return PrintedTable(
         name=f"{name}-changes",
@@ -211,7 +222,12 @@ def _of_changes(series: Series, name: str, changes: pd.DataFrame) -> PrintedTabl
         columns=tuple(columns),
         flags=_interleaved(marks, marks),
         estimator="",
-        notes=(*OF_CHANGES, *[OF_SHARED_ERRORS] * shared, ERRORS if text.se == "column" else MARGINS),
+        notes=(
+            *OF_CHANGES,
+            *[OF_NOISY_BASES] * noisy,
+            *[OF_SHARED_ERRORS] * shared,
+            ERRORS if text.se == "column" else MARGINS,
+        ),
         universe=series.universe(name),
         **figures,
     )
@@ -270,9 +286,7 @@ def _write_page(path: Path, series: Series, text: Presentation, tables: Sequence
     template = environment("dpdist.publish.writers").get_template("series.html")
     for most in MOST_FIGURES_OF_MANY:
         fitting = zip(tables, in_room([table.values.size for table in tables], most), strict=True)
-        forms = [
-            shown_table(table, with_plots=False, judged=False) if fits else for_download(table) for table, fits in fitting
-        ]
+        forms = [shown_table(table, with_plots=False) if fits else for_download(table) for table, fits in fitting]
         html = template.render(**facts, tables=forms)
         if len(html.encode()) < HEAVIEST_OF_MANY:
             break

@@ -120,20 +120,24 @@ def _over_tables(
 ) -> str:
     """One statistic in several tables: the tables with the smallest and the largest median, and the largest cell."""
     known = [k for k, row in enumerate(rows) if not isnan(_size(row))]
+    tables = f"{len(rows)} table{'s'[: len(rows) != 1]}"
     if not known:
-        return f"{statistic}, {len(rows)} tables: {UNKNOWN}"
+        return f"{statistic}, {tables}: {UNKNOWN}"
     rank = sorted(known, key=lambda k: _size(rows[k]))
     low, high = rows[rank[0]], rows[rank[-1]]
     parts = [f"medians from {_figure(low)} ({low.table}) to {_figure(high)} ({high.table})"]
+    if low is high:
+        parts = [f"median {_figure(low)} ({low.table})"]
     if judged := [row for row in rows if not isnan(row.largest)]:
         most = max(judged, key=lambda row: row.largest)
         parts.append(f"largest error of a cell {most.largest:.2g} ({most.table})")
     if alone := sorted(row.reference_alone for row in rows if not isnan(row.reference_alone)):
-        parts.append(f"the reference alone: medians from {alone[0]:.2g} to {alone[-1]:.2g}")
+        medians = f"medians from {alone[0]:.2g} to {alone[-1]:.2g}" if len(alone) > 1 else f"median {alone[0]:.2g}"
+        parts.append(f"the reference alone: {medians}")
     medians = ", ".join(f"{_figure(point)} at ε = {e:g}" for e, point in zip(epsilons, curves[rank[-1]], strict=True))
     if few := len(rows) - len(known):
         parts.append(f"{few} {'table has' if few == 1 else 'tables have'} {UNKNOWN}")
-    return f"{statistic}, {len(rows)} tables: {'; '.join(parts)}; median of {high.table} by ε: {medians}"
+    return f"{statistic}, {tables}: {'; '.join(parts)}; median of {high.table} by ε: {medians}"
 
 
 def not_known(prediction: ErrorPrediction) -> str:
