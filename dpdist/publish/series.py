@@ -327,9 +327,9 @@ def series_of(releases: Sequence[Release]) -> Series:
             raise AnalysisError(fault, ONE_OF_EACH, "if a release was corrected, name only the correction")
     for before, after in pairwise(periods):
         if _later(before.name, after.name):
-            fault = f"the release of {before.name} stands before that of {after.name}"
+            fault = f"the releases are not in order of period ({before.name} is listed before {after.name})"
             order = ", ".join(sorted(period.name for period in periods))
-            raise AnalysisError(fault, "releases in order of period", f"name them in the order {order}")
+            raise AnalysisError(fault, "", f"name them in the order {order}")
     series = Series(tuple(periods))
     if all(len(alike) < 2 for alike in series.tables.values()):
         notes = "; ".join(series.notes[:3])

@@ -115,7 +115,7 @@ def test_what_it_says_of_privacy_is_the_statements(page: Page, public: Path) -> 
 def test_names_between_backticks_are_shown_as_code(html: str, tmp_path: Path) -> None:
     """Control: a single backtick is text, and so is markup between two of them."""
     assert "`" not in re.sub(r"<pre.*?</pre>", "", html, flags=re.DOTALL)
-    assert "Estimator <code>parameters</code>: standard errors come from" in html
+    assert "(estimator <code>parameters</code>): standard errors are computed from" in html
     said = {"guarantee": "none", "guarantee_in_words": "one ` alone", "privacy_unit_in_words": "a `<b>`"}
     write_page(tmp_path / "index.html", parse_job(JOB), [], {**said, "trust_model": "central"})
     made = (tmp_path / "index.html").read_text(encoding="utf-8")
@@ -244,8 +244,8 @@ def test_of_many_tables_the_first_is_open_and_others_are_closed_with_their_figur
     for page in pages:
         for caution in ("T3, count: far off.", "T3: 1 of 8 figures are withheld."):
             assert page.index('<div id="table-4">') < page.index(caution) < page.index('<div id="table-5">')
-        assert page.index("All figures are noisy.") < page.index("2 cautions stand below their")
-        assert page.index("2 cautions stand below their") < page.index('id="tables"')
+        assert page.index("All figures are noisy.") < page.index("2 cautions are printed below the")
+        assert page.index("2 cautions are printed below the") < page.index('id="tables"')
     write_page(tmp_path / "index.html", job, [(replace(form, name="values"), table)], {**statement, "cautions": cautions})
     one = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert one.index("T3, count: far off.") < one.index('id="tables"'), (
@@ -274,8 +274,8 @@ def test_a_table_of_a_hundred_thousand_cells_is_written_and_the_page_leaves_it_f
     assert len(html) < 100_000
     assert "206,082 figures, more than a page can show" in html
     assert "<svg" not in html
-    assert "marked caution" not in html, "nothing of the table is on the page"
-    assert "marked caution" in page_of_a_table(tmp_path, ["a", "b"])[1], "control"
+    assert "marked “caution”" not in html, "nothing of the table is on the page"
+    assert "marked “caution”" in page_of_a_table(tmp_path, ["a", "b"])[1], "control"
 
 
 @pytest.mark.slow
@@ -374,7 +374,7 @@ def test_figures_with_large_errors_are_marked_though_the_job_states_no_rules() -
     )
     shown = shown_table(made)
     assert [row.cells[0].flag for row in shown.rows] == ["caution", ""]
-    assert shown.doubtful == "1 figure is marked caution: the standard error is above 30 % of the figure."
+    assert shown.doubtful == "One figure is marked “caution” because its standard error exceeds 30 % of the estimate."
     ruled = shown_table(replace(made, flags=np.array([["reliable"], ["reliable"]])))
     assert [row.cells[0].flag for row in ruled.rows] == ["", ""]
     assert ruled.doubtful == ""

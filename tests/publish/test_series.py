@@ -174,7 +174,7 @@ def test_releases_that_make_no_series_are_refused(periods: list[Path], tmp_path:
         (periods[0],): "only one release",
         (other, periods[0]): "is of 'large', but",
         (periods[0], again): "are both of 2020",
-        (periods[1], periods[0]): "the release of 2021 stands before that of 2020",
+        (periods[1], periods[0]): "the releases are not in order of period (2021 is listed before 2020)",
         (periods[2], periods[0], periods[1]): "name them in the order 2020, 2021, 2022",
         (apart, periods[0]): "no two releases have a table in common",
         (held, periods[1]): "is not for publication: A study.",

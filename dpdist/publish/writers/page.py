@@ -356,8 +356,10 @@ def _doubtful(table: PrintedTable) -> str:
     number = int(_large_errors(table).sum())
     if not number:
         return ""
-    count_text = f"{number:,} figure{' is' if number == 1 else 's are'} marked caution"
-    return f"{count_text}: the standard error is above {100 * LARGE_CV:.0f} % of the figure."
+    if number == 1:
+        return f"One figure is marked “caution” because its standard error exceeds {100 * LARGE_CV:.0f} % of the estimate."
+    why = f"because their standard errors exceed {100 * LARGE_CV:.0f} % of the estimate"
+    return f"{number:,} figures are marked “caution” {why}."
 
 
 def _codebook(job: Job) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
