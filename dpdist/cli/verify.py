@@ -94,8 +94,12 @@ def _print(differing: Differences) -> None:
         if fact.part != OF_JOB:
             what = "id" if fact.what == fact.part else fact.what
             out.print(f"{fact.part}: {what}: {fact.before} -> {fact.after}", markup=False)
-    head = f"figures: {len(differing.moved)} changed by more than {differing.beyond:g} standard errors"
-    out.print(f"{head}, out of {differing.compared} that both releases have", markup=False)
+    alone = sum(figure.before is None or figure.after is None for figure in differing.moved)
+    changed = len(differing.moved) - alone
+    verb = "differs" if changed == 1 else "differ"
+    head = f"figures: {changed} of {differing.compared} that both releases publish {verb} by more than"
+    only = f"; {alone} {'is' if alone == 1 else 'are'} published in only one of the releases" if alone else ""
+    out.print(f"{head} {differing.beyond:g} standard errors{only}", markup=False)
     if differing.moved:
         rows = pd.DataFrame([vars(figure) for figure in differing.moved]).astype({"distance": float})
         figures = [_with_digits(figure) for figure in differing.moved]
