@@ -141,7 +141,10 @@ def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradictio
     elif statistic.of is None and statistic.of_shape and spec.sets == "none":
         fault = f"'{job.mechanism.name}' releases only sums, and no distribution from which a {statistic.name} could follow"
     elif statistic.of is None and statistic.of_shape and spec.sets == "copied" and not job.on_records:
-        fault = f"'{job.mechanism.name}' takes the distribution for a {statistic.name} from the records of a reference"
+        fault = (
+            f"a {statistic.name} needs a public reference file, from whose records '{job.mechanism.name}' takes the shape "
+            "of the distribution"
+        )
         yield Contradiction(path, fault, "name a public file under reference.path, or leave the statistic out")
         return
     else:
@@ -184,7 +187,11 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction
         remedy = f"write {_with(statistic, *pair)}" if pair else "name two outcomes in `outcome`, or leave it out"
         able = those(lambda spec: spec.has_statistic(statistic.name) and several_outcomes(spec))
         allowed = "" if several_outcomes(type(job.mechanism)) else f"under {listed(able, len(able))}"
-        return Contradiction(path, f"a {statistic.name} needs two modelled outcomes", remedy, allowed)
+        unlisted = [f"'{name}'" for name in statistic.outcomes if name not in outcomes]
+        fault = f"a {statistic.name} needs two outcomes"
+        if unlisted:
+            fault += f", and {' and '.join(unlisted)} {'is' if len(unlisted) == 1 else 'are'} not listed under `outcome`"
+        return Contradiction(path, fault, remedy, allowed)
     remedy = "write " + " or ".join(_with(statistic, outcome) for outcome in outcomes)
     name = str(statistic.variable)
     if name not in job.columns:
@@ -195,8 +202,8 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction
         fault = f"a {statistic.name} needs numbers, and '{name}' is a category with levels"
         counted = f"to count the records with each of its levels, put '{name}' into `by` and write count"
         return Contradiction(path, fault, f"{counted}; or {remedy}")
-    fault = f"a {statistic.name} needs an outcome, and '{name}' is not one"
-    return Contradiction(path, fault, f"{remedy}; or add it to outcome: [{', '.join((*outcomes, name))}]")
+    fault = f"a {statistic.name} needs an outcome, and '{name}' is not listed under `outcome`"
+    return Contradiction(path, fault, f"add it: outcome: [{', '.join((*outcomes, name))}]; or {remedy}")
 
 
 def _with(statistic: Statistic, variable: str, over: str | None = None) -> str:
@@ -392,7 +399,9 @@ def _levels(path: Where, name: str, text: ColumnText, column: Column | None) -> 
     levels = tuple(map(str, column.levels))
     for level in text.levels:
         if level not in levels:
-            yield _unknown((*path, "levels", level), f"'{level}' is not a level of '{name}'", level, levels)
+            fault = f"'{level}' has a label, but is not listed in columns.{name}.levels"
+            remedy = suggestion(level, levels, "add the level, or remove the label")
+            yield Contradiction((*path, "levels", level), fault, remedy, listed(levels))
     labels = {level: text.levels.get(level, level) for level in levels}
     yield from _twice((*path, "levels"), labels)
     for level, label in labels.items():

@@ -28,4 +28,7 @@ class Share(Kind):
         for name in constants.across:
             if name not in table.by:
                 fault = f"'{name}' is not a column of table '{table.name}'"
-                yield Fault(fault, "use a share across one of its columns", table.by or ("no column",))
+                remedy = "name one of its columns"
+                if name in job.outcomes:
+                    remedy += f"; the share of records with {name} = 1 is {{mean: {name}}}"
+                yield Fault(fault, remedy, table.by or ("no column",))
