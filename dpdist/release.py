@@ -142,8 +142,8 @@ def guarded(job: Job, listener: Listener) -> Listener:
 
 
 AGAIN = (
-    "Nothing new is released: this workspace has the release of the run of {date}, and no budget is spent again. A new "
-    "period needs its own workspace, such as --workspace 'releases/{{{{period}}}}'."
+    "Nothing new was released: this workspace already contains a release, made on {date}, and no further budget was "
+    "spent. A new period needs its own workspace, such as --workspace 'releases/{{{{period}}}}'."
 )
 
 

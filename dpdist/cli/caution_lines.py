@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from textwrap import wrap
 
-from dpdist.core.cautions import UNCATALOGUED, Caution
+from dpdist.core.cautions import KINDS, UNCATALOGUED, Caution
 
 MOST_LINES = 5
 """Largest number of lines that the cautions of one occasion take on a terminal."""
@@ -36,11 +36,17 @@ def caution_lines(cautions: Sequence[Caution], width: int) -> list[str]:
             continue
         text = next((form for form in forms if len(wrap(form, width)) <= free), None)
         if text is None:
-            codes.append(caution.code)
+            codes.append(_with_place(caution))
         else:
             texts.append(text)
             room -= len(wrap(text, width))
     return [*texts, _by_code(codes, "more " if texts else "", width)] if codes else texts
+
+
+def _with_place(caution: Caution) -> str:
+    """The code, with the table and statistic that the text begins with, if it does."""
+    place, _, rest = caution.text.partition(": ")
+    return f"{caution.code} ({place})" if rest and KINDS[caution.code].text.startswith("{table}") else caution.code
 
 
 def _by_code(codes: Sequence[str], more: str, width: int) -> str:

@@ -137,7 +137,7 @@ class Verbs(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes the options in a line, and the commands below each other, rarely used ones together."""
-        formatter.write("\nOptions: --version, --help (of each command, too)\n")
+        formatter.write("\nOptions: --version, --help (also after each command)\n")
         rare = {name for names in RARE for name in names}
         verbs = {name: self.commands[name] for name in self.list_commands(ctx) if name not in rare}
         rows = [(name, verb.get_short_help_str(80)) for name, verb in verbs.items()]
@@ -178,7 +178,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Dotted job key and its YAML value; repeatable."),
 ]
-Replay = Annotated[str | None, typer.Option("--replay", help="WORKSPACE/confidential of a run to reproduce.")]
+Replay = Annotated[str | None, typer.Option("--replay", help="Reproduce the run of this WORKSPACE/confidential.")]
 Replicates = Annotated[int | None, typer.Option("--replicates", min=1, help="Number of replicates; unset: the study's.")]
 Log = Annotated[
     str | None,
@@ -191,7 +191,7 @@ Traces = Annotated[
 ]
 WithEvaluation = Annotated[bool, typer.Option("--confidential", help="Add the evaluation, for the custodian's eyes only.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
-QuietButLedger = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors, and failures of a ledger.")]
+QuietButLedger = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and ledger failures.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON events, one per line, on stdout.")]
 """Option of verbs that make something and report their progress."""
 JsonAnswer = Annotated[bool, typer.Option("--json", help="Print JSON on stdout; progress goes to stderr.")]

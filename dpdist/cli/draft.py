@@ -37,7 +37,7 @@ UNIT = re.compile(
 )
 """Names of columns that number persons, households or the like."""
 UNITS = "# privacy_unit: {{column: {}, most: …}}  # protects all records of one person or household; unset: one record"
-ACCOUNT = "# the ledger's account: keep this name in every period, because a new name opens a new account"
+ACCOUNT = "# identifies the survey in the ledger: keep this name in every period, because a new name opens a new account"
 MOST_PROPOSED_LEVELS = 30
 """Largest number of levels of a column that is proposed for the released table."""
 LONG_RANGE = 6
@@ -54,7 +54,7 @@ PERIOD = re.compile(
 )
 """What a file's name says of its period, wave or version. A dataset's name has none of it."""
 PROPOSED = {
-    "tables": "strict tables, measured as differences from what a public file or noisy histograms predict",
+    "tables": "tables with a proven guarantee; noise is added to differences between the data and a prediction",
     "marginals": "strict tables and records of a yes-or-no outcome, without a reference",
     "sanitized_statistics": "strict tables and records of a lognormal outcome, under an earlier public file",
     "weighted": "tables and records of a lognormal outcome; asymptotic, no guarantee for every file",
@@ -248,9 +248,9 @@ class Draft:
     def _cost(self) -> Iterator[str]:
         yield f"mechanism: {{name: {self.mechanism}}}  # {PROPOSED[self.mechanism]}"
         if self.spec.weighting:
-            yield 'budget: {epsilon: "10.8", adjacency: zero_out}  # of the whole release'
+            yield 'budget: {epsilon: "10.8", adjacency: zero_out}  # for the whole release'
         else:
-            yield 'budget: {epsilon: "1", adjacency: substitution}  # of the whole release'
+            yield 'budget: {epsilon: "1", adjacency: substitution}  # for the whole release'
             yield UNITS.format("…" if self.unit is None else flow(self.unit))
         if self.spec.adds_noise:
             yield PREDICTED
@@ -267,12 +267,18 @@ class Draft:
                 yield f"# {DONATED.text}"
         elif (share := self.spec.histogram_share) is not None:
             histogram = f'{{histogram: {{epsilon: "{budget_text(share)}"}}}}'
-            yield f"reference: {histogram}  # a part of the budget; with an earlier public file: {{path: …}}"
+            yield (
+                f"reference: {histogram}  # this much of the budget is spent on histograms; if an earlier public file "
+                f"exists, write {{path: …}} instead"
+            )
         elif self.spec.needs_reference:
             yield "# TODO fill: reference: {path: …}, an earlier public file of this survey"
 
     def _publication(self) -> Iterator[str]:
-        yield "publish: unless_refused  # a verdict of `do not publish` holds the release; ε does not cover this choice"
+        yield (
+            "publish: unless_refused  # the release is held if its verdict is `do not publish`; ε does not cover this "
+            "decision"
+        )
 
     def _tables(self) -> Iterator[str]:
         if not self.by or not self.outcomes:

@@ -34,7 +34,8 @@ CODEBOOK = "CSV of levels and bounds, or labelled file."
 
 def init(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The confidential file; only names and types are read.")
+        Path | None,
+        typer.Argument(metavar="FILE", help="The confidential file. Only names and types of columns are read."),
     ] = None,
     to: Annotated[Path, typer.Option("--out", "-o", help="New job file.")] = Path("job.yaml"),
     public: Annotated[Path | None, typer.Option("--public", help="Public file that gives levels and bounds.")] = None,
@@ -46,14 +47,14 @@ def init(
     weight: Annotated[str | None, typer.Option("--weight", help="Sampling weight, or none.")] = None,
     table: Annotated[list[str] | None, typer.Option("--table", help="Columns of one table: a,b; repeatable.")] = None,
     design_strata: Annotated[
-        list[str] | None, typer.Option("--design-strata", help="Column, or none; may be repeated.")
+        list[str] | None, typer.Option("--design-strata", help="Column of design strata, or none; repeatable.")
     ] = None,
     psu: Annotated[str | None, typer.Option("--psu", help="Column of PSUs, or none.")] = None,
     replicate_weights: Annotated[
-        str | None, typer.Option("--replicate-weights", help="Prefix of their columns, or none.")
+        str | None, typer.Option("--replicate-weights", help="Common prefix of these columns, or none.")
     ] = None,
     records: Annotated[bool, typer.Option("--records", help="Also include synthetic records.")] = False,
-    period: Annotated[str | None, typer.Option("--period", help="Period; unset: a year in FILE's name.")] = None,
+    period: Annotated[str | None, typer.Option("--period", help="Period [default: the year in FILE's name].")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; accept all proposals.")] = False,
     confidential: Annotated[
         bool,
@@ -353,8 +354,8 @@ def explain(
             problem = Problem("CODE", f"no caution has the code '{code:.80}'", ", ".join(KINDS), remedy)
             raise JobError(f"{code:.80}", [problem], "explain")
         kind = KINDS[code]
-        stage = "before a run" if kind.stage == "plan" else "before a run and with the release"
-        out.print(f"{code}, given {stage}\n{kind.explanation}", markup=False)
+        stage = "before a run" if kind.stage == "plan" else "before a run and in the release"
+        out.print(f"{code}, shown {stage}\n{kind.explanation}", markup=False)
 
 
 def schema() -> None:

@@ -89,12 +89,12 @@ class _State:
 
 def line_of(state: Mapping[str, Any]) -> str:
     """A state in words: what is done, how far, and how long."""
-    far = "" if state["total"] is None and not state["done"] else f" {state['done']:,}"
-    far += "" if state["total"] is None else f" of {state['total']:,}"
-    far += f" ({state['share']:.0%} of the work)" if "share" in state else ""
+    of = "" if state["total"] is None else f" of {state['total']:,}"
+    share = f" ({100 * state['share']:.0f} % of the work)" if "share" in state else ""
+    far = "" if state["total"] is None and not state["done"] else f"{state['done']:,}{of} done{share}, "
     rest = f", about {state['left']:,} s left" if "left" in state else ""
-    rest += f"; {state['work']}" if "work" in state else ""
-    return f"{state['stage']}:{far} after {state['seconds']:,} s{rest}"
+    rest += f"; now {state['work']}" if "work" in state else ""
+    return f"{state['stage']}: {far}{state['seconds']:,} s elapsed{rest}"
 
 
 class _Periodic:

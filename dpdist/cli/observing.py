@@ -425,7 +425,7 @@ def status_lines(event: Mapping[str, Any]) -> dict[str, str]:
         texts["why"] = str(event["why"])
     for name, stage in event["stages"].items():
         total = "" if stage["total"] is None else f" of {stage['total']:,}"
-        share = f" ({stage['share']:.0%} of the work)" if "share" in stage else ""
+        share = f" ({100 * stage['share']:.0f} % of the work)" if "share" in stage else ""
         texts[name] = f"{stage['done']:,}{total}{share} in {stage['seconds']:,.1f} s"
     if event["state"] == "running" and (work := event.get("work")):
         part = f", {event['part']:.0%} done" if event.get("part") else ""

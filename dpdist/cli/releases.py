@@ -163,7 +163,7 @@ def run(
     as_json: Json = False,
     show_values: ShowValues = False,
 ) -> None:
-    """Protect and publish: spends the job's budget. Repeat it to resume a run."""
+    """Run a job: spend its budget, write a public folder. Repeat it to resume a run."""
     from dpdist.cli import report as reporting
     from dpdist.cli.loading import read_job
     from dpdist.cli.observing import observed
@@ -207,7 +207,7 @@ def publish(
     quiet: QuietButLedger = False,
     as_json: Json = False,
 ) -> None:
-    """Make the public folder again from what was released. Spends no budget and reads no record."""
+    """Rebuild the public folder from the released objects. Spends no budget and reads no record."""
     from dpdist.job.loading import load_job
     from dpdist.release import publish as publish_workspace
 
@@ -279,7 +279,10 @@ def report(
         typer.Option("--open", help="Write confidential/report.html again, and open it, for the custodian's eyes only."),
     ] = False,
 ) -> None:
-    """Show a release's guarantee and tables; evaluate it. The evaluation is confidential; it is also a page."""
+    """Show a release's guarantee, tables and evaluation.
+
+    The evaluation is confidential: --confidential shows it as text, --open as a web page.
+    """
 
     with errors_reported():
         if not page:

@@ -24,7 +24,7 @@ Period = Annotated[
     str | None,
     typer.Option(
         "--period",
-        help="year, quarter or month: the last before --scheduled.",
+        help="Use the last year, quarter or month before --scheduled.",
     ),
 ]
 _MONTHS = {"year": 12, "quarter": 3, "month": 1}

@@ -135,7 +135,7 @@ def stated_cautions(
 
 def _together(cautions: Iterable[Caution]) -> Iterator[Caution]:
     """Yields one caution for the statistics with figures that may be far off, if more than `LISTED` have one each."""
-    from dpdist.publish.predicted_errors import MAY_BE_OFF
+    from dpdist.publish.predicted_errors import FAR_NAMED
 
     far = ("far_off", "predicted_far_off")
     all_cautions = list(cautions)
@@ -145,9 +145,8 @@ def _together(cautions: Iterable[Caution]) -> Iterator[Caution]:
         return
     tables = list(dict.fromkeys(of_tables))
     number = f"{len(of_tables):,} statistics of {len(tables):,} table{'s'[: len(tables) != 1]} ({first_named(tables)})"
-    yield Caution(
-        "far_off", f"{MAY_BE_OFF[0].upper()}{MAY_BE_OFF[1:]} in {number}.", "The page and statement.json list them all."
-    )
+    off = f"Figures may be more than {FAR_NAMED:g} direct standard errors off"
+    yield Caution("far_off", f"{off} in {number}.", "The page and statement.json list them all.")
     yield from (caution for caution in all_cautions if caution.code not in far)
 
 

@@ -34,7 +34,7 @@ def audit(
     ] = None,
     holdout: Annotated[
         Path | None,
-        typer.Option("--holdout", help="File of other people, for attacks on records."),
+        typer.Option("--holdout", help="File of people outside the survey, for attacks."),
     ] = None,
     black_box: Annotated[
         str | None,
@@ -179,9 +179,11 @@ def study(
 
 def rehearse(
     job: JobFile,
-    to: Annotated[Path, typer.Option("--out", "-o", help="Folder for page, CSV files and job.")],
+    to: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page, the CSV files and the recommended job.")],
     public: Annotated[Path | None, typer.Option("--public", help="Public file; unset: the job's reference.")] = None,
-    records: Annotated[int | None, typer.Option("--records", min=6, help="Use at most this many of its records.")] = None,
+    records: Annotated[
+        int | None, typer.Option("--records", min=6, help="Use at most this many records of the public file.")
+    ] = None,
     chains: Annotated[bool, typer.Option("--chains", help="Also try mechanisms that run Markov chains (slow).")] = False,
     settings: Settings = None,
     quiet: Quiet = False,

@@ -50,8 +50,8 @@ KINDS: Mapping[str, CautionKind] = {
         "release",
         "Published standard errors ignore {design}, so intervals may be too narrow.",
         "State survey.design_effect: {effect}.",
-        explanation="The survey was drawn in clusters, or has replicate weights, and standard errors of this mechanism do "
-        "not reflect that. Figures stay as they are, but intervals are too narrow. State "
+        explanation="The sample was drawn in clusters, or has replicate weights, and the standard errors of this "
+        "mechanism do not reflect that. The figures are not affected, but the intervals are too narrow. State "
         "survey.design_effect, which you can compute from an earlier file.",
     ),
     "reference_without_period": CautionKind(
@@ -75,10 +75,9 @@ KINDS: Mapping[str, CautionKind] = {
             "reference.histogram.epsilon."
         ),
         explanation="Without a reference, dpdist spends part of ε on noisy histograms of the current file, from which it "
-        "chooses clipping limits. Errors are larger, and quantiles are refused. If this job extends another, "
-        "`reference: null` may have removed that job's reference. Name a public file of this or a similar "
-        "survey under reference. If there is none, state reference.histogram.epsilon, and this caution does "
-        "not appear again.",
+        "chooses clipping limits. Errors are larger, and quantiles are refused. If this job extends another, `reference: "
+        "null` may have removed that job's reference. Name a public file of this or a similar survey under reference. If "
+        "there is none, set reference.histogram.epsilon; this caution will then no longer appear.",
     ),
     "periods": CautionKind(
         "plan",
@@ -95,8 +94,8 @@ KINDS: Mapping[str, CautionKind] = {
         "changed since then, and dpdist rehearse cannot show such a change.",
         "Use a newer reference, or noisy histograms of the current file, which cost part of ε.",
         explanation="The reference is so old that weights and outcomes may be distributed differently today. Errors can "
-        "then be larger than a rehearsal shows, because a rehearsal uses the reference alone. Use a newer "
-        "reference, or spend part of ε on histograms of the current file.",
+        "then be larger than those in a rehearsal, which uses only the reference. Use a newer reference, or spend part "
+        "of ε on histograms of the current file.",
     ),
     "reference_published": CautionKind(
         "plan",
@@ -108,19 +107,19 @@ KINDS: Mapping[str, CautionKind] = {
     ),
     "few_reference_records": CautionKind(
         "plan",
-        "The reference has {records} records. Clipping limits follow from the tails of its distributions, for which at "
-        "least {least} records are needed.",
+        "The reference has {records} records. Clipping limits are derived from the largest values in the reference, for "
+        "which at least {least} records are needed.",
         "Use a larger reference.",
-        explanation="The limits at which values are clipped follow from the reference's largest values, and a small file "
-        "contains too few large values. Those of the current file may then be clipped. Use a larger reference.",
+        explanation="Clipping limits are derived from the largest values in the reference. A small reference contains "
+        "few large values, so large values in the current file may be clipped. Use a larger reference.",
     ),
     "reference_unit": CautionKind(
         "plan",
         "No value of '{column}' in the reference reaches 1 % of its public bounds, {bounds}.",
         "Check that reference and bounds are in the same unit, such as euros or thousands of euros.",
-        explanation="All values of the reference are far below the largest that the job's bounds allow. Often values or "
-        "bounds are in thousands, or per month. Compare both with the file's documentation; if both are "
-        "right, narrow the bounds, which lowers the noise.",
+        explanation="All values in the reference are far below the job's upper bound. A common cause is that either the "
+        "values or the bounds are in thousands, or are monthly amounts. Compare both with the file's documentation; if "
+        "both are right, narrow the bounds, which lowers the noise.",
     ),
     "constant_in_reference": CautionKind(
         "plan",
@@ -144,18 +143,18 @@ KINDS: Mapping[str, CautionKind] = {
         "rake, {margin}: public totals are smaller than the number of sample records ({cells}), so the mean weight would "
         "be below 1.",
         "Check the unit of the totals, and the population that they describe.",
-        explanation="Weights are raked to public totals that are smaller than the numbers of records in the sample, as if "
-        "one record stood for less than one person. The totals are probably in thousands, or those of another "
+        explanation="Weights are raked to public totals that are smaller than the numbers of records in the sample, as "
+        "if one record stood for less than one person. The totals are probably in thousands, or refer to another "
         "population.",
     ),
     "noise_of_gate": CautionKind(
         "plan",
         "Gate '{gate}': its noise has a standard deviation of {deviation} divided by {smallest}. Unless this divisor is "
         "above {least}, the gate may fail good releases.",
-        "List tables of large cells, or give gates more of ε.",
+        "Base the gate on tables with large cells, or give gates more of ε.",
         explanation="Before publication, a gate compares a noisy figure with a limit. Its noise is so large that a good "
-        "release can fail, which still costs the budget. Use tables with large cells for the gate, or give "
-        "gates a larger part of ε.",
+        "release can fail, which still costs the budget. Base the gate on tables with large cells, or give gates a "
+        "larger part of ε.",
     ),
     "weak_guarantee": CautionKind(
         "plan",
@@ -183,7 +182,7 @@ KINDS: Mapping[str, CautionKind] = {
         "standard errors do not include this bias.",
         "Use the mechanism tables, or a family that fits.",
         explanation="The model assumes a distribution for the outcome that the reference contradicts. Published figures "
-        "will therefore be biased, however large ε is, and no interval shows the bias. Use a family that "
+        "will therefore be biased, however large ε is, and the intervals do not reflect this bias. Use a family that "
         "fits, or the mechanism `tables`, which assumes no distribution.",
     ),
     "reused_psu_codes": CautionKind(
@@ -200,28 +199,31 @@ KINDS: Mapping[str, CautionKind] = {
         "{strata}: with {records} records, the bound probably cannot be lowered to Δ* = {target}, and the run would be "
         "refused. About {least} records are needed.",
         "Pool strata, drop predictors, use model.prior: {{name: proper}}, or raise the budget.",
-        explanation="A stratum has so few records that the promised limit of the privacy loss cannot be met, and the run "
-        "would end without a release. Pool strata, use fewer predictors or a proper prior, or raise the "
-        "budget.",
+        explanation="A stratum has so few records that the stated bound on the privacy loss cannot be met, and the run "
+        "would end without a release. Pool strata, use fewer predictors or a proper prior, or raise the budget.",
     ),
     "small_counts": CautionKind(
         "plan",
         (
-            "{counts}. Whoever knows that a person in one of these cells is in the sample can learn the person's levels "
-            "of the table columns. {consequence}"
+            "{counts}. Anyone who knows that a particular person is in the sample may be able to find that person's "
+            "cell, and so learn the person's values in the columns that define it. {consequence}"
         ),
         "{remedies}",
-        explanation="The release publishes numbers of sample records, and some are below the job's minimum. Whoever knows "
-        "that a certain person is in the sample can then find that person's cell, and so learn these columns. "
-        "Many agencies forbid such counts. Use coarser levels or fewer columns; protect the counts with "
-        "budget.adjacency: add_remove; or state under public_frame why they may be published.",
+        explanation="The release publishes numbers of sample records, and some are below the job's minimum. Anyone who "
+        "knows that a particular person is in the sample may be able to find that person's cell, and so learn the "
+        "person's values in the columns that define it. Many agencies forbid such counts. Use coarser levels or fewer "
+        "columns; protect the counts with budget.adjacency: add_remove; or state under public_frame why they may be "
+        "published.",
     ),
     "empty_levels": CautionKind(
         "plan",
         "No record has {empty} of the {levels} levels of '{column}': {names}.",
-        "Check the spelling of these levels. If it is right, their cells are published as empty, or contain noise alone.",
-        explanation="The job lists levels that no record has. One may be misspelled, so that its records are missing from "
-        "the tables. If levels are really empty, their cells are published as empty, or contain noise alone.",
+        (
+            "Check the spelling of these levels. If the levels really are empty, their cells are published as empty or "
+            "contain only noise."
+        ),
+        explanation="The job lists levels that no record has. One may be misspelled, so that its records are missing "
+        "from the tables. If the levels really are empty, their cells are published as empty or contain only noise.",
     ),
     "fit_unseen": CautionKind(
         "plan",
@@ -232,11 +234,10 @@ KINDS: Mapping[str, CautionKind] = {
     ),
     "exact_losses": CautionKind(
         "plan",
-        "Privacy weights are computed from this file, so a record can lose more than ε.",
+        "Privacy weights are computed from this file, so the privacy loss of a record can exceed ε.",
         "After the run, {command} measures the exact losses.",
-        explanation="Privacy weights are computed from the file, so ε is a target that the losses of single records may "
-        "exceed. Audit the workspace after the run: the audit computes the exact losses, which are "
-        "confidential.",
+        explanation="Privacy weights are computed from the file, so ε is a target that the losses of individual records "
+        "may exceed. Audit the workspace after the run: the audit computes the exact losses, which are confidential.",
     ),
     "hidden_counts": CautionKind(
         "plan",
@@ -249,10 +250,13 @@ KINDS: Mapping[str, CautionKind] = {
     ),
     "predicted_far_off": CautionKind(
         "plan",
-        "{table}, {statistic}: figures may be more than {factor} direct standard errors off in {cells} ({names}).",
+        (
+            "{table}, {statistic}: figures may differ from the survey's own estimates by more than {factor} of their "
+            "standard errors in {cells} ({names})."
+        ),
         "Raise epsilon, or merge levels with few records.",
-        explanation="The plan predicts that some figures will be several direct standard errors from the file's own "
-        "estimates. Raise ε, publish fewer tables, or use a more similar reference. Merging levels with few "
+        explanation="The plan predicts that some figures will differ from the direct estimates by several of their "
+        "standard errors. Raise ε, publish fewer tables, or use a more similar reference. Merging levels with few "
         "records also helps, except for a total over all records.",
     ),
     "public_totals_proposed": CautionKind(
@@ -267,19 +271,23 @@ KINDS: Mapping[str, CautionKind] = {
     ),
     "far_off": CautionKind(
         "release",
-        "{table}, {statistic}: figures may be more than {factor} direct standard errors off in {cells}.",
+        (
+            "{table}, {statistic}: figures may differ from the survey's own estimates by more than {factor} of their "
+            "standard errors in {cells}."
+        ),
         "Do not rely on these figures; `beyond_direct` in statement.json lists all of them.",
-        explanation="The release itself shows that some figures may be several direct standard errors from the file's own "
-        "estimates. `beyond_direct` in statement.json lists them. Do not rely on them, and expect the same of "
-        "differences and ratios that use them.",
+        explanation="The release itself shows that some figures may differ from the direct estimates by several of their "
+        "standard errors. `beyond_direct` in statement.json lists them. Do not rely on them, nor on differences and "
+        "ratios computed from them.",
     ),
     "withheld": CautionKind(
         "release",
         "{table}: {withheld} of {figures} figures {are} withheld, because {errors} larger than {limit}.",
         "Use coarser cells; a larger ε helps only where noise is the larger part of the error.",
-        explanation="The job withholds a figure if its standard error is larger than the figure, because such a figure is "
-        "uninformative. Confidence limits are published even so. With coarser cells, fewer figures are "
-        "withheld; a larger ε helps only where noise, and not the small sample, causes the error.",
+        explanation="The job withholds a figure if its standard error is too large, because such a figure is "
+        "uninformative; `withheld` in statement.json has the rule. The confidence limits are still published. With "
+        "coarser cells, fewer figures are withheld; a larger ε helps only where noise, and not the small sample, causes "
+        "the error.",
     ),
     "all_withheld": CautionKind(
         "release",
@@ -303,15 +311,15 @@ KINDS: Mapping[str, CautionKind] = {
         "The model assumes a {law} distribution within cells. If the file's distribution differs, tables and synthetic "
         "records can be off by many standard errors. Standard errors do not include this bias.",
         explanation="The mechanism fits the distribution that the job's family names to every cell. If values are "
-        "distributed differently, figures are biased, whatever ε is, and no interval shows the bias. Compare "
-        "the release with direct estimates (`dpdist report --confidential`) before you publish, or use the "
+        "distributed differently, figures are biased, however large ε is, and the intervals do not reflect this bias. "
+        "Compare the release with direct estimates (`dpdist report --confidential`) before you publish, or use the "
         "mechanism `tables`, which assumes no distribution.",
     ),
     "loss_above_epsilon": CautionKind(
         "release",
-        "With {rule} privacy weights, a record can lose more than ε: {evidence}.",
+        "With {rule} privacy weights, the privacy loss of a record can exceed ε: {evidence}.",
         explanation="Privacy weights are computed from the confidential file, so ε is a target and not a bound for every "
-        "record. The caution states by how much losses of records exceeded ε in tests. Measure the exact "
+        "record. The caution states by how much the losses of individual records exceeded ε in tests. Measure the exact "
         "losses of this release with `dpdist audit`, or use a mechanism with a strict guarantee.",
     ),
     "large_units_truncated": CautionKind(
@@ -324,20 +332,21 @@ KINDS: Mapping[str, CautionKind] = {
     ),
     "changed_since_reference": CautionKind(
         "release",
-        "{what}, over all records, are {change} the reference's prediction; levels and cells differ by a further {cells}. "
-        "Standard errors include this drift, but outcomes beyond the clipping limits are still estimated from the "
-        "reference, and so are weights if sample counts are secret: if they have become more unequal, figures can be "
-        "too low.",
-        "Check that file and reference have the same unit and were sampled in the same way. Otherwise use a newer public "
-        "file as the reference, or, if there is none, begin anew with reference.histogram in place of reference.release.",
-        explanation="Noisy sums show that weights or outcomes differ from what the reference predicts. Changes of "
-        "means of all records that two samples of one population often show are not stated. Estimates and "
-        "standard errors take this into account, except for outcomes beyond the clipping limits, which are still "
-        "estimated from the reference, as weights are if sample counts are secret. A fall of the mean can then be what "
-        "limits clip of values that have become more unequal, and no standard error shows it. If the difference is "
-        "large, check that file and reference use the same unit and were sampled in the same way. Otherwise use a newer "
-        "public file as the reference, or, if there is none, begin anew with reference.histogram in place of "
+        "{what}, over all records, are {change} the reference's prediction; in single levels and cells, the change "
+        "differs from this by {cells} (one standard deviation). Standard errors include this drift. The exceptions are "
+        "outcomes beyond the clipping limits and, if sample counts are secret, weights; both are still estimated from "
+        "the reference. If they have become more unequal, figures can be too low.",
+        "Check that the file and the reference use the same units and were sampled in the same way. Otherwise use a newer "
+        "public file as the reference or, if there is none, begin anew with reference.histogram in place of "
         "reference.release.",
+        explanation="Noisy sums show that weights or outcomes differ from what the reference predicts. Small changes in "
+        "overall means, of a size that two samples from the same population often show, are not reported. Estimates and "
+        "standard errors take the change into account. The exceptions are outcomes beyond the clipping limits and, if "
+        "sample counts are secret, weights; both are still estimated from the reference. If values have become more "
+        "unequal, more of them are clipped; the mean can then appear to fall, and the standard errors do not show this. "
+        "If the difference is large, check that the file and the reference use the same units and were sampled in the "
+        "same way. Otherwise use a newer public file as the reference or, if there is none, begin anew with "
+        "reference.histogram in place of reference.release.",
     ),
     UNCATALOGUED: CautionKind(
         "release",

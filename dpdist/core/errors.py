@@ -28,9 +28,17 @@ class Problem:
     values: tuple[str, ...] = ()
 
     def text(self, show_values: bool = False) -> str:
-        places = f" ({', '.join(self.places)}{', …' if self.count > len(self.places) else ''})" if self.places else ""
+        places = f" ({_together(self.places)}{', …' if self.count > len(self.places) else ''})" if self.places else ""
         values = f"\n    values:  {', '.join(self.values)}" if show_values and self.values else ""
         return layout(f"{self.where}: {self.fault}{places}", self.remedy, self.allowed) + values
+
+
+def _together(places: Sequence[str]) -> str:
+    """Places as a list, with the kind of place once if they have the same: line 2; lines 2, 3."""
+    kinds, numbers = zip(*(place.rpartition(" ")[::2] for place in places), strict=True)
+    if len(places) == 1 or len(set(kinds)) > 1 or not kinds[0]:
+        return ", ".join(places)
+    return f"{kinds[0]}s {', '.join(numbers)}"
 
 
 def layout(fault: str, remedy: str, allowed: str = "") -> str:

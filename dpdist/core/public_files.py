@@ -30,9 +30,10 @@ MISSING = "no such file"
 """Message for a file that the manifest names and the folder lacks."""
 UNFIT = "NOT_FOR_PUBLICATION.txt"
 """Name of a file that marks the folder of a replay or of a held release. Its first line gives the reason."""
-HELD = """This folder is held: nobody has approved it yet. `dpdist approve` publishes it, or refuses it.
-Its budget is spent in either case.
-"""
+HELD = (
+    "This release is on hold until somebody approves it. Use `dpdist approve` to publish it, or `dpdist approve --refuse` "
+    "to withhold it.\nIts budget is spent in either case.\n"
+)
 """Content of that file where a release waits for approval."""
 LARGEST_JSON = 2**26
 """Largest size in bytes of a manifest, statement, job or promise."""

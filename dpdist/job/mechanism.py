@@ -146,6 +146,12 @@ of its measured cells, from which a later one learns. `survey.design_weights`: n
 """
 
 
+REFUSES = (
+    "'{name}' must not refuse a file because of {value} outside its bounds, since the refusal would reveal something about "
+    "the records"
+)
+
+
 class MechanismSpec(Frozen):
     """How records are protected: a mechanism with its constants. Facts about it are class attributes."""
 
@@ -399,9 +405,9 @@ class Noisy(MechanismSpec):
             fault = f"'{self.name}' needs public bounds of the weight, from 0 or above"
             yield Contradiction(("columns", weight), fault, f"add {weight}: {{bounds: [1, …], outside: clip}} to columns")
         elif weight is not None and (self.clips(job) or self.by_cell) and column is not None and column.outside != "clip":
-            fault = f"'{self.name}' is strict, and whether a weight lies outside its bounds depends on the records"
+            fault = REFUSES.format(name=self.name, value="a weight")
             yield Contradiction(("columns", weight, "outside"), fault, "state outside: clip")
         for outcome in declared(job):
             if job.columns[outcome].outside != "clip" and job.columns[outcome].codes is None:
-                fault = f"'{self.name}' is strict, and whether an outcome lies outside its bounds depends on the records"
+                fault = REFUSES.format(name=self.name, value="an outcome")
                 yield Contradiction(("columns", outcome, "outside"), fault, "state outside: clip")

@@ -179,14 +179,18 @@ class Presentation(Frozen):
     def within(self, universe: Mapping[str, Sequence[object]]) -> str:
         """A table's universe in words, as in "status: employed or retired; sex: female"; "" for all records."""
         clauses = (
-            (self.label(name), " or ".join(self.level(name, level) for level in levels))
-            for name, levels in universe.items()
+            (self.label(name), _either([self.level(name, level) for level in levels])) for name, levels in universe.items()
         )
         return "; ".join(f"{label}: {levels}" for label, levels in clauses)
 
     def with_unit(self, column: str) -> str:
         unit = self.column(column).unit
         return f"{self.label(column)} ({unit})" if unit else self.label(column)
+
+
+def _either(names: Sequence[str]) -> str:
+    """Joins texts: a; a or b; a, b or c."""
+    return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 WRITABLE = "formats that can be written here"

@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 VARIABLE = "DPDIST_LEDGER"
 BESIDE = "ledger.sqlite"
 """File name of the ledger of jobs that name none. It lies beside their workspaces."""
-NOT_COUNTED = f"no ledger: nothing adds up the cost of this dataset's releases (job key ledger, or {VARIABLE})"
+NOT_COUNTED = (
+    "no ledger is set, so the privacy losses of this dataset's releases are not added up; to use one, set `ledger` in the "
+    f"job, or {VARIABLE}"
+)
 
 
 def place_of(job: Job) -> str | None:

@@ -199,20 +199,21 @@ def released_sets(recorder: StratumRecorder, sets: Sequence[Draws], epsilon: flo
 
 
 PUBLIC_X = (
-    "Predictors, strata, design strata and table columns are public. So is the number of sample records in every "
-    "combination of them."
+    "The predictors, strata, design strata and table columns are treated as public, and so is the number of sample "
+    "records in every combination of their values."
 )
 WEIGHTS_ARE_ATTRIBUTES = (
-    "A sampling weight is treated as an attribute of its own record. If weights were calibrated or adjusted for "
-    "nonresponse with the same sample, one person also affects the weights of others, which the guarantee does not cover."
+    "Each sampling weight is treated as part of its own record only. If the weights were calibrated or adjusted for "
+    "nonresponse using this sample, one person's data also affect other people's weights, and the guarantee does not "
+    "cover that effect."
 )
 WEIGHTS_ARE_PUBLIC = (
     "The job declares that weights by {} are public. Records' weights are read only by the check before a run. The "
     "guarantee does not cover information in the weights."
 )
 MOVES_COST = (
-    "The guarantee does not cover a record that moves to another cell: public counts would show the move. Through the "
-    "noisy sums alone, the move would cost {}."
+    "The guarantee does not cover a record that moves to another cell. The move would be visible in the public counts. "
+    "Through the noisy sums alone, it would cost {}."
 )
 MOVES_TWICE = MOVES_COST.format("up to twice the ε stated")
 MOVES_EXCHANGED = MOVES_COST.format("no more than changing the record's values within its cell")
@@ -223,8 +224,8 @@ MOVES_OF_TWO = {
 }
 """Texts by adjacency, for mechanisms in which a move to another cell costs as much as switching off two records."""
 MOVES_UNKNOWN = (
-    "The guarantee does not cover a record that moves to another cell. Public counts would show the move, and because "
-    "clipping limits depend on these counts, nothing bounds what the noisy sums would show."
+    "The guarantee does not cover a record that moves to another cell. The move would be visible in the public counts. "
+    "The clipping limits depend on these counts, so there is no bound on what the noisy sums could reveal about the move."
 )
 USERS_PART = (
     "The user's program is assumed to define its target as log prior + Σ alpha·log_lik, with a proper prior. Neither the "
@@ -265,9 +266,9 @@ NOISY_FRAME = (
 )
 OF_FRAME = "; ε = {epsilon} of the total goes to noisy sample counts by {columns}"
 CHAINED = (
-    "The reference is an earlier release. This release costs its own ε, whatever the earlier release showed. The loss of "
-    "a person in the files of several periods is at most the sum of those releases' ε, or of their ρ under zCDP (adaptive "
-    "composition; the chain is listed under `reference`)."
+    "The reference is an earlier release. This release spends its own ε, regardless of what the earlier release "
+    "revealed. The loss of a person who is in the files of several periods is at most the sum of those releases' ε, or "
+    "of their ρ under zCDP (adaptive composition; the chain is listed under `reference`)."
 )
 UNITS = (
     "The stated {symbol} applies to one {column}; at most {most} of its records are used. Each record gets {share} of "

@@ -41,8 +41,8 @@ PUBLIC_KEY = Key(bytes(32)).child("goodness of fit")
 """Key of the draws from the posterior of a public file. It is not secret, so every plan and run has the same figures."""
 MEASURE = (
     f"The share of the reference's table cells whose expectation under the fitted distribution lies within {WITHIN:g} "
-    f"standard errors of the direct estimate. Only cells with {FEWEST_JUDGED} records or more are judged; their sizes are "
-    "treated as fixed if the design has neither PSUs nor replicate weights. The score is the smallest share over "
+    f"standard errors of the direct estimate. Only cells with at least {FEWEST_JUDGED} records are assessed. Their sizes "
+    "are treated as fixed unless the design has PSUs or replicate weights. The score is the smallest share over "
     "statistics. It does not measure the shape of the distribution of records."
 )
 

@@ -368,7 +368,7 @@ def shown_records(job: Job, crosstab: Crosstab) -> int | None:
 def records_text(plan: Plan) -> str:
     """The number of records as text, where the job does not keep it secret."""
     number = shown_records(plan.job, plan.crosstab)
-    return SIZES_SECRET if number is None else f"{number:,}, after the universe filter and the job's rules"
+    return SIZES_SECRET if number is None else f"{number:,}, after applying the universe filter and the job's rules"
 
 
 def sizes(plan: Plan) -> dict[str, str]:
@@ -406,16 +406,15 @@ def rounded(seconds: float) -> str:
 def design(plan: Plan) -> Iterator[str]:
     """States the design that direct standard errors assume, and which parts of it published standard errors include."""
     survey = plan.job.survey
-    units, weights = "every record is a PSU of its own", survey.replicate_weights
-    if weights is not None:
+    if (weights := survey.replicate_weights) is not None:
         names = replicates(plan.job, plan.source.columns)
-        units = f"{weights.number:,} replicate weights ({names[0]} to {names[-1]}) represent the design"
-    elif survey.psu is not None:
-        units = f"{survey.psu} names the PSUs"
-    columns = ", ".join(survey.design_strata)
-    strata = f"within design strata by {columns}" if columns else "without design strata"
-    finite = "with population sizes" if survey.fpc else "with replacement"
-    yield f"direct errors: {units}{'' if weights is not None else f', {strata}, sampled {finite}'}"
+        yield f"standard errors of direct estimates: from {weights.number:,} replicate weights ({names[0]} to {names[-1]})"
+    else:
+        units = "every record is its own PSU" if survey.psu is None else f"PSUs (column {survey.psu})"
+        columns = adjacency.listed(survey.design_strata)
+        strata = f"within design strata (by {columns})" if columns else "without design strata"
+        finite = "with finite population corrections" if survey.fpc else "with replacement"
+        yield f"standard errors of direct estimates assume: {units}, sampled {finite} {strata}"
     if plan.job.local:
         return
     effects = plan.design.effects if plan.design is not None else survey.stated_effects
@@ -423,14 +422,16 @@ def design(plan: Plan) -> Iterator[str]:
     source = of_reference if plan.design is not None else "that the job states"
     if effects:
         yield (
-            "published errors: as if records were sampled within design strata; variances are multiplied by design "
-            f"effects {source}"
+            "published standard errors assume that records were sampled within design strata; sampling variances are "
+            f"multiplied by the design effects {source}"
         )
         yield "design effects: " + "; ".join(effect.in_words for effect in effects)
     elif survey.clustered:
-        yield "published errors: too small, because they ignore the clusters within design strata (see cautions)"
+        yield (
+            "published standard errors are too small, because they ignore the clusters within design strata (see cautions)"
+        )
     else:
-        yield "published errors: under the same design"
+        yield "published standard errors assume the same design"
     if plan.design is not None:
         yield from plan.design.in_words()
 
@@ -459,7 +460,8 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
     if isinstance(opened, ReferenceRelease) and isinstance(guarantee := plan.promise.total, Strict | Concentrated):
         periods, losses = len(opened.carried.links) + 1, chain_losses(opened, guarantee)
         loss = claims.loss_text(losses["epsilon"], losses.get("delta"))
-        text += f"; a person in the files of all {periods} periods of the chain loses at most {loss} in total"
+        all_periods = f"{'both' if periods == 2 else f'all {periods}'} periods of the chain"
+        text += f"; for a person who is in the files of {all_periods}, the total loss is at most {loss}"
     return text
 
 

@@ -16,19 +16,20 @@ from dpdist.job import Column, Job, family_facts
 
 TRUST_MODEL = (
     "The release uses the central model: the custodian, who holds the file, and all machines and people involved in the "
-    "run are trusted with the records. The guarantee concerns those who see only the public folder. ε does not cover run "
-    "times, refusals or messages. Nor does it cover the custodian's choice to publish, withhold or repeat a release after "
-    "seeing the confidential evaluation, which can itself reveal something about records. Only a decision by gates is "
-    "covered, because gates are measured with noise and cost a part of ε."
+    "run are trusted with the records. The guarantee protects against anyone who sees only the public folder. ε does not "
+    "cover what can be inferred from run times, refused runs or error messages. Nor does it cover the custodian's choice "
+    "to publish, withhold or repeat a release after seeing the confidential evaluation, which can itself reveal "
+    "something about records. A decision to publish is covered by ε only if it is left to gates: accuracy limits that "
+    "are fixed before the run, checked with noise, and paid for out of ε."
 )
 IN_WORDS = {
     "zero_out": (
         "Neighbouring files differ in one record: one file uses the record's {values}; the other treats this information "
-        "as missing. The record is in both files, and its other columns are the same."
+        "as missing. The record is in both files, and all its other columns are unchanged."
     ),
     "substitution": (
-        "Neighbouring files differ in one record, whose {values} may take any values. Its other columns, and "
-        "so its table cells, are the same."
+        "Neighbouring files differ in one record, whose {values} may take any values. All its other columns are "
+        "unchanged, so it stays in the same cell of every table."
     ),
     "anywhere": (
         "Neighbouring files have the same number of records and differ in one record, in any of its columns. Adding or "
@@ -42,12 +43,12 @@ IN_WORDS = {
 OF_UNITS = {
     "zero_out": (
         "Neighbouring files differ in the records of one {unit} (at most {most}): one file uses the records' {values}; "
-        "the other treats this information as missing. The records are in both files, and their other columns are the "
-        "same."
+        "the other treats this information as missing. The records are in both files, and all their other columns are "
+        "unchanged."
     ),
     "substitution": (
         "Neighbouring files differ in the {values} of the records of one {unit} (at most {most}), which may take any "
-        "values. Their other columns, and so their table cells, are the same."
+        "values. All their other columns are unchanged, so they stay in the same cells of every table."
     ),
     "anywhere": (
         "Neighbouring files have the same number of records and differ in the records of one {unit} (at most {most}), in "
@@ -149,8 +150,10 @@ def headline(job: Job) -> str:
         return f"{components} of {whom(job)}, their table columns, their presence and the sample counts"
     if job.sizes_secret:
         return f"{components} of one record, its table columns, its presence and the sample counts"
-    columns = f"table columns ({', '.join(job.categories)}) and sample counts" if job.categories else "the sample count"
-    return f"{components} of {whom(job)}; published without noise: {columns}"
+    counts = "the sample count"
+    if job.categories:
+        counts = f"the sample counts for every combination of the table columns ({', '.join(job.categories)})"
+    return f"{components} of {whom(job)}; published without noise: {counts}"
 
 
 def unit(job: Job) -> str:
@@ -189,7 +192,7 @@ def _categories(job: Job) -> str:
     dropped = f" (records without {', '.join(dropping)} are dropped)" if dropping else ""
     columns = [name for name in job.categories if job.columns[name].outside == "clip"]
     nearest = f" (whole numbers that are not a level of {', '.join(columns)} count as the nearest level)" if columns else ""
-    return f"{', '.join(job.categories)}: a declared level in every record{dropped}{nearest}"
+    return f"{', '.join(job.categories)}: every record has one of the declared levels{dropped}{nearest}"
 
 
 def _outcome(job: Job, name: str, column: Column) -> str:
@@ -206,7 +209,7 @@ def _outcome(job: Job, name: str, column: Column) -> str:
         low, high = column.bounds or (support.low, support.high)
         named = support.integer and (low, high) == (support.low, support.high)
         rules.append("" if named else f"within [{low:,.10g}, {high:,.10g}]")
-        rules.append(f"{support.text}, as this model requires" if np.isfinite(support.low) else "")
+        rules.append(f"only {support.text} (as this model requires)" if np.isfinite(support.low) else "")
     integer = column.whole or support.integer
     rules.append("a whole number" if integer and not (support.integer and column.outside != "clip") else "")
     dropped = "; missing values are dropped" * (column.missing == "drop") + "; zeros are dropped" * (column.zeros == "drop")

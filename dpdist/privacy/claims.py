@@ -17,21 +17,22 @@ NONE = (
     "is for comparison with protected releases, not for publication."
 )
 CONCENTRATED = (
-    "{change} changes the probability of any published result by a factor of at most {factor} (ε = {epsilon} for the "
-    "whole release), plus at most δ = {delta}. The release satisfies ρ-zero-concentrated differential privacy (zCDP) with "
-    "ρ = {rho}, for every file in the domain. The release has no finite ε at δ = 0. Losses of several releases add up in "
-    "ρ, or as (ε, δ) if a release states only ε."
+    "If {change}, the probability of any published result changes by a factor of at most {factor} (ε = {epsilon} for the "
+    "whole release), plus at most δ = {delta}. The release satisfies ρ-zero-concentrated differential privacy (zCDP) "
+    "with ρ = {rho}, for every file that meets the conditions listed under `domain` in statement.json. The release has "
+    "no finite ε at δ = 0. Losses of several releases add up in ρ, or as (ε, δ) if a release states only ε."
 )
 STRICT = (
-    "{change} changes the probability of any published result by a factor of at most {factor} (e^ε with ε = {epsilon}, for "
-    "the whole release). This holds for every file in the domain."
+    "If {change}, the probability of any published result changes by a factor of at most {factor} (e^ε with ε = "
+    "{epsilon}, for the whole release). This bound holds for every file that meets the conditions listed under `domain` "
+    "in statement.json."
 )
 EXACT_DRAWS = "The guarantee requires exact draws, and the draws of this release are not proven exact (see assumptions)."
 ASYMPTOTIC = (
-    "The target is that {change} changes the probability of any published result by a factor of at most {factor} (e^ε "
-    "with ε = {epsilon}). This is not a differential-privacy guarantee: it is proven neither for every file nor for this "
-    "one. Privacy weights were chosen until a bound estimated from this file and posterior draws met the target. The true "
-    "loss of a record can exceed the target."
+    "The target is that, if {change}, the probability of any published result changes by a factor of at most {factor} "
+    "(e^ε with ε = {epsilon}). This is not a differential-privacy guarantee: it has not been proven, either for files in "
+    "general or for this file. The privacy weights were adjusted until a bound on the loss, estimated from this file and "
+    "from posterior draws, met the target. The true loss of a record can exceed the target."
 )
 NOT_REFUSED = (
     "A check found no record of the current file in the reference or, if that is a release, in the file with which its "
@@ -39,8 +40,14 @@ NOT_REFUSED = (
 )
 SAME_X = "If protected values are replaced by other values instead, the bound holds with ε = {epsilon}."
 REMOVED_AND_ADDED = "Exchanging {whom} for any other counts as one removal and one addition, and costs ε = {epsilon}."
-CHAIN = "This release continues that of {last}. A person in the files of {periods} loses at most {loss} in total."
-MOVES = "The guarantee does not cover a change in a record's table columns, which the published counts would show."
+CHAIN = (
+    "This release builds on the {last} release. For a person who is in the files of {periods}, the total loss is at most "
+    "{loss}."
+)
+MOVES = (
+    "The guarantee does not cover changes to a record's values in the table columns; such changes would be visible in the "
+    "published sample counts."
+)
 
 
 def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -83,9 +90,7 @@ def in_words(promise: Mapping[str, Any], job: Job, records: int) -> str:
     epsilon = promise["epsilon"]
     times = factor(Fraction(epsilon))
     if promise["guarantee"] == "asymptotic":
-        change = _change(promise, job)
-        within = f"{change[0].lower()}{change[1:]}"
-        return " ".join([ASYMPTOTIC.format(epsilon=epsilon, factor=times, change=within), *_moves(job)])
+        return " ".join([ASYMPTOTIC.format(epsilon=epsilon, factor=times, change=_change(promise, job)), *_moves(job)])
     claims = [STRICT.format(epsilon=epsilon, factor=times, change=_change(promise, job))]
     if "rho" in promise:
         terms = {"epsilon": epsilon, "factor": times, "delta": promise["delta"], "rho": promise["rho"]}
@@ -112,13 +117,16 @@ def of_chain(promise: Mapping[str, Any], job: Job) -> list[str]:
 
 
 def _change(promise: Mapping[str, Any], job: Job) -> str:
-    """The difference between neighbouring files, as the subject of a sentence."""
+    """The difference between neighbouring files, as a clause that follows "if"."""
+    is_record = job.privacy_unit is None
     if promise["adjacency"] == "add_remove":
-        return f"Adding or removing {whom(job)}"
+        return f"{whom(job)} {'is' if is_record else 'are'} added or removed"
     if job.budget.exchange == "anywhere":
-        return f"Exchanging {whom(job)} for any other"
-    verb = "Changing" if promise["adjacency"] == "substitution" else "Leaving out"
-    return f"{verb} the {listed(job.protected_components)} of {whom(job)}"
+        return f"{whom(job)} {'is exchanged for any other' if is_record else 'are exchanged for those of any other'}"
+    names, exchanged = job.protected_components, promise["adjacency"] == "substitution"
+    if is_record and len(names) == 1:
+        return f"the value of {names[0]} in one record {'changes' if exchanged else 'is left out'}"
+    return f"the values of {listed(names)} in {whom(job)} {'change' if exchanged else 'are left out'}"
 
 
 def _exchanged(promise: Mapping[str, Any], job: Job) -> list[str]:

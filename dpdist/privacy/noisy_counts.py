@@ -188,10 +188,11 @@ REMEDIES = (
     '{{accepted: "why they may be published"}}'
 )
 CROSSED = (
-    "published, because the job states no frame_minimum: this adjacency makes the number of records in every combination "
-    "of all table columns public"
+    "Under `adjacency: {adjacency}`, the number of sample records in every combination of {columns} is public, even if no "
+    "table crosses them. The job sets no `frame_minimum`, so small counts are published too."
 )
 """Why small counts are published without a stated reason."""
+ACCEPTED = "The job accepts small counts, for the stated reason “{}”."
 FORBIDDEN = (
     "use coarser levels or fewer columns to avoid them, frame_minimum: {} to refuse them, or public_frame: "
     '{{accepted: "why they may be published"}} to accept them'
@@ -216,11 +217,12 @@ def small_counts(job: Job, counts: SmallCounts | None) -> str:
     if counts is None or not counts.below_minimum:
         return ""
     if job.privacy_unit is None:
-        below, of = f"below {job.least_count}", "record"
+        below, one = f"below {job.least_count}", "1"
     else:
-        below, of = f"below {job.least_count} units (column {job.privacy_unit.column})", "unit"
-    published = f"{counts.below_minimum:,} of {counts.every:,} published sample counts"
-    return f"{published} are {below}, {counts.single:,} of them with a single {of}"
+        below, one = f"below {job.least_count} units (column {job.privacy_unit.column})", "of a single unit"
+    published = f"{counts.below_minimum:,} of the {counts.every:,} published sample counts"
+    single = f"{counts.single:,} of these are" if counts.single > 1 else f"{counts.single or 'none'} of these is"
+    return f"{published} {'is' if counts.below_minimum == 1 else 'are'} {below}, and {single} {one}"
 
 
 def _made_by(job: Job, crosstab: Crosstab, counts: SmallCounts) -> str:
@@ -247,9 +249,9 @@ def cautions(job: Job, crosstab: Crosstab, counts: SmallCounts | None) -> list[C
     made_by = _made_by(job, crosstab, counts)
     consequence, remedies = "A run of this job is refused.", _remedies(job)
     if job.public_frame is not None:
-        consequence, remedies = f"The job accepts these counts: {job.public_frame.accepted}", ""
+        consequence, remedies = _accepted(job.public_frame.accepted), ""
     elif _published_unasked(job):
-        consequence, remedies = f"They are {CROSSED}, even if no table crosses them.", FORBIDDEN.format(job.least_count)
+        consequence, remedies = _crossed(job), FORBIDDEN.format(job.least_count)
     advice = f"{remedies[:1].upper()}{remedies[1:]}." if remedies else ""
     text = f"{text}. {made_by[0].upper()}{made_by[1:]}"
     return [Caution.of("small_counts", counts=text, consequence=consequence, remedies=advice)]
@@ -268,6 +270,14 @@ def _published_unasked(job: Job) -> bool:
     return job.mechanism.uses("hierarchies") and job.frame_minimum is None
 
 
+def _accepted(reason: str) -> str:
+    return ACCEPTED.format(reason.rstrip("."))
+
+
+def _crossed(job: Job) -> str:
+    return CROSSED.format(adjacency=job.budget.adjacency, columns=listed(job.public_counts or ()))
+
+
 def _remedies(job: Job) -> str:
     needs_no_reference = job.mechanism.histogram_share is not None
     return REMEDIES.format(("", BY_A_REFERENCE)[job.epsilon.histograms > 0] if needs_no_reference else BY_NOISY_COUNTS)
@@ -282,15 +292,15 @@ def accepted(job: Job, crosstab: Crosstab) -> dict[str, Any]:
         return {}
     least, small = job.least_count, crosstab.below(job.least_count, job.public_counts)
     section: dict[str, Any] = {"frame_minimum": least}
-    why = CROSSED
+    why = _crossed(job)
     if job.public_frame is not None:
         section |= {"accepted": job.public_frame.accepted}
-        why = f"accepted, as the job states: {job.public_frame.accepted}"
+        why = _accepted(job.public_frame.accepted)
     elif not small.below_minimum and job.privacy_unit is None:
         return {}
     if job.privacy_unit is not None:
         may = f"Some published sample counts may be smaller than {least} units (column {job.privacy_unit.column})"
-        return {"public_frame": {"in_words": f"{may}. They are {why}.", **section}}
-    counts_text = small_counts(job, small) or f"none of {small.every:,} published sample counts is below {least}"
+        return {"public_frame": {"in_words": f"{may}. {why}", **section}}
+    counts_text = small_counts(job, small) or f"None of the {small.every:,} published sample counts is below {least}"
     figures = {"counts": small.every, "below": small.below_minimum, "of_one_record": small.single}
-    return {"public_frame": {"in_words": f"{counts_text}; {why}", **section, **figures}}
+    return {"public_frame": {"in_words": f"{counts_text}. {why}", **section, **figures}}

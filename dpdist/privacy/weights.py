@@ -158,8 +158,8 @@ class FixedPointRule(WeightRule):
 
     exceeds: ClassVar[str] = above_epsilon(
         "fixed-point",
-        "in simulated files with outliers, the exact loss exceeded the bound in 17 of 516 strata, and reached 6.5 times ε "
-        "in a small one",
+        "in simulated files with outliers, the exact loss exceeded the bound in 17 of 516 strata; in one small stratum "
+        "it was 6.5 times ε",
     )
 
     def search(self, weights: Weights, target: float) -> Search:

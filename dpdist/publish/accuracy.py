@@ -12,27 +12,30 @@ from dpdist.models.protocol import can_refit, has_laws, supports
 from dpdist.publish.released import ReleasedObject
 
 SEARCH_AGAIN = (
-    "Estimator `parameters`: the variance has four parts: the variation in the sample's composition by x (predictors, "
-    "strata and table columns), the sampling error of the weighted fit (at least that of the unweighted fit), the spread "
-    "of the draws divided by m, and the squared bias of the privacy weights. Privacy weights trim tails, and estimates "
-    "are not corrected for this.{} All parts but the first are found by repeating the weight search on a synthetic "
-    "sample. This sample is drawn from a distribution that corrects, to first order, for the trimming of tails."
+    "Estimates from the released parameters (estimator `parameters`): the variance has four components: the variation in "
+    "the sample's composition by x (predictors, strata and table columns), the sampling error of the weighted fit (or of "
+    "the unweighted fit, if that is larger), the variance between draws divided by the number of sets m, and the squared "
+    "bias of the privacy weights. The privacy weights downweight the tails of the distribution, and the estimates are "
+    "not corrected for this.{} All components except the first are estimated by repeating the search for privacy weights "
+    "on a synthetic sample. This sample is drawn from a distribution that corrects, to first order, for the "
+    "downweighting of the tails."
 )
 TRIMMED = {"lognormal": " Under the lognormal model, counts are a few per cent too low and means a few per cent too high."}
 """What the trimming of tails does to estimates, by family."""
 SYNTHESIS_ADDED = (
-    "Estimator `records`: the variance of `parameters`, plus the variance of the synthetic records given x, divided by m. "
-    "An analysis of the synthetic sets alone uses T = B/m + W, which leaves out the bias and, with one set, the spread "
-    "between sets."
+    "Estimates from the synthetic records (estimator `records`): the variance of estimator `parameters`, plus the "
+    "variance of the synthetic records given x, divided by m. An analysis of the synthetic sets alone uses T = B/m + W, "
+    "which leaves out the bias and, with one set, the spread between sets."
 )
 BETWEEN_AND_WITHIN = (
-    "Estimator `records`: T = B/m + W over m sets. W follows from linearisation, with records as units within design "
-    "strata. T does not include the bias of the privacy weights, which trim tails."
+    "Estimates from the synthetic records (estimator `records`): the variance is T = B/m + W over m sets. W is computed "
+    "by linearisation, with records as units within design strata. T does not include the bias of the privacy weights, "
+    "which downweight the tails of the distribution."
 )
 ONE_SET = "With one synthetic set, T = W leaves out the spread between sets and is too small."
 SKEWED = (
-    "Intervals of means and totals are symmetric. Intervals of counts are symmetric on the log scale. If the error "
-    "exceeds the count, they are symmetric on the natural scale and cut off at 0."
+    "Confidence intervals for means and totals are symmetric. Those for counts are symmetric on the log scale. If the "
+    "standard error exceeds the count, the interval is symmetric on the original scale and truncated at 0."
 )
 WITHIN_BOUNDS = (
     "Intervals of means stay within the outcome's public bounds. Intervals of counts, and of totals of non-negative "
@@ -48,19 +51,21 @@ BORROWED = (
     "include neither the bias of privacy weights nor changes of shape since the reference that the model cannot follow."
 )
 BETWEEN_SETS = (
-    "Estimator `parameters`: the variance from the sample's composition by x (predictors, strata and table columns), plus "
-    "(1 + 1/m) times the variance between the m released draws. Released draws spread at least as widely as the fit's "
-    "sampling error; with one set, there is no variance between draws. The variance does not include the bias of the "
-    "privacy weights, which trim tails; in large strata this bias is the larger error."
+    "Estimates from the released parameters (estimator `parameters`): the variance from the sample's composition by x "
+    "(predictors, strata and table columns), plus (1 + 1/m) times the variance between the m released draws. Released "
+    "draws spread at least as widely as the fit's sampling error; with one set, there is no variance between draws. The "
+    "variance does not include the bias of the privacy weights, which downweight the tails of the distribution; in large "
+    "strata this bias is the larger error."
 )
 
 FURTHER = [
     (
-        "Ratios, proportions, shares and differences: the same components, applied to their linearised forms, with "
-        "covariances."
+        "For ratios, proportions, shares and differences, the same components are combined by linearisation, including "
+        "their covariances."
     ),
-    "Quantiles: Woodruff intervals, from the share of weight below the quantile. If distributions come from a reference, "
-    "its sampling error at a known mean is included; a later change of shape is not.",
+    "Intervals for quantiles are Woodruff intervals, based on the weighted share of records below the quantile. If the "
+    "shape of the distribution is taken from a reference, its sampling error (given the mean) is included, but a change "
+    "in shape since then is not.",
 ]
 """Texts on the errors of ratios, proportions, shares, differences and quantiles."""
 
@@ -92,7 +97,7 @@ def standard_errors(released: ReleasedObject) -> list[str]:
         words_of(job).errors_of_records or (SYNTHESIS_ADDED if simulated else BETWEEN_AND_WITHIN),
         SKEWED,
         *([WITHIN_BOUNDS] if job.mechanism.adds_noise else []),
-        "Intervals have a nominal coverage of 90 % under the model. They do not include the model's misfit.",
+        "Intervals have a nominal coverage of 90 % under the model. They do not allow for misspecification of the model.",
     ]
     if family_facts(job).on_reference:
         texts.append(BORROWED)
@@ -100,13 +105,13 @@ def standard_errors(released: ReleasedObject) -> list[str]:
         texts.append("Standard errors do not include the bias of the clamp, which may be larger than they are.")
     if job.likelihood.synthesis == "fbp" and not simulated:
         texts.append(
-            "Estimator `records` under fbp: standard errors are at least those of `parameters`; given x, its weights do "
-            "not vary."
+            "Estimates from the synthetic records (estimator `records`): under fbp, standard errors are at least those "
+            "of `parameters`; given x, its weights do not vary."
         )
     if job.likelihood.synthetic_weights == "expected" and not simulated:
         texts.append(
-            "Estimator `records` with expected weights: standard errors are at least those of `parameters`; given y "
-            "and x, w does not vary."
+            "Estimates from the synthetic records (estimator `records`): with expected weights, standard errors are at "
+            "least those of `parameters`; given y and x, w does not vary."
         )
     if job.rake:
         texts.append(
@@ -141,16 +146,18 @@ def design_in_words(job: Job, effects: Sequence[DesignEffect]) -> list[str]:
     texts = list[str]()
     if len(effects) == 1 and effects[0] == DesignEffect(effect=effects[0].effect):
         texts.append(
-            f"Sampling variances of all figures are multiplied by the public design effect {effects[0].effect:g} that the "
-            "job states; the variance of the privacy noise is not."
+            f"Sampling variances of all figures are multiplied by the public design effect {effects[0].effect:g} that is "
+            "given in the job; the variance of the privacy noise is not."
         )
     elif effects:
         beginning = " with which the chain began" if job.carries else ""
-        whose = f"were estimated from the reference{beginning}" if job.survey.effects_of_reference else "the job states"
+        whose = (
+            f"were estimated from the reference{beginning}" if job.survey.effects_of_reference else "are given in the job"
+        )
         listed = "; ".join(effect.in_words for effect in effects)
         texts.append(
-            f"Sampling variances are multiplied by public design effects, which {whose}. For each figure the first entry "
-            f"with its statistic and columns applies: {listed}. The variance of the privacy noise is not multiplied."
+            f"Sampling variances are multiplied by public design effects, which {whose}: {listed}. Each figure uses the "
+            "first of these that fits its statistic and columns. The variance of the privacy noise is not multiplied."
         )
     elif job.survey.psu:
         texts.append(f"The model ignores clustering by {job.survey.psu}, so these standard errors are too small.")

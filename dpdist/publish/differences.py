@@ -139,12 +139,12 @@ def shared_errors(before: Release, after: Release) -> SharedErrors | str:
     try:
         pair = [read_released(release.folder / "released") for release in (after, before)]
     except WorkspaceError:
-        return "this version cannot simulate the errors of one of them again"
+        return "this version of dpdist cannot simulate the errors of one of the two releases again"
     if any(len(each.crosstab.stratum_labels) != 1 or each.job.strata for each in pair):
-        return "one of them has strata"
+        return "at least one of the two releases has strata"
     models = [each.model(0) for each in pair]
     if not all(supports(model, "with_donors") for model in models):
-        return "shared errors are known of `tables` alone"
+        return "shared errors are known only for the mechanism `tables`"
     reasons = list[str]()
     for later, earlier in ((0, 1), (1, 0)):
         draws = _together(pair[later], pair[earlier])
@@ -153,7 +153,7 @@ def shared_errors(before: Release, after: Release) -> SharedErrors | str:
             continue
         spreads = [simulate_errors(pair[k], lambda _: None).spreads for k in (later, earlier)]
         if spreads[0] is None or spreads[1] is None:
-            return "the errors of one of them cannot be simulated"
+            return "the errors of one of the two releases cannot be simulated"
         return SharedErrors(pair[later], pair[earlier], draws, (spreads[0], spreads[1]), reversed=later == 1)
     return reasons[0]
 
@@ -425,7 +425,11 @@ def compared_periods(before: Release, after: Release) -> ComparedPeriods:
         _refuse_without_errors(release, name, release.tables[name])
     shared = shared_errors(before, after)
     periods = " and ".join(str(release.statement["period"]) for release in (before, after))
-    notes = [f"errors of {periods} are treated as independent: {shared}"] if isinstance(shared, str) else []
+    notes = (
+        [(f"the errors of the {periods} estimates are treated as independent, because {shared}")]
+        if isinstance(shared, str)
+        else []
+    )
     return ComparedPeriods({name: _of_table(before, after, name, shared) for name in names}, notes)
 
 

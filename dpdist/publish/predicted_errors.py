@@ -45,7 +45,6 @@ FAR = 2.0
 """Predicted error, in direct standard errors, above which a figure is named."""
 FAR_NAMED = 4.0
 """Distance from the direct figure, in its standard errors, of which a statement warns."""
-MAY_BE_OFF = f"figures may be more than {FAR_NAMED:g} direct standard errors off"
 EXACT = 1e-6
 """Relative error up to which a figure counts as exact, or as fixed by the design."""
 NEVER_FAR = 1e-3
@@ -56,10 +55,10 @@ CLEAR, FEW = 10.0, 4
 MOST = 99.0
 """Ratio that also stands for all larger ones."""
 IN_WORDS = (
-    f"Published figures whose predicted error is above {FAR:g} direct standard errors, each with the ratio of the two, "
-    "unless it is below a thousandth of the figure, or of the range of the table's means. "
-    f"Such figures may be more than {FAR_NAMED:g} direct standard errors off. The prediction uses only this release; "
-    "margins are included."
+    f"Published figures whose predicted error exceeds {FAR:g} standard errors of the survey's own estimate, each with the "
+    "ratio of the two. Errors below one thousandth of the figure, or of the range of the table's means, are left out. "
+    f"Such figures may differ from the survey's own estimates by more than {FAR_NAMED:g} of their standard errors. The "
+    "prediction uses only this release; margins are included."
 )
 
 OfTable = Mapping[str, Mapping[tuple[str, ...], float]]

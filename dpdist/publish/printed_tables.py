@@ -230,12 +230,13 @@ def in_words(rules: Quality, flags: Flags, *, far: bool) -> list[str]:
     if rules.cv is not None:
         low, high = (f"{100 * limit:g} %" for limit in (rules.cv.caution, rules.cv.unreliable))
         notes.append(
-            f"A figure is flagged caution if its coefficient of variation is above {low}, unreliable above {high}."
+            f"A figure is flagged “caution” if its coefficient of variation is above {low}, and “unreliable” if it is "
+            f"above {high}."
         )
     for name, limits in rules.margin.items():
         notes.append(
-            f"A {name} is flagged caution if its margin of error is above {limits.caution:,.10g}, unreliable above "
-            f"{limits.unreliable:,.10g}."
+            f"A {name} is flagged “caution” if its margin of error is above {limits.caution:,.10g}, and “unreliable” if "
+            f"it is above {limits.unreliable:,.10g}."
         )
     if far:
         notes.append("A figure is also flagged caution if the cautions name it as one that may be far off.")
@@ -262,15 +263,17 @@ MARGIN, ERROR, FLAG, SAMPLE = "±", "SE", "flag", "n"
 ERRORS = "SE is the standard error of the figure before it."
 SAMPLES = "n is the unweighted number of sample records."
 MARGINS = (
-    "± is the margin of error: half the width of a symmetric 90 % interval, which may reach beyond possible values. The "
-    "limits in the long file follow the figure's own distribution and stay within possible values."
+    "± is the margin of error, half the width of a symmetric 90 % confidence interval, which may include impossible "
+    "values such as negative counts. The confidence limits in the long-form CSV file may be asymmetric and include only "
+    "possible values."
 )
 WITHOUT = f"{NO_ESTIMATE} means that there is no estimate, or that it is not printed."
 ESTIMATORS = {
-    "parameters": "Estimates come from the released parameters.",
-    "records": "Estimates come from the synthetic records.",
-    "both": "Estimates come from the released parameters where these give them, and otherwise from the synthetic records.",
+    "parameters": "Estimates are computed directly from the released {}.",
+    "records": "Estimates are computed from the synthetic records.",
+    "both": "Estimates are computed directly from the released {} if possible, and otherwise from the synthetic records.",
 }
+"""What figures are computed from, by estimator; the braces stand for what the mechanism releases."""
 
 
 class Unit(NamedTuple):
@@ -621,9 +624,9 @@ def _used(rows: pa.Table, estimator: str) -> str:
 def _notes(
     job: Job, spec: Table, estimator: str, values: Floats, margins: Floats, flags: Flags, *, far: bool, withheld: bool
 ) -> tuple[str, ...]:
-    text = job.presentation
+    text, released = job.presentation, "noisy sums" if job.mechanism.adds_noise else "parameters of the model"
     notes = [f"Universe: {text.within(spec.universe)}."] if spec.universe else []
-    notes += [*text.table(spec.name).notes, *text.notes, ESTIMATORS[estimator]]
+    notes += [*text.table(spec.name).notes, *text.notes, ESTIMATORS[estimator].format(released)]
     if np.isfinite(margins).any():
         notes.append(ERRORS if text.se == "column" else MARGINS)
     notes += [SAMPLES] if text.sample_size else []

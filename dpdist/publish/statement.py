@@ -51,21 +51,22 @@ def _borrowed_scores(released: ReleasedObject) -> list[dict[str, Any]]:
 
 APPROVAL = (
     "This release was published after an approval. The approver can see the confidential evaluation before deciding. The "
-    "decision therefore depends on the records, and ε does not cover it. {who}"
+    "decision may therefore depend on the confidential records, and ε does not cover this. {who}"
 )
 PUBLICATION = (
-    "A release that fails its confidential evaluation is held until the custodian publishes it with a reason. Whether and "
-    "when this release was published depends on the records, and ε does not cover it."
+    "A release that fails its confidential evaluation is held until the custodian publishes it with a reason. Whether "
+    "and when this release was published may depend on the confidential records, and ε does not cover this."
 )
 ANYBODY = "The job lists no keys, so the approval may be signed with any key."
 LISTED = "The approval must be signed with one of these keys: {names}."
 ADDS_UP = (
-    "A person's privacy losses add up over all releases from files that include this person: over tables, periods and "
-    "surveys. For strict releases with the same adjacency and privacy unit, the total ε is at most the sum of their ε, "
-    "and the total δ at most the sum of their δ, even if later jobs were chosen after seeing earlier releases. {}"
+    "A person's privacy losses add up across all releases based on files that include that person, whatever the table, "
+    "period or survey. For strict releases with the same adjacency and privacy unit, the total ε is at most the sum of "
+    "their ε, and the total δ at most the sum of their δ, even if later jobs were chosen after seeing earlier releases. "
+    "{}"
 )
-COUNTED = "A ledger keeps the total for this dataset."
-NOT_COUNTED = "No ledger keeps the total for this release."
+COUNTED = "A privacy ledger keeps a running total for this dataset."
+NOT_COUNTED = "No privacy ledger was used, so nobody keeps a running total that includes this release."
 NOISY_COUNTS = (
     "Sample counts by {columns} have {law} with the scales listed. They were then adjusted to be consistent, non-negative "
     "whole numbers. Tables and synthetic records use these counts. A combination with few records may show none, and an "
@@ -278,7 +279,9 @@ def _public(released: ReleasedObject) -> list[str]:
         for keep in job.universe
     ]
     facts += [
-        f"the universe of {table.name}: {job.presentation.within(table.universe)}" for table in job.tables if table.universe
+        f"the universe of table {table.name}: {job.presentation.within(table.universe)}"
+        for table in job.tables
+        if table.universe
     ]
     if (public := job.survey.design_weights) is not None:
         facts.append(
@@ -313,13 +316,12 @@ def _post_processing(released: ReleasedObject) -> list[str]:
     job, words = released.job, words_of(released.job)
     if job.mechanism.sets == "none":
         return words.post_processing(released)
-    steps = []
-    for name, column in job.outcome_columns.items():
-        low, high = column.bounds or (0.0, 0.0)
-        steps.append(
-            f"Synthetic values of {name} beyond the public bounds [{low:,.10g}, {high:,.10g}] are set to the nearest "
-            "bound; the model's means allow for this."
-        )
+    bounds = {name: column.bounds or (0.0, 0.0) for name, column in job.outcome_columns.items()}
+    ranges = "; ".join(f"{name}: [{low:,.10g}, {high:,.10g}]" for name, (low, high) in bounds.items())
+    steps = [
+        f"Synthetic values outside the public bounds ({ranges}) are set to the nearest bound; the estimated means take "
+        "this into account."
+    ]
     steps += words.post_processing(released)
     if family_facts(job).on_reference:
         steps.append(

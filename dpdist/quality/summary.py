@@ -54,23 +54,29 @@ def head_of(verdicts: Judgements) -> str:
     by_bias = sorted(judged, key=lambda pair: -abs(pair[1].grand.in_published) if pair[1].grand is not None else 0.0)
     faults = {
         "most figures are withheld, because standard errors are larger than figures": [
-            f"{name}: {verdict.withheld} of {verdict.cells}{_at_end(verdict)}" for name, verdict in unpublished
+            Fault(name, f": {verdict.withheld} of {verdict.cells}{_at_end(verdict)}") for name, verdict in unpublished
         ],
-        "figures of all records are biased": [f"{name}{_by_bounds(verdict)}" for name, verdict in by_bias if verdict.off],
-        "90 % intervals cover too few direct estimates": [name for name, verdict in by_cover if verdict.too_few],
-        "intervals of margins cover too few direct estimates": [name for name, verdict in judged if verdict.few_margins],
-        "most cells err in the same direction": [name for name, verdict in judged if verdict.one_sided],
-        "a cell is too far off": [name for name, verdict in by_largest if verdict.far is not None],
+        "figures for all records are biased": [
+            Fault(name, _by_bounds(verdict)) for name, verdict in by_bias if verdict.off
+        ],
+        "too few 90 % intervals contain the direct estimate": [
+            Fault(name) for name, verdict in by_cover if verdict.too_few
+        ],
+        "too few intervals of margins contain the direct estimate": [
+            Fault(name) for name, verdict in judged if verdict.few_margins
+        ],
+        "most cells err in the same direction": [Fault(name) for name, verdict in judged if verdict.one_sided],
+        "a cell is too far off": [Fault(name) for name, verdict in by_largest if verdict.far is not None],
     }
     found = [f"{fault} ({_first(where)})" for fault, where in faults.items() if where]
     others = [fault for fault, where in faults.items() if where][1:]
     sentences = [*found[:1], f"also: {', '.join(others)}"] if others else found
     unclear = [(name, verdict) for name, verdict in by_cover if verdict.unclear]
-    low = [f"{name}: {_of_intervals(verdict)}" for name, verdict in unclear if verdict.least_coverage < NOMINAL]
-    missed = [name for name, verdict in unclear if verdict.least_coverage >= NOMINAL]
+    low = [Fault(name, f": {_of_intervals(verdict)}") for name, verdict in unclear if verdict.least_coverage < NOMINAL]
+    missed = [Fault(name) for name, verdict in unclear if verdict.least_coverage >= NOMINAL]
     warned = any(verdict.warns for _, verdict in judged)
     by_error = sorted(judged, key=lambda pair: -np.nan_to_num(pair[1].errors.median))
-    far = [f"{name}: {_sizes(verdict)}" for name, verdict in by_error if verdict.far_off]
+    far = [Fault(name, f": {_sizes(verdict)}") for name, verdict in by_error if verdict.far_off]
     off = [f"large errors, in direct SE ({_first(far)})"] if far else []
     fixed_tables = [(name, verdict.fixed) for name, verdict in judged if verdict.fixed is not None]
     fixed = [f"{name}: {_relative(figures)}" for name, figures in fixed_tables if figures.inaccurate]
@@ -84,8 +90,8 @@ def head_of(verdicts: Judgements) -> str:
     if sentences:
         stops = bool(unpublished) or any(verdict.stops for _, verdict in judged)
         return f"{'do not publish' if stops else 'accuracy overstated'}: {'; '.join(sentences + small_too + off)}"
-    low_coverage = [f"90 % intervals cover too few estimates ({_first(low)})"] if low else []
-    low_coverage += [f"the interval of all records misses the direct figure ({_first(missed)})"] if missed else []
+    low_coverage = [f"too few 90 % intervals contain the direct estimate ({_first(low)})"] if low else []
+    low_coverage += [f"the interval for all records misses the direct estimate ({_first(missed)})"] if missed else []
     if ratios:
         return "; ".join(small_too + off + low_coverage)
     if off:
@@ -95,10 +101,27 @@ def head_of(verdicts: Judgements) -> str:
     return NO_FAULT if len(judged) == len(verdicts) else PART
 
 
-def _first(statistics: Sequence[str]) -> str:
-    """The first LISTED of these statistics, and how many there are beside them."""
-    more = [f"and {len(statistics) - LISTED} more"] if len(statistics) > LISTED else []
-    return "; ".join([*statistics[:LISTED], *more])
+class Fault(NamedTuple):
+    """A statistic of a table, by its name, with a fault, and what more is said of it."""
+
+    name: str
+    more: str = ""
+
+
+def _first(faults: Sequence[Fault]) -> str:
+    """The first LISTED of these faults, by statistic if no more is said of them, and how many others there are."""
+    tables = dict[tuple[str, str], list[str]]()
+    for fault in faults[:LISTED]:
+        table, _, statistic = fault.name.partition(", ")
+        tables.setdefault((statistic, fault.more), []).append(table)
+    texts = [f"{_of_tables(statistic, names)}{more}" for (statistic, more), names in tables.items()]
+    rest = [f"and {len(faults) - LISTED} more"] if len(faults) > LISTED else []
+    return "; ".join([*texts, *rest])
+
+
+def _of_tables(statistic: str, tables: Sequence[str]) -> str:
+    names = ", ".join(tables)
+    return f"{statistic} in {'table' if len(tables) == 1 else 'tables'} {names}" if statistic else names
 
 
 def _at_end(verdict: Unpublished) -> str:
@@ -129,11 +152,11 @@ def _in_se(size: float) -> str:
 
 def _of_intervals(verdict: Verdict) -> str:
     allowed = (
-        f", {100 * verdict.coverage_with_both:.0f} % with both errors"
+        f", {100 * verdict.coverage_with_both:.0f} % allowing for errors of direct estimates"
         if verdict.coverage_with_both - verdict.coverage > LEAST_ALLOWED
         else ""
     )
-    return f"{100 * verdict.coverage:.0f} % of {verdict.cells}{allowed}"
+    return f"{verdict.coverage * verdict.cells:.0f} of {verdict.cells}{allowed}"
 
 
 def _sizes(verdict: Verdict) -> str:
@@ -145,31 +168,31 @@ def _relative(fixed: FixedCounts) -> str:
     return f"off by up to {fixed.error:.0%}, intervals up to ±{fixed.reach:.0%}".replace("%", " %")
 
 
-def bias_line(name: str, grand: GrandFigure) -> str:
-    """A line on the figure of all records: published, direct, and their difference in percent and in standard errors."""
-    off = _signed(grand.relative) if np.isfinite(grand.relative) else ""
-    off += f" (clipping to bounds {_signed(grand.clipping)})" if abs(grand.clipping) >= LEAST_CLIPPING else ""
-    sizes = [f"{_in_se(abs(grand.in_published))} published SE"]
-    sizes += [f"{_in_se(abs(grand.in_noise))} SE of the noise alone"] if np.isfinite(grand.in_noise) else []
-    return f"{name}, all records: {large(grand.published)}, direct {large(grand.direct)}, {off}, {', '.join(sizes)}"
+def bias_of(grand: GrandFigure) -> str:
+    """The figure of all records: published, direct, and their difference in percent and in standard errors."""
+    off = [_signed(grand.relative)] if np.isfinite(grand.relative) else []
+    off += [f"{_in_se(abs(grand.in_published))} published SEs"]
+    off += [f"{_in_se(abs(grand.in_noise))} SEs of the noise alone"] if np.isfinite(grand.in_noise) else []
+    clipping = f" ({_signed(grand.clipping)} by clipping to bounds)" if abs(grand.clipping) >= LEAST_CLIPPING else ""
+    return f"published {large(grand.published)}, direct {large(grand.direct)}, difference {' = '.join(off)}{clipping}"
 
 
-def _withheld_line(name: str, verdict: Unpublished) -> str:
-    limits = f"90 % interval {large(verdict.lower)} to {large(verdict.upper)}"
-    return f"{name}, all records: withheld, {limits}, direct {large(verdict.direct)}"
+def _withheld(verdict: Unpublished) -> str:
+    return f"withheld, 90 % interval {large(verdict.lower)} to {large(verdict.upper)}, direct {large(verdict.direct)}"
 
 
 def bias_lines(verdicts: Judgements) -> Iterator[str]:
     """Yields a line for each figure of all records. A figure that several tables share has one line."""
-    tables = dict[str, list[str]]()
+    tables = dict[tuple[str, str], list[str]]()
     for name, verdict in verdicts.items():
         table, _, statistic = name.partition(", ")
         if isinstance(verdict, Unpublished) and np.isfinite(verdict.direct):
-            tables.setdefault(_withheld_line(statistic, verdict), []).append(table)
+            tables.setdefault((statistic, _withheld(verdict)), []).append(table)
         elif isinstance(verdict, Verdict) and verdict.grand is not None:
-            tables.setdefault(bias_line(statistic, verdict.grand), []).append(table)
-    for line, names in tables.items():
-        yield f"{names[0] if len(names) == 1 else f'{len(names)} tables'}, {line}"
+            tables.setdefault((statistic, bias_of(verdict.grand)), []).append(table)
+    for (statistic, text), names in tables.items():
+        where = f"table {names[0]}" if len(names) == 1 else f"{len(names)} tables"
+        yield f"{statistic} for all records ({where}): {text}"
 
 
 def in_words(name: str, verdict: Verdict | Unpublished | None) -> str:
@@ -202,7 +225,7 @@ def in_words(name: str, verdict: Verdict | Unpublished | None) -> str:
     if verdict.fixed is not None:
         sentences += list(_of_fixed(verdict.fixed))
     if verdict.off:
-        sentences.append("The figure of all records differs from the direct one by more than chance: it is biased.")
+        sentences.append("The figure for all records differs from the direct estimate by more than chance: it is biased.")
     if verdict.too_few:
         sentences.append("Intervals of base cells cover significantly fewer than 90 %.")
     if verdict.one_sided:
@@ -234,7 +257,7 @@ def _of_few(verdict: Verdict) -> Iterator[str]:
         often = _frequency(verdict.chance)
         yield f"With correct intervals this happens in {often} of releases, because cells share errors."
     else:
-        yield "The interval of all records misses the direct figure."
+        yield "The interval for all records misses the direct estimate."
 
 
 def _frequency(share: float) -> str:

@@ -18,7 +18,7 @@ from dpdist.storage.noise_once import refuse_damaged_noise
 from dpdist.storage.objects import LEASE, is_url
 from dpdist.storage.workspace import GATHERED, IDENTITY, KEYED, REPEATED, RESTORE, SCRATCH, SEALED, Identity, Workspace
 
-OTHERWISE = "undo the change, or use a new folder: its release spends its own budget in addition"
+OTHERWISE = "undo the change, or use a new folder (a release there spends additional budget)"
 """Remedy for a workspace of another job or input."""
 
 ONE_DAY = "2000-01-01"

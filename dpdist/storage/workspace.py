@@ -52,7 +52,7 @@ class Identity:
     """The version of dpdist that began the run."""
 
     def differences(self, other: Identity) -> list[str]:
-        """The differences in words, such as "job (budget.epsilon, …)", "input (its content)", "version of dpdist (…)".
+        """The differences in words, such as "job (budget.epsilon: …)", "input file (its content)", "version of dpdist (…)".
 
         The version counts only if the run adds noise. Another version may compute other sums, to which stored noise
         must not be added.
@@ -63,10 +63,10 @@ class Identity:
             for job in (self.job, other.job)
         )
         changed = [triple for triple in zip(keys, theirs, mine, strict=True) if triple[1] != triple[2]]
-        examples = [f"{key}: {there!s:.40} there, {here!s:.40} here" for key, there, here in changed[:5]]
+        examples = [f"{key}: {there!s:.40} then, {here!s:.40} now" for key, there, here in changed[:5]]
         texts = [f"job ({'; '.join(examples)}{'; …' if len(changed) > 5 else ''})"] if changed else []
-        texts += ["input (its content)"] if self.input != other.input else []
-        return texts + ([f"version of dpdist ({other.version} there, {self.version} here)"] if self._recoded(other) else [])
+        texts += ["input file (its content)"] if self.input != other.input else []
+        return texts + ([f"version of dpdist ({other.version} then, {self.version} now)"] if self._recoded(other) else [])
 
     def remedy(self, other: Identity, otherwise: str) -> str:
         """A remedy where only the version differs; else `otherwise`."""
@@ -312,7 +312,9 @@ class Workspace:
     def refuse_absent(self) -> None:
         """Raises `WorkspaceError` if there is neither a public folder nor a held release."""
         if not self.newest.is_dir():
-            raise WorkspaceError(self.place, "no public folder", "name the workspace of a run", exit_code=2)
+            raise WorkspaceError(
+                self.place, "there is no release in it", "give the workspace of a finished run", exit_code=2
+            )
 
     @contextmanager
     def publishing(self, replacing: bool = False) -> Iterator[None]:

@@ -439,7 +439,7 @@ def _category(name: str, column: Column, b: Batch, dropped: str = "", others_out
     counts = column.outside == "error" and len(column.whole_levels) == len(levels) - column.with_missing
     clip = "; or state outside: clip there, if levels are sizes or other counts;" if counts else ","
     remedy = as_numbers or f"add the level to columns.{name}.levels{clip} {RECODE}, or correct the file"
-    b.wrong(codes < 0, name, "values that are not declared levels", _shown(levels, str), remedy)
+    b.wrong(codes < 0, name, "the file contains values that are not among the declared levels", _shown(levels, str), remedy)
     return codes
 
 

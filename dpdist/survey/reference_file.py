@@ -23,7 +23,7 @@ from dpdist.job import Job, SimulatedReference
 from dpdist.survey.batch import Batch, Findings
 from dpdist.survey.census import Census, Tick, place, take_census
 from dpdist.survey.checks import in_universe, recoded
-from dpdist.survey.same_file import LARGEST, ColumnValues, column_values, hashed, moved_records, same_records
+from dpdist.survey.same_file import LARGEST, NO_PROTECTION, ColumnValues, column_values, hashed, moved_records, same_records
 from dpdist.survey.schema import MISSING, MISSING_VALUES, check_copied, needed_columns
 from dpdist.survey.source import Source, open_source, simulated_source
 from dpdist.survey.typed_file import plain_batch
@@ -232,11 +232,9 @@ def copied_columns(job: Job, source: Source) -> Iterator[pa.Table]:
 
 
 def _current(reference: Source) -> DataError:
-    fault = "it is the current file, or contains its records"
-    allowed = (
-        "an earlier period's file, or another public file: limits that are fixed on the current file do not protect anybody"
-    )
-    return DataError(reference.name, [Problem("reference", fault, allowed, "name another file under reference.path")])
+    fault = "it is the current file, or contains records from it"
+    remedy = f"name an earlier period's file, or another public file, under reference.path. {NO_PROTECTION}"
+    return DataError(reference.name, [Problem("reference", fault, "", remedy)])
 
 
 def _matched(job: Job, crosstab: Crosstab, other: Crosstab) -> tuple[Ints, list[str]]:

@@ -19,7 +19,7 @@ from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.estimation.donors import CELL, AbsentRecords, History, law_of
 from dpdist.job import Column, Job
 from dpdist.survey.earlier_release import EarlierRelease, read_earlier
-from dpdist.survey.same_file import table_content
+from dpdist.survey.same_file import NO_PROTECTION, table_content
 from dpdist.survey.source import Source
 
 SHOWN = 3
@@ -194,7 +194,7 @@ def _stated(theirs: object, ours: object) -> str:
         return ""
     other, own = theirs.model_dump(mode="json"), ours.model_dump(mode="json")
     keys = [f"{name}: {printable(value, MOST_SHOWN)}" for name, value in other.items() if value != own[name]]
-    return f" ({', '.join(keys)} in the earlier release)"
+    return f" ({', '.join(keys)})"
 
 
 def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Problem]:
@@ -223,9 +223,9 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
         same[f"columns.{weight}"] = (job.columns.get(weight), other.columns.get(weight))
     for name, (ours, theirs) in same.items():
         if ours != theirs:
-            fault, stated = f"it was released under a different {name}", _stated(theirs, ours)
-            remedy = f"state the same in both jobs{stated}, or begin a new chain with a public file"
-            yield Problem(where, fault, "the same in both jobs", remedy)
+            fault = f"the earlier release used other settings for {name}{_stated(theirs, ours)}"
+            remedy = "use the same settings in both jobs, or begin a new chain, with a public file as its reference"
+            yield Problem(where, fault, "", remedy)
     if job.survey.effects_of_reference and not earlier.design_effects:
         fault = "it states no design effects from a reference, and survey.design_effect: reference needs them"
         remedy = "state survey.design_effect as a number or a list, or leave it out"
@@ -236,12 +236,7 @@ def _problems(job: Job, source: Source, earlier: EarlierRelease) -> Iterator[Pro
         yield Problem(where, fault, "releases of earlier periods", "use the last release before this period")
     if _is_root(job, source, earlier):
         fault = "its chain begins with the current file, which an earlier job declared public"
-        yield Problem(
-            where,
-            fault,
-            "another file: limits that are fixed on the current file do not protect anybody",
-            "name another release",
-        )
+        yield Problem(where, fault, "", f"name another release, or an earlier public file. {NO_PROTECTION}")
 
 
 def _is_root(job: Job, source: Source, earlier: EarlierRelease) -> bool:

@@ -57,6 +57,8 @@ Changes between records with different codes are not counted, nor as many change
 """
 ROUNDED = 1e-6
 """Difference, and relative difference, up to which numbers are equal: files round them."""
+NO_PROTECTION = "Limits derived from the current file would give no protection"
+"""Why a reference is refused that has the records of the current file."""
 LARGEST = 2**20
 """Number of records above which a file is thinned before the comparison.
 

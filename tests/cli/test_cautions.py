@@ -87,7 +87,7 @@ def test_published_counts_of_one_and_two_records_are_counted(tmp_path: Path) -> 
         "predictors: [sex]", "predictors: [sex], prior: {name: proper}"
     )
     (said,) = [caution for caution in told(text, few) if "sample counts" in caution]
-    assert said.startswith("2 of 4 published sample counts are below 3, 1 of them with a single record. ")
+    assert said.startswith("2 of the 4 published sample counts are below 3, and 1 of these is 1. ")
     assert not [caution for caution in told(text, enough) if "sample counts" in caution]
 
 
@@ -103,8 +103,8 @@ def test_levels_without_a_record_and_a_weak_guarantee_are_remarked(tmp_path: Pat
     assert told(text, survey(tmp_path, 48)) == [
         "ε = 1000 is a weak guarantee: whoever knows all other records can be nearly certain about the last one. "
         "Use a smaller epsilon.",
-        "No record has 1 of the 3 levels of 'sex': x. Check the spelling of these levels. If it is right, their cells are "
-        "published as empty, or contain noise alone.",
+        "No record has 1 of the 3 levels of 'sex': x. Check the spelling of these levels. If the levels really are "
+        "empty, their cells are published as empty or contain only noise.",
     ]
 
 

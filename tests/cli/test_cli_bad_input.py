@@ -81,9 +81,12 @@ class Attempt:
 
     def placed(self, text: str) -> str:
         """Rows of the table, from 0 in these tests, as messages name them: from 1, or as lines of a CSV file."""
-        if self.suffix == ".csv":
-            return re.sub(r"\brow (\d+)", lambda found: f"line {int(found[1]) + 2}", text)
-        return re.sub(r"\brow (\d+)", lambda found: f"row {int(found[1]) + 1}", text)
+        kind, before = ("line", 2) if self.suffix == ".csv" else ("row", 1)
+
+        def moved(found: re.Match[str]) -> str:
+            return kind + found[1] + re.sub(r"\d+", lambda row: str(int(row[0]) + before), found[2])
+
+        return re.sub(r"\brow(s?)((?:,? \d+)+)", moved, text)
 
 
 def run(folder: Path, *, job: str = JOB, input: Path | None, options: tuple[str, ...] = ()) -> Attempt:
@@ -117,7 +120,7 @@ def assert_hidden(attempt: Attempt, value: str) -> None:
     assert value not in attempt.stdout + attempt.stderr
 
 
-PROGRESS = re.compile(r" after \d+ s")
+PROGRESS = re.compile(r" \d+ s elapsed")
 
 
 @both_formats
@@ -147,7 +150,12 @@ VALUES = {
     "missing outcome": ("salary", np.nan, "salary: missing values (row 7)", "columns.salary.missing: drop"),
     "infinite outcome": ("salary", np.inf, "salary: ", "correct the file"),
     "outcome out of bounds": ("salary", CANARY * 10, "salary: values outside the public bounds (row 7)", "outside: clip"),
-    "unlisted level": ("sex", CANARY_LEVEL, "sex: values that are not declared levels (row 7)", "columns.sex.levels"),
+    "unlisted level": (
+        "sex",
+        CANARY_LEVEL,
+        "sex: the file contains values that are not among the declared levels (row 7)",
+        "columns.sex.levels",
+    ),
     "missing level": ("sex", None, "sex: missing values (row 7)", "columns.sex.missing: category"),
 }
 
@@ -179,7 +187,7 @@ def test_many_bad_values_of_a_kind_make_one_message_with_the_first_rows(tmp_path
         return records
 
     attempt = run_on(tmp_path, suffix, spoil)
-    assert_refused(attempt, "weight: negative weights (row 3, row 50, row 70, …)")
+    assert_refused(attempt, "weight: negative weights (rows 3, 50, 70, …)")
 
 
 @both_formats
@@ -191,7 +199,7 @@ def test_every_problem_of_a_file_is_told_at_once(tmp_path: Path, suffix: str) ->
     says = (
         "weight: negative weights (row 3)",
         "salary: zeros (row 50)",
-        "sex: values that are not declared levels (row 119)",
+        "sex: the file contains values that are not among the declared levels (row 119)",
     )
     assert_refused(run_on(tmp_path, suffix, spoil), *says, problems=3)
 
@@ -326,7 +334,7 @@ def test_a_file_is_no_workspace(tmp_path: Path, below: str) -> None:
     assert "it is a file, or lies in one" in done.stderr
     assert "may write" not in done.stderr
     refused = invoke("report", tmp_path)
-    assert (refused.exit_code, "name the workspace of a run" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "give the workspace of a finished run" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("kind", ["absent", "empty", "file"])
@@ -341,7 +349,9 @@ def test_a_folder_that_no_run_has_written_is_a_wrong_folder(tmp_path: Path, verb
     refused = invoke(verb, place)
     assert refused.exit_code == 2, refused.stderr
     assert "job.json" not in refused.stderr
-    assert re.search(r"name the (workspace of a run|folder given to run)", " ".join(refused.stderr.split()))
+    assert re.search(
+        r"(workspace of a finished run|workspace of a run|folder given to run)", " ".join(refused.stderr.split())
+    )
     assert place.exists() == (kind != "absent"), "nothing is written"
     assert kind != "empty" or not [file for file in place.iterdir() if file.name != ".public.lock"]
 

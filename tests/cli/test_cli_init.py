@@ -694,7 +694,7 @@ def test_the_job_says_what_its_dataset_s_name_is_for(files: Path) -> None:
     said = ("people-2024.csv", "--public", "people-2022.csv", "--outcome", "income", "--table", "sex", "--out")
     succeed("init", *said, "job.yaml")
     head = Path("job.yaml").read_text(encoding="utf-8").splitlines()[1]
-    assert head.startswith("dataset: people  # the ledger's account: keep this name in every period")
+    assert head.startswith("dataset: people  # identifies the survey in the ledger: keep this name in every period")
 
 
 def test_an_identifier_is_no_outcome_and_a_household_is_proposed_as_the_unit(files: Path) -> None:

@@ -36,11 +36,13 @@ def test_one_clipped_record_is_stated_by_its_share_of_the_total(largest: float, 
     pd.DataFrame({"region": ["north", "south"] * 1000, "pay": pay, "weight": 5.0}).to_parquet(tmp_path / "now.parquet")
     lines = for_custodian(dpdist.validate(parse_job(JOB), tmp_path / "now.parquet"))
     if largest == 400.0:
-        assert lines["clipped to bounds"].startswith("0 % of the records for 'pay', 0 % of the records for 'weight' (")
+        assert lines["clipped to bounds"].startswith("share of the records: pay 0 %; weight 0 % (")
         assert "bounds too narrow" not in lines
         return
     cost = 100 * (largest - 1000.0) / (1999 * 500.0 + largest)
-    assert lines["clipped to bounds"].startswith(f"0.05 % of the records for 'pay', which lowers its sum by {cost:.2g} %, ")
+    assert lines["clipped to bounds"].startswith(
+        f"share of the records: pay 0.05 %, which lowers its sum by {cost:.2g} %; "
+    )
     assert "columns.pay.bounds (" in lines["bounds too narrow"]
 
 
@@ -49,5 +51,5 @@ def test_weights_beyond_their_bound_are_stated_by_the_population_that_is_lost(tm
     columns = {"region": ["north", "south"] * 1000, "pay": np.linspace(0.0, 1000.0, 2000), "weight": 20.0}
     pd.DataFrame(columns).to_parquet(tmp_path / "now.parquet")
     lines = for_custodian(dpdist.validate(parse_job(JOB), tmp_path / "now.parquet"))
-    assert "100 % of the records for 'weight', which lowers its sum by 50 %" in lines["clipped to bounds"]
+    assert "weight 100 %, which lowers its sum by 50 %" in lines["clipped to bounds"]
     assert "columns.weight.bounds (" in lines["bounds too narrow"]

@@ -98,7 +98,7 @@ def test_a_mean_of_a_category_says_what_to_do() -> None:
     assert "put 'truck_type' into `by` and write count" in problem.remedy
     assert "{mean: miles_2002}" in problem.remedy
     problem = only(problems("{mean: miles_2002}", "{mean: weight}"))
-    assert problem.fault == "a mean needs an outcome, and 'weight' is not one"
+    assert problem.fault == "a mean needs an outcome, and 'weight' is not listed under `outcome`"
 
 
 @pytest.mark.parametrize("at", ["  state:", "survey:", "  - {name: trucks"])
@@ -129,7 +129,7 @@ def test_levels_in_other_case_are_told_apart_from_unknown_ones() -> None:
     data.loc[0, "truck_type"] = "bus"
     assert {each.fault for each in refused(data).problems} == {
         "values that differ from declared levels only by capital letters",
-        "values that are not declared levels",
+        "the file contains values that are not among the declared levels",
     }
 
 
@@ -182,7 +182,7 @@ def test_another_job_in_a_charged_workspace_is_another_job_and_not_another_ledge
     succeed(*words, "--set", ledger)
     other = invoke(*words, "--set", "budget.epsilon='2'")
     assert other.exit_code == 2
-    assert "it belongs to another job (budget.epsilon: 1 there, 2 here)" in other.output
+    assert "it belongs to another job (budget.epsilon: 1 then, 2 now)" in other.output
     assert "ledger" not in other.output
     lost = invoke(*words)
     assert (lost.exit_code, "the run was charged in this ledger, but the job now names none" in lost.output) == (2, True)

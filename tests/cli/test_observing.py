@@ -139,7 +139,7 @@ def test_status_and_log_name_the_task_at_work_its_part_and_the_workers_that_died
         proper = {"fit": "proper", "task": "ProtectOne", "stratum": 3}
         listener(Event("lost", "", unit=proper))
     task = "ProtectBin (fit strata, stratum 7, strata 3)"
-    assert shown["protect"].startswith("1 of 4 (50% of the work) in ")
+    assert shown["protect"].startswith("1 of 4 (50 % of the work) in ")
     assert shown["at work"].startswith(f"{task}, since 20")
     assert shown["at work"].endswith(", 25% done")
     assert shown["workers that died"].startswith(f"2, the last in {task} at 20")

@@ -42,7 +42,7 @@ def test_a_run_on_a_finished_workspace_says_that_it_released_nothing_new(release
     today = datetime.now(UTC).date().isoformat()
     again = run(job, "-w", work, "--quiet")
     assert again.exit_code == 0
-    assert again.stderr.startswith(f"Nothing new is released: this workspace has the release of the run of {today}")
+    assert again.stderr.startswith(f"Nothing new was released: this workspace already contains a release, made on {today}")
     assert "{{period}}" in again.stderr
     headline = run(job, "-w", work).stdout.partition(":")[0]
     assert headline.startswith("Already released "), "nothing that reads like a new release"

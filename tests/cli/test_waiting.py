@@ -43,7 +43,7 @@ def test_validate_says_what_it_does_before_its_work_ends(large: Path, monkeypatc
         monkeypatch.setattr(_Lines.__init__, "__defaults__", (first, 10.0))
         done = invoke("validate", large / "job.yaml", "--input", large / "survey.parquet")
         assert "The job is valid" in done.output
-        assert bool(re.search(r" after \d+ s.*The job is valid", done.output, re.DOTALL)) == shown, done.output
+        assert bool(re.search(r" \d+ s elapsed.*The job is valid", done.output, re.DOTALL)) == shown, done.output
 
 
 def test_events_of_validate_say_how_far_it_is(large: Path) -> None:
@@ -74,15 +74,15 @@ def waited(condition: object, most: float = 20.0) -> None:
 def test_a_long_step_without_events_is_no_silence(lines: list[str]) -> None:
     with _Lines(first=0.01, interval=0.01) as listener:
         waited(lambda: lines)
-        assert lines[0].startswith("start: after 0 s")
+        assert lines[0].startswith("start: 0 s elapsed")
         with stage(listener, "fit", 4) as tick:
             tick(1)
             lines.clear()
             waited(lambda: len(lines) > 2)
-            assert lines[-1].startswith("fit: 1 of 4 after 0 s")
+            assert lines[-1].startswith("fit: 1 of 4 done, 0 s elapsed")
         lines.clear()
         waited(lambda: len(lines) > 2)
-    assert lines[-1].startswith("working: after 0 s"), "a stage that has ended is not named"
+    assert lines[-1].startswith("working: 0 s elapsed"), "a stage that has ended is not named"
     assert not any(thread.name == "progress" for thread in threading.enumerate()), "nothing is left running"
 
 
@@ -129,12 +129,12 @@ def test_the_time_that_is_left_follows_from_what_is_done(monkeypatch: pytest.Mon
     state.hear(Event("begin", "replicates", 0, 500))
     now[0] += 60.0
     state.hear(Event("advance", "replicates", 120, 500))
-    assert line_of(state.figures) == "replicates: 120 of 500 after 60 s, about 190 s left"
+    assert line_of(state.figures) == "replicates: 120 of 500 done, 60 s elapsed, about 190 s left"
     state.hear(Event("begin", "calibrate", 0, None))
     now[0] += 2.0
-    assert line_of(state.figures) == "calibrate: after 2 s"
+    assert line_of(state.figures) == "calibrate: 2 s elapsed"
     state.hear(Event("advance", "calibrate", 7, None))
-    assert line_of(state.figures) == "calibrate: 7 after 2 s"
+    assert line_of(state.figures) == "calibrate: 7 done, 2 s elapsed"
 
 
 def test_progress_shows_no_secret_size(capsys: pytest.CaptureFixture[str], lines: list[str]) -> None:
@@ -210,10 +210,10 @@ def test_the_time_that_is_left_weighs_units_by_their_projected_work(monkeypatch:
         tick(0)
         now[0] += 6.0
         tick(1, 6.0)
-        assert line_of(state.figures) == "protect: 1 of 120 (60% of the work) after 6 s, about 4 s left"
+        assert line_of(state.figures) == "protect: 1 of 120 done (60 % of the work), 6 s elapsed, about 4 s left"
         now[0] += 2.0
         tick(59, 2.0)
-        assert line_of(state.figures) == "protect: 60 of 120 (80% of the work) after 8 s, about 2 s left"
+        assert line_of(state.figures) == "protect: 60 of 120 done (80 % of the work), 8 s elapsed, about 2 s left"
 
 
 def test_a_run_with_one_large_stratum_foresees_its_time(tmp_path: Path) -> None:
@@ -263,13 +263,13 @@ def test_a_part_of_the_running_unit_counts(monkeypatch: pytest.MonkeyPatch) -> N
     state = _State()
     with stage(state.hear, "reference", 1):
         state.hear(Event("work", "", unit={"task": "LearnOne", "key": 0}))
-        assert line_of(state.figures) == "reference: 0 of 1 after 0 s; LearnOne (key 0), for 0 s"
+        assert line_of(state.figures) == "reference: 0 of 1 done, 0 s elapsed; now LearnOne (key 0), for 0 s"
         now[0] += 30.0
         part(0.25)
-        said = "reference: 0 of 1 (25% of the work) after 30 s, about 90 s left; LearnOne (key 0), for 30 s"
+        said = "reference: 0 of 1 done (25 % of the work), 30 s elapsed, about 90 s left; now LearnOne (key 0), for 30 s"
         assert line_of(state.figures) == said
     part(0.5)
-    assert line_of(state.figures) == "working: after 0 s", "outside of a stage, a part is nobody's"
+    assert line_of(state.figures) == "working: 0 s elapsed", "outside of a stage, a part is nobody's"
 
 
 def test_shares_of_work_and_tasks_are_not_shown_where_sizes_are_secret() -> None:

@@ -117,7 +117,7 @@ def test_a_value_that_is_nearly_a_level_is_refused_with_the_difference(form: str
         counted(path)
     assert "outside: clip" not in refused.value.text()
     path.write_text(TEXT.replace("Léon", "elsewhere"), encoding="utf-8")
-    with pytest.raises(DataError, match="region: values that are not declared levels") as other:
+    with pytest.raises(DataError, match="region: the file contains values that are not among the declared levels") as other:
         counted(path)
     assert "differ from declared" not in other.value.text()
 

@@ -163,7 +163,7 @@ def test_truth_values_are_an_outcome_of_ones_and_zeros(kind: str, tmp_path: Path
 
 def test_fractions_of_a_decimal_are_no_level() -> None:
     given = people().set_column(1, "code", pc.add(people()["code"], 0.5))
-    with pytest.raises(DataError, match="code: values that are not declared levels"):
+    with pytest.raises(DataError, match="code: the file contains values that are not among the declared levels"):
         take_census(parse_job(JOB), open_source(parse_job(JOB), stored(given, {"code": decimals(3, 1)})))
 
 

@@ -148,5 +148,5 @@ def test_a_filter_that_keeps_every_level_leaves_other_values_out(kind: str, tmp_
         with pytest.raises(DataError, match=told):
             counted(parse_job(text), path)
     other = written(frame.assign(employed=frame["employed"].where(frame.index != 7, "retired")), kind, tmp_path)
-    with pytest.raises(DataError, match="employed: values that are not declared levels"):
+    with pytest.raises(DataError, match="employed: the file contains values that are not among the declared levels"):
         counted(parse_job(JOB), other)

@@ -110,8 +110,12 @@ def test_what_packages_of_tables_refused_is_read(keys: dict[str, Any]) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
-    "an outcome that is not clipped": (of_column("salary", bounds=[0, 9]), "an outcome lies outside", "outside: clip"),
-    "a weight that is not clipped": (of_column("weight", bounds=[1, 60]), "a weight lies outside", "outside: clip"),
+    "an outcome that is not clipped": (
+        of_column("salary", bounds=[0, 9]),
+        "an outcome outside its bounds",
+        "outside: clip",
+    ),
+    "a weight that is not clipped": (of_column("weight", bounds=[1, 60]), "a weight outside its bounds", "outside: clip"),
     "no bounds of the weight and no reference": (
         {"columns": {name: entry for name, entry in COLUMNS.items() if name != "weight"}, "reference": None},
         "need public bounds of the weight",

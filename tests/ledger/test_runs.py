@@ -27,7 +27,10 @@ from dpdist.ledger.accounts import charges, total
 from dpdist.ledger.book import Ledger
 from dpdist.ledger.pages import pages
 
-NOTHING_COUNTS = "no ledger: nothing adds up the cost of this dataset's releases (job key ledger, or DPDIST_LEDGER)"
+NOTHING_COUNTS = (
+    "no ledger is set, so the privacy losses of this dataset's releases are not added up; to use one, set `ledger` in the "
+    "job, or DPDIST_LEDGER"
+)
 
 JOB = SMALL + "publish: always\n"
 

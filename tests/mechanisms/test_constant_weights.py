@@ -68,8 +68,8 @@ def test_a_weight_that_is_constant_in_a_stratum_stays_so_where_the_job_says_it(t
     assert any("other files are refused" in step for step in steps), "a refusal is in no ε"
     others, _, said = released(tmp_path, "")
     assert others.groupby(["state", "type"])["weight"].nunique().gt(50).all()
-    assert any("vary among its synthetic records" in step for step in said)
-    assert not any("vary among its synthetic records" in step for step in steps)
+    assert any("weights of its synthetic records vary" in step for step in said)
+    assert not any("weights of its synthetic records vary" in step for step in steps)
 
 
 def test_a_file_that_contradicts_the_job_is_refused_before_anything_is_spent(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_public_weights_leave_counts_without_noise(folder: Path, tmp_path: Path)
     assert "weight" in declared["not_protected"]
     assert any("the weights by kind, which the job lists" in fact for fact in declared["public"])
     assert any("The job declares that weights by kind are public" in text for text in declared["assumptions"])
-    assert not any("treated as an attribute" in text for text in declared["assumptions"])
+    assert not any("treated as part of its own record" in text for text in declared["assumptions"])
     assert declared["epsilon"] == before["epsilon"] == "1"
     records = pd.read_parquet(next((tmp_path / "public" / "public" / "synthetic").glob("*.parquet")))
     assert np.allclose(records["weight"], records["kind"].astype(str).map(WEIGHTS), rtol=1e-12)

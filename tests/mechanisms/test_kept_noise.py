@@ -233,7 +233,7 @@ def test_noise_of_another_version_is_refused_with_the_version_that_resumes_it(
     path.write_text(path.read_text().replace('"version": "', '"version": "9.'))
     for how in ({}, {"replay": tmp_path / "ws" / "confidential"}):
         space = tmp_path / ("again" if how else "ws")
-        with pytest.raises(WorkspaceError, match=r"version of dpdist \(9\.\S+ there(?s:.*)install dpdist 9\."):
+        with pytest.raises(WorkspaceError, match=r"version of dpdist \(9\.\S+ then(?s:.*)install dpdist 9\."):
             dpdist.run(said, space, **how)
 
 

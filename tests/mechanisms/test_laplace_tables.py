@@ -266,7 +266,7 @@ def test_what_is_said_of_the_guarantee(spaces: dict[str, Path]) -> None:
         assert published(spaces[variant])["standard_error"].isna().all()
     said = statement_of(spaces["public"])
     assert (said["guarantee"], said["epsilon"], said["delta"], said["substitution_epsilon"]) == ("strict", "3", "0", "3")
-    assert "for every file in the domain" in said["guarantee_in_words"]
+    assert "for every file that meets the conditions" in said["guarantee_in_words"]
     for name in ("sensitivity", "consistency"):
         assert name in said["mechanism"]
 

@@ -149,8 +149,8 @@ def test_a_job_that_memory_cannot_hold_is_refused_before_its_charge(
 
 def test_a_plan_says_how_sums_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = dpdist.load_job(job_of(tmp_path, (3, 4), 1, 2, 200))
-    text = "26 sums of 12 base cells, by {}"  # two of each cell and of all records
-    assert sizes(make_plan(job, None, silent))["estimation"] == text.format("one factorisation")
+    text = "26 noisy sums determine 12 base cells ({})"  # two of each cell and of all records
+    assert sizes(make_plan(job, None, silent))["estimation"] == text.format("one matrix factorisation")
     monkeypatch.setattr("dpdist.mechanisms.tables.costs.MOST_DENSE", 25)
     assert sizes(make_plan(job, None, silent))["estimation"] == text.format("conjugate gradients")
 

@@ -590,7 +590,9 @@ def test_a_weight_rule_of_a_plugin_is_released_from_and_named(installed: pytest.
     assert any(
         "weight rule 'power' comes from a third party (dpdist-counts 1.2.0)" in text for text in statement["assumptions"]
     )
-    assert any("With power privacy weights, a record can lose more than ε" in text for text in statement["cautions"])
+    assert any(
+        "With power privacy weights, the privacy loss of a record can exceed ε" in text for text in statement["cautions"]
+    )
     manifest = json.loads((public / "manifest.json").read_text())
     assert manifest["third_party_weight_rule"] == ORIGIN
     assert manifest["job"]["mechanism"]["weights"]["steepness"] == 4
@@ -861,7 +863,7 @@ def test_a_statistic_of_an_unknown_outcome_is_told_how_this_statistic_is_written
     (table,) = statistic_job()["tables"]
     for written, message in (
         ({"contribution": "income", "across": ["sex"]}, r"write \{contribution: \w+, across: \[sex\]\}"),
-        ({"gap": ["income", "hours"]}, "a gap needs two modelled outcomes(.|\n)*name two outcomes"),
+        ({"gap": ["income", "hours"]}, "a gap needs two outcomes(.|\n)*name two outcomes"),
     ):
         with pytest.raises(JobError, match=message):
             parsed(statistic_job(tables=[table | {"statistics": [written]}]))
@@ -928,7 +930,7 @@ def test_a_file_that_a_plugin_reads_is_released_from_and_its_reader_is_named(
     metadata.write_text(metadata.read_text().replace("Version: 1.2.0", "Version: 1.3.0"))
     installed.setattr(sys, "path", [str(tmp_path / "site"), *(path for path in sys.path if path != str(site))])
     plugins.declared.cache_clear()
-    with pytest.raises(WorkspaceError, match=r"input\.third_party\.version: 1\.2\.0 there, 1\.3\.0 here"):
+    with pytest.raises(WorkspaceError, match=r"input\.third_party\.version: 1\.2\.0 then, 1\.3\.0 now"):
         dpdist.run(job, tmp_path / "work")
 
 

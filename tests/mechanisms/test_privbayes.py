@@ -217,7 +217,7 @@ def test_a_release_has_tables_records_and_measurements(release: Path) -> None:
         (", choice: '1e-6'", {"epsilon": "0.01"}, "an ε below 1e-6"),
         ("", {"sets": 2}, "releases one set of records"),
         ("", {"kids": 10_000}, "10,001 levels"),
-        ("", {"outside": "error"}, "whether a weight lies outside its bounds depends on the records"),
+        ("", {"outside": "error"}, "must not refuse a file because of a weight outside its bounds"),
         ("", {"adjacency": "add_remove"}, "publishes stratum sizes"),
     ],
 )

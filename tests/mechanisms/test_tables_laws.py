@@ -505,8 +505,8 @@ def test_levels_of_very_different_size_are_as_accurate_as_others(monkeypatch: py
 
 def test_a_rare_yes_that_few_reference_records_show_is_covered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A share of .04 in every cell of 60 levels and 4, a reference of 1,000 records that has no yes in most of them, ε = 1:
-    intervals hold the true share in .75 of the cells, and at most .03 of figures are farther than 4 standard errors from it.
-    Control: where a fit is taken to leave of others what it leaves of its own records, more than .2 are.
+    intervals hold the true share in .75 of the cells, and at most .03 of figures are farther than 4 standard errors from
+    it. Control: where a fit is taken to leave of others what it leaves of its own records, more than .2 are.
     """
     public, share = Public((60, 4, 3), ((0,), (0, 1), (1, 2)), (1.0, 1e4), ((0.0, 1.0),)), 0.04
 

@@ -55,8 +55,8 @@ def test_validate_and_plan_say_how_many_counts_are_small_and_what_helps(
     done = invoke(verb, tmp_path / "job.yaml", "--input", survey(tmp_path))
     shown = " ".join(done.output.replace("│", " ").split())
     assert done.exit_code == 0, done.output
-    assert f"{few} of 5 published sample counts are below" in shown
-    assert "1 of them with a single record" in shown
+    assert f"{few} of the 5 published sample counts are below" in shown
+    assert "1 of these is 1" in shown
     assert "coarser levels" in shown
     assert "adjacency: add_remove" in shown
     assert "predictors: {protect:" in shown
@@ -95,9 +95,7 @@ def test_what_helps_is_what_the_mechanism_takes(tmp_path: Path) -> None:
 def test_a_run_refuses_them_before_it_spends_or_writes(tmp_path: Path) -> None:
     """Nothing is charged and no folder is made; control: sizes of 3 and more."""
     path, work = survey(tmp_path), tmp_path / "ws"
-    with pytest.raises(
-        JobError, match="2 of 5 published sample counts are below 3, 1 of them with a single record"
-    ) as caught:
+    with pytest.raises(JobError, match="2 of the 5 published sample counts are below 3, and 1 of these is 1") as caught:
         dpdist.run(parse_job(JOB), work, path)
     assert caught.value.exit_code == 2
     assert not (tmp_path / "ledger.sqlite").exists()
@@ -122,15 +120,12 @@ def test_a_package_crosses_tables_and_states_small_counts_that_no_table_asks_for
     stated = done.statement["public_frame"]
     assert (stated["counts"], stated["below"], stated["of_one_record"], stated["frame_minimum"]) == (5, 2, 1, 3)
     assert "accepted" not in stated
-    assert (
-        "2 of 5 published sample counts are below 3, 1 of them with a single record; published, because"
-        in stated["in_words"]
-    )
-    assert any("2 of 5 published sample counts are below 3" in note and "frame_minimum" in note for note in heard)
-    with pytest.raises(JobError, match="2 of 5 published sample counts are below 3"):
+    assert "2 of the 5 published sample counts are below 3, and 1 of these is 1. Under `adjacency: " in stated["in_words"]
+    assert any("2 of the 5 published sample counts are below 3" in note and "frame_minimum" in note for note in heard)
+    with pytest.raises(JobError, match="2 of the 5 published sample counts are below 3"):
         dpdist.run(parse_job(PACKAGE + "frame_minimum: 3\n"), tmp_path / "refused", path)
     again = Job.model_validate_json(parse_job(PACKAGE + "frame_minimum: 3\n").model_dump_json())
-    with pytest.raises(JobError, match="2 of 5 published sample counts are below 3"):
+    with pytest.raises(JobError, match="2 of the 5 published sample counts are below 3"):
         dpdist.run(again, tmp_path / "again", path)
     enough = survey(tmp_path, {cell: max(3, size) for cell, size in SIZES.items()})
     assert "public_frame" not in dpdist.run(parse_job(PACKAGE), tmp_path / "enough", enough).statement
@@ -162,7 +157,7 @@ def test_a_stated_reason_lets_them_pass_and_the_statement_prints_it(tmp_path: Pa
     assert said["counts"] == len(counts) == 5
     assert said["accepted"] == REASON
     shown = " ".join(invoke("report", tmp_path / "ws").output.split())
-    assert f"accepted, as the job states: {REASON}" in shown
+    assert f"The job accepts small counts, for the stated reason “{REASON}”." in shown
 
 
 @pytest.mark.parametrize("reason", ['""', '"  - "', "null"])
@@ -190,7 +185,9 @@ def test_counts_of_few_households_are_small_however_many_records_they_have(tmp_p
     households = pd.read_parquet(path).groupby(["ward", "sex"])["household"].nunique()
     assert ((households < 3).sum(), (households == 1).sum(), len(households)) == (4, 4, 8)
     dpdist.run(parse_job(JOB), tmp_path / "records", path)
-    found = "4 of 8 published sample counts are below 3 units \\(column household\\), 4 of them with a single unit"
+    found = (
+        "4 of the 8 published sample counts are below 3 units \\(column household\\), and 4 of these are of a single unit"
+    )
     with pytest.raises(JobError, match=found):
         dpdist.run(parse_job(JOB.replace("clinic", "homes") + HOUSEHOLDS), tmp_path / "ws", path)
     assert not (tmp_path / "ws" / "public").exists()
@@ -203,14 +200,14 @@ def test_the_statement_has_no_figure_of_households(tmp_path: Path) -> None:
     path, text = homes(tmp_path), JOB + HOUSEHOLDS + ACCEPTED
     (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
     shown = invoke("validate", tmp_path / "job.yaml", "--input", path).output
-    assert "4 of 8 published sample counts are below 3 units (column household)" in " ".join(
+    assert "4 of the 8 published sample counts are below 3 units (column household)" in " ".join(
         shown.replace("│", " ").split()
     )
     for opened in (dpdist.run(parse_job(text), tmp_path / "ws", path), dpdist.publish(tmp_path / "ws")):
         said = opened.statement["public_frame"]
         assert set(said) == {"in_words", "frame_minimum", "accepted"}
         assert said["in_words"].startswith(
-            "Some published sample counts may be smaller than 3 units (column household). They are accepted"
+            "Some published sample counts may be smaller than 3 units (column household). The job accepts small counts"
         )
     frame = pd.read_parquet(tmp_path / "ws" / "public" / "released" / "frame.parquet")
     assert set(frame["count"]) == {5}, "nothing else of households is published"
@@ -230,7 +227,7 @@ def test_units_are_counted_over_all_batches_and_after_truncation(batch: int, tmp
 def test_the_minimum_may_be_raised_and_not_lowered(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="frame_minimum"):
         parse_job(JOB + "frame_minimum: 2\n")
-    with pytest.raises(JobError, match="3 of 5 published sample counts are below 4"):
+    with pytest.raises(JobError, match="3 of the 5 published sample counts are below 4"):
         dpdist.run(parse_job(JOB + "frame_minimum: 4\n"), tmp_path / "ws", survey(tmp_path))
 
 

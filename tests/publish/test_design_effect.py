@@ -61,7 +61,7 @@ def test_sampling_variances_are_multiplied_and_the_noise_is_not(release: Release
 def test_the_statement_says_the_figure_and_whose_it_is(release: ReleasedObject, tmp_path: Path) -> None:
     under(release, 1.7, tmp_path / "said")
     said = statement_of(tmp_path / "said")["standard_errors"]
-    assert any("public design effect 1.7 that the job states" in line for line in said)
+    assert any("public design effect 1.7 that is given in the job" in line for line in said)
 
 
 TRUTHS = [
@@ -96,7 +96,7 @@ def test_every_figure_takes_the_first_effect_that_is_of_its_statistic_and_its_co
     effect = np.where(whole, 5.0, np.where(counts, 3.0, 1.0))
     np.testing.assert_allclose(found, one + (effect - 1.0) * (two - one), rtol=1e-9)
     said = statement_of(tmp_path / "list")["standard_errors"]
-    assert any("public design effects, which the job states" in line and "3 (count, by sex)" in line for line in said)
+    assert any("public design effects, which are given in the job" in line and "3 (count, by sex)" in line for line in said)
     assert any("No design effect is known for mean of salary in some of salaries" in line for line in said)
 
 

@@ -115,7 +115,7 @@ def test_what_it_says_of_privacy_is_the_statements(page: Page, public: Path) -> 
 def test_names_between_backticks_are_shown_as_code(html: str, tmp_path: Path) -> None:
     """Control: a single backtick is text, and so is markup between two of them."""
     assert "`" not in re.sub(r"<pre.*?</pre>", "", html, flags=re.DOTALL)
-    assert "Estimator <code>parameters</code>: standard errors come from" in html
+    assert "(estimator <code>parameters</code>): standard errors are computed from" in html
     said = {"guarantee": "none", "guarantee_in_words": "one ` alone", "privacy_unit_in_words": "a `<b>`"}
     write_page(tmp_path / "index.html", parse_job(JOB), [], {**said, "trust_model": "central"})
     made = (tmp_path / "index.html").read_text(encoding="utf-8")
@@ -269,8 +269,8 @@ def test_of_many_tables_the_first_is_open_and_others_are_closed_with_their_figur
     for page in pages:
         for caution in ("T3, count: far off.", "T3: 1 of 8 figures are withheld."):
             assert page.index('<div id="table-4">') < page.index(caution) < page.index('<div id="table-5">')
-        assert page.index("All figures are noisy.") < page.index("2 cautions stand below their")
-        assert page.index("2 cautions stand below their") < page.index('id="tables"')
+        assert page.index("All figures are noisy.") < page.index("2 cautions are printed below the")
+        assert page.index("2 cautions are printed below the") < page.index('id="tables"')
     write_page(tmp_path / "index.html", job, [(replace(form, name="values"), table)], {**statement, "cautions": cautions})
     one = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert one.index("T3, count: far off.") < one.index('id="tables"'), (

@@ -124,7 +124,9 @@ def test_changes_know_what_errors_both_releases_take_from_their_reference(kind: 
     tables, notes = compared_periods(one, two)
     (rows,) = tables.values()
     apart = np.hypot(*(release.tables["pay"]["standard_error"].to_numpy() for release in (one, two)))
-    independent = "errors of 2020 and 2021 are treated as independent: their reference records differ"
+    independent = (
+        "the errors of the 2020 and 2021 estimates are treated as independent, because their reference records differ"
+    )
     assert notes == [independent] * (kind == OF_ANOTHER)
     if kind == OF_ANOTHER:
         assert dpdist.series((one, two)).notes == notes

@@ -138,7 +138,9 @@ def test_workbook_page_and_codebook_tell_the_rules_and_the_flags(flagged: Path) 
     public = flagged / "public"
     sheet = openpyxl.load_workbook(public / "tables.xlsx")["Table 1"]
     texts = [str(cell.value) for row in sheet.iter_rows() for cell in row]
-    rule = "A figure is flagged caution if its coefficient of variation is above 5 %, unreliable above 10 %."
+    rule = (
+        "A figure is flagged “caution” if its coefficient of variation is above 5 %, and “unreliable” if it is above 10 %."
+    )
     assert rule in texts
     assert "Figures of cells with a published count below 4,000 are not printed." in texts
     assert {"caution", "flag", ".."} <= set(texts)

@@ -114,7 +114,7 @@ def test_every_product_names_a_universe(tmp_path: Path) -> None:
     run(parse_job(job(tmp_path, "tables", reference=None, **keys)), tmp_path / "made")
     public = tmp_path / "made" / "public"
     named = "Work status: full or part"
-    assert f"the universe of employed: {named}" in statement_of(public)["public"]
+    assert f"the universe of table employed: {named}" in statement_of(public)["public"]
     assert f"Universe: {named}." in (public / "index.html").read_text()
     (book,) = public.rglob("*.xlsx")
     sheets = openpyxl.load_workbook(book)

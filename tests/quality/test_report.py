@@ -214,14 +214,17 @@ def test_a_release_without_standard_errors_says_why(finished: Path, tmp_path: Pa
 def test_a_confidential_report_begins_with_the_verdict_and_the_figure_of_all_records(finished: Path) -> None:
     """Clipping makes the mean too low: so does the first line say. Control: the public report has no such line."""
     text = " ".join(dpdist.report(finished, confidential=True).split())
-    assert text.startswith("CONFIDENTIAL VERDICT: do not publish: figures of all records are biased (pay, mean of salary")
+    assert text.startswith(
+        "CONFIDENTIAL VERDICT: do not publish: figures for all records are biased (mean of salary in table pay"
+    )
     rows = evaluation(finished, "pay").set_index(["field", "statistic"])
     mine = rows.loc[("Total", "mean")]
     off = 100 * (1 - mine["synthetic"] / mine["direct"])
     size = (mine["direct"] - mine["synthetic"]) / mine["synthetic_se"]
     by_clipping = 100 * (1 - mine["direct_clipped"] / mine["direct"])
     assert f"−{by_clipping:.1f} % by clipping to public bounds" in text[:800]
-    assert f"−{off:.1f} % (clipping to bounds −{by_clipping:.1f} %), {size:.1f} published SE" in text
+    assert f"difference −{off:.1f} % = {size:.1f} published SEs" in text
+    assert f"(−{by_clipping:.1f} % by clipping to bounds)" in text
     assert "VERDICT" not in dpdist.report(finished)
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 from dpdist.core.records import TOTAL, Floats, Ints
 from dpdist.quality.errors import by_chance, relative_to
-from dpdist.quality.summary import bias_line, bias_lines, in_words, large, overall, percent
+from dpdist.quality.summary import bias_lines, bias_of, in_words, large, overall, percent
 from dpdist.quality.verdict import FALSE_ALARM, SMALL, Verdict, judge, too_small
 
 
@@ -325,7 +325,9 @@ def test_fewer_held_than_stated_is_never_called_no_fault() -> None:
     low.loc[:1, ["synthetic", "synthetic_lower", "synthetic_upper"]] += 2.2
     found = overall({"pay": low})
     assert not found.fails
-    assert found.head == ("not clear: 90 % intervals cover too few estimates (pay, mean of salary: 82 % of 11)")
+    assert (
+        found.head == "not clear: too few 90 % intervals contain the direct estimate (mean of salary in table pay: 9 of 11)"
+    )
     assert "Fewer than 90 % are covered. With correct intervals this happens in 30 % of releases" in found.sentences[0]
     assert "chance" not in found.sentences[0]
 
@@ -353,7 +355,7 @@ def test_figures_far_from_direct_ones_are_not_called_free_of_fault() -> None:
     wide = evaluated(rng, 30, noise=5.0)
     found = overall({"pay": wide})
     assert not found.fails
-    assert found.head.startswith("not accurate: large errors, in direct SE (pay, mean of salary: median ")
+    assert found.head.startswith("not accurate: large errors, in direct SE (mean of salary in table pay: median ")
     assert ", largest " in found.sentences[0]
     assert "These errors are large." in found.sentences[0]
     one = near.copy()
@@ -417,17 +419,17 @@ def test_the_grand_figure_stands_beside_the_direct_one() -> None:
     rows.loc[last, ["synthetic", "direct", "synthetic_se", "synthetic_noise_se"]] = [59.1e6, 62.8e6, 0.9e6, 0.5e6]
     grand = verdict(rows).grand
     assert grand is not None
-    assert bias_line("homes, count", grand) == (
-        "homes, count, all records: 59.1 M, direct 62.8 M, −5.9 %, 4.1 published SE, 7.4 SE of the noise alone"
+    assert bias_of(grand) == (
+        "published 59.1 M, direct 62.8 M, difference −5.9 % = 4.1 published SEs = 7.4 SEs of the noise alone"
     )
     other = grand._replace(published=59.4e6)
     tables = {"homes, count": grand, "region, count": other, "rooms, count": grand, "rooms, mean of rent": grand}
     judged = verdict(rows)
     lines = bias_lines({name: replace(judged, grand=figure) for name, figure in tables.items()})
     assert [line.split(":")[0] for line in lines] == [
-        "2 tables, count, all records",
-        "region, count, all records",
-        "rooms, mean of rent, all records",
+        "count for all records (2 tables)",
+        "count for all records (table region)",
+        "mean of rent for all records (table rooms)",
     ], "one figure of a package of tables stands once"
     assert [large(each) for each in (3.21e9, 84321.4, 0.4123)] == ["3.21 bn", "84,321", "0.412"]
 
@@ -439,12 +441,15 @@ def test_a_statistic_with_few_figures_is_a_fault() -> None:
     found = overall({"pay": nothing, "homes": rows})
     assert found.stops
     assert found.head == (
-        "do not publish: most figures are withheld, because standard errors are larger than figures (pay, mean of salary: "
-        "21 of 21, whose intervals all reach 0, an end of the public range: compare the outcome's unit with its bounds)"
+        "do not publish: most figures are withheld, because standard errors are larger than figures (mean of salary in "
+        "table pay: 21 of 21, whose intervals all reach 0, an end of the public range: compare the outcome's unit with "
+        "its bounds)"
     )
     upper = large(float(rows["synthetic_upper"].iloc[-1]))
     direct = large(float(rows["direct"].iloc[-1]))
-    assert found.bias[0] == f"pay, mean of salary, all records: withheld, 90 % interval 0 to {upper}, direct {direct}"
+    assert found.bias[0] == (
+        f"mean of salary for all records (table pay): withheld, 90 % interval 0 to {upper}, direct {direct}"
+    )
     assert "21 of 21 figures are withheld" in found.sentences[0]
     some = nothing.assign(synthetic=rows["synthetic"].where(rows.index < 9))
     assert overall({"pay": some}).stops
@@ -465,10 +470,12 @@ def test_a_bias_by_clipping_has_its_cause_in_the_first_line() -> None:
         found.append(overall({"pay": rows}))
     shares = [text.head.split("biased (")[1] for text in found]
     gap = rows.loc[last, "synthetic"] / rows.loc[last, "direct"] - 1.0
-    assert shares[0].startswith(f"pay, mean of salary: −{-100 * gap:.1f} % by clipping to public bounds)")
-    assert shares[1].startswith("pay, mean of salary)")
-    assert f"(clipping to bounds −{-100 * gap:.1f} %), 40.0 published SE" in found[0].bias[0]
-    assert "over 100 SE of the noise alone" in found[0].bias[0]
+    assert shares[0].startswith(f"mean of salary in table pay: −{-100 * gap:.1f} % by clipping to public bounds)")
+    assert shares[1].startswith("mean of salary in table pay)")
+    assert (
+        f"= 40.0 published SEs = over 100 SEs of the noise alone (−{-100 * gap:.1f} % by clipping to bounds)"
+        in found[0].bias[0]
+    )
     assert "clipping" not in found[1].bias[0]
 
 

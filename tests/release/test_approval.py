@@ -59,14 +59,14 @@ def test_a_run_ends_in_hold(folder: Path) -> None:
     assert not (folder / "ws" / "public").exists()
     with pytest.raises(WorkspaceError, match="its release is held"):
         dpdist.open_release(folder / "ws")
-    assert invoke("verify", f"{folder}/ws/held").output.startswith(f"{UNFIT}: This folder is held")
+    assert invoke("verify", f"{folder}/ws/held").output.startswith(f"{UNFIT}: This release is on hold")
     asked = invoke("verify", f"{folder}/ws")
     assert asked.exit_code != 0
     assert "its release is held" in asked.output
     assert "/held" in asked.output
     assert invoke("sign", f"{folder}/ws/held", "--key", f"{folder}/head").exit_code == 1
     shown = dpdist.report(folder / "ws", confidential=True)
-    assert "This folder is held" in shown
+    assert "This release is on hold" in shown
     assert "CONFIDENTIAL VERDICT" in shown, "who approves has something to look at"
 
 
@@ -115,7 +115,7 @@ def test_what_is_approved_is_what_was_held_and_signed(folder: Path) -> None:
     assert invoke("verify", f"{folder}/ws", "--key", f"{folder}/other.pub").exit_code == 1
     (said,) = decisions(folder)
     assert (said["decision"], said["reason"]) == ("approved", "intervals hold, no cell is far off")
-    assert "ε does not cover it" in dpdist.open_release(folder / "ws").statement["approval"]
+    assert "ε does not cover this" in dpdist.open_release(folder / "ws").statement["approval"]
     again = files_of(folder / "ws" / "public")
     assert run(folder).exit_code == 0
     assert files_of(folder / "ws" / "public") == again, "the same command, once more, holds nothing back"

@@ -144,7 +144,7 @@ def test_losses_under_zcdp_add_up_in_rho(first: dict[str, Any], tmp_path: Path) 
         assert Fraction(reference["chain_epsilon"]) == epsilon_of(rho, delta)
         assert Fraction(reference["chain_epsilon"]) != 2 + epsilon_of(Fraction(1, 2), delta)
         assert (
-            f"loses at most ε = {reference['chain_epsilon']} at δ = 0.000001 in total"
+            f"the total loss is at most ε = {reference['chain_epsilon']} at δ = 0.000001"
             in statement_of(workspace)["guarantee_in_words"]
         )
         assert problems(workspace / "public") == []

@@ -137,7 +137,7 @@ def test_counts_without_weights_are_numbers_of_records_and_carry_no_weight_colum
 def test_standard_errors_of_gridded_families_come_from_the_spread_between_sets(release: tuple[Case, Path]) -> None:
     case, workspace = release
     said = statement_of(workspace)["standard_errors"][0]
-    assert ("repeating the weight search" in said) == (case.family in ("poisson", "bernoulli"))
+    assert ("repeating the search for privacy weights" in said) == (case.family in ("poisson", "bernoulli"))
     if case.family in ("poisson", "bernoulli"):
         return
     table = pd.read_csv(workspace / "public" / "tables" / "values.csv")

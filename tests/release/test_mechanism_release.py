@@ -97,7 +97,7 @@ def test_the_report_prints_what_is_protected_and_no_asymptotic_figure_like_a_str
     protects = [line for line in lines if line.startswith(("protects ", "meant to protect "))]
     assert bool(protects) == (CLASSES[mechanism] != "none")
     assert all(line.startswith("meant") == (CLASSES[mechanism] == "asymptotic") for line in protects)
-    shown = "y of one record; published without noise: table columns (region) and sample counts"
+    shown = "y of one record; published without noise: the sample counts"
     assert all(shown in line for line in protects)
     assert ("ε = 12 " in guarantee) == (CLASSES[mechanism] in ("strict", "strict for exact draws"))
     assert any(line.startswith("neighbours ") for line in lines) == bool(protects)

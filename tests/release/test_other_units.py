@@ -57,7 +57,8 @@ def test_means_in_another_unit_stop_a_release(unit: float, tmp_path: Path) -> No
     assert verdict.stops == other
     if not other:
         return
-    assert re.search(r"pay, mean of pay: \d of 9, whose intervals all reach 0, an end of the public range", verdict.head)
+    reached = r"mean of pay in table pay: \d of 9, whose intervals all reach 0, an end of the public range"
+    assert re.search(reached, verdict.head)
     cautions = " ".join(statement["cautions"])
     assert re.search(
         r"Values of pay, over all records, are (less than 1 % of|9[89] % below) the reference's prediction", cautions

@@ -165,7 +165,7 @@ def test_small_counts_are_not_refused_where_they_are_noisy(tmp_path: Path) -> No
     exact = said(tmp_path)
     exact["budget"] = {"epsilon": "1"}
     del exact["predictors"]
-    with pytest.raises(JobError, match="published sample counts are below 3"):
+    with pytest.raises(JobError, match="published sample counts is below 3"):
         dpdist.run(exact, tmp_path / "control")
     shown = str(dpdist.plan(exact))
     assert "300" in shown

@@ -112,7 +112,7 @@ def test_statement_and_page_say_that_the_choice_is_in_no_epsilon(folder: Path) -
     passed = dpdist.open_release(folder / "ws").statement["publication"]
     held = dpdist.run(folder / "clipped.yaml", folder / "held", folder / "survey.parquet").statement["publication"]
     assert passed == held
-    assert "ε does not cover it" in passed
+    assert "ε does not cover this" in passed
     assert passed in (folder / "ws" / "public" / "index.html").read_text()
 
 

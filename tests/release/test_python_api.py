@@ -372,7 +372,7 @@ def test_a_plan_prints_in_ten_lines_and_shows_no_record(survey: Path) -> None:
         assert len(lines) <= 10
         assert repr(plan) == str(plan)
     assert lines[0] == "Plan of small 2021"
-    assert "  records: 800, after the universe filter and the job's rules" in lines
+    assert "  records: 800, after applying the universe filter and the job's rules" in lines
     assert any(line.startswith("  aimed at: ε = 20") for line in lines)
 
 

@@ -278,7 +278,7 @@ REFUSED: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
     "column.parquet": (lambda now: shares(6).drop_columns(["region"]), "missing column"),
     "stratum.parquet": (lambda now: shares(6, ("north",)), "region = south"),
     "few.parquet": (lambda now: pa.concat_tables([shares(6, ("north",)), shares(7, ("south",), 2)]), "too few"),
-    "level.parquet": (lambda now: shares(6, ("north", "south", "east")), "not declared levels"),
+    "level.parquet": (lambda now: shares(6, ("north", "south", "east")), "not among the declared levels"),
     "bounds.parquet": (lambda now: shares(6).set_column(1, "y", pa.array(np.full(600, 1.5))), "too large"),
 }
 

@@ -249,7 +249,7 @@ def test_replay_on_another_job_is_refused_and_writes_nothing(finished: Path, tmp
 
 def test_a_workspace_belongs_to_one_job(finished: Path) -> None:
     before = public_bytes(finished)
-    with pytest.raises(dpdist.WorkspaceError, match=r"seed: 7 there, 8 here\) and another input"):
+    with pytest.raises(dpdist.WorkspaceError, match=r"seed: 7 then, 8 now\) and another input file"):
         dpdist.run(dpdist.parse_job(JOB.replace("seed: 7", "seed: 8")), finished)
     assert public_bytes(finished) == before
 

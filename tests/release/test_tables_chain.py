@@ -132,7 +132,7 @@ def test_a_release_cautions_of_a_reference_that_no_longer_fits(chain: Path, tmp_
     people(LEVELS, RECORDS, 1, 9).to_parquet(tmp_path / "job" / "current.parquet")
     dpdist.run(path, tmp_path / "ws")
     cautioned = [
-        sum("the reference's prediction; levels and cells" in text for text in told["cautions"])
+        sum("the reference's prediction; in single levels and cells" in text for text in told["cautions"])
         for told in (statement_of(ws) for ws in (chain / "ws1", tmp_path / "ws"))
     ]
     assert cautioned == [2, 0]
@@ -151,7 +151,7 @@ def test_publishing_and_verifying_recompute_the_release(chain: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an earlier link's period": ({"period": "2021"}, "release of period 2021, the job's own"),
-    "another adjacency": ({"budget": {"epsilon": "1", "adjacency": "zero_out"}}, "a different budget.adjacency"),
+    "another adjacency": ({"budget": {"epsilon": "1", "adjacency": "zero_out"}}, "other settings for budget.adjacency"),
 }
 
 
@@ -161,7 +161,7 @@ def test_a_plan_says_what_a_person_in_all_files_loses(chain: Path, tmp_path: Pat
     assert plan.reference is not None
     told = reference_line(plan, plan.reference)
     loss = budget_text(Fraction("10001.5") + plan.job.budget.epsilon)
-    assert told.endswith(f"in the files of all 4 periods of the chain loses at most ε = {loss} in total")
+    assert told.endswith(f"in the files of all 4 periods of the chain, the total loss is at most ε = {loss}")
     first = dpdist.plan(job(tmp_path / "first", 1, {"path": str(chain / "public.parquet"), "period": "2020"}))
     assert first.reference is not None
     assert "chain" not in reference_line(first, first.reference)
@@ -173,7 +173,7 @@ def test_a_column_with_other_bounds_is_refused_with_those_of_the_earlier_release
     assert bounds is not None
     path.write_text(path.read_text().replace(f"{bounds[1]:g}", f"{2 * bounds[1]:g}"))
     assert dpdist.load_job(path).columns["y0"].bounds == (bounds[0], 2 * bounds[1])
-    with pytest.raises(DataError, match=re.escape(f"bounds: {list(bounds)} in the earlier release")):
+    with pytest.raises(DataError, match=re.escape(f"used other settings for columns.y0 (bounds: {list(bounds)})")):
         dpdist.validate(path)
 
 

@@ -59,7 +59,7 @@ def test_a_remedy_that_spends_the_budget_again_says_so(damaged: str, tmp_path: P
         owned(Workspace.of_place(tmp_path / "ws"), Identity({"a": "2"}, "input"), None),
     ):
         pass
-    assert "spends its own budget in addition" in refused.value.remedy
+    assert "spends additional budget" in refused.value.remedy
     (tmp_path / "ws" / "confidential" / damaged).write_text("damaged", encoding="utf-8")
     with pytest.raises(WorkspaceError) as refused, owned(Workspace.of_place(tmp_path / "ws"), identity, None):
         pass

@@ -14,7 +14,7 @@ def test_what_is_not_stated_differs_from_what_is_stated_as_nothing() -> None:
     assert "budget.rho: not stated there, null here" in said
     assert "budget.rhp: null there, not stated here" in said
     assert Identity(JOB, "a").differences(Identity(dict(JOB), "a")) == []
-    assert Identity(JOB, "a").differences(Identity(JOB, "b")) == ["input (its content)"]
+    assert Identity(JOB, "a").differences(Identity(JOB, "b")) == ["input file (its content)"]
 
 
 def test_the_version_counts_where_noise_is_kept_and_nowhere_else() -> None:
@@ -22,7 +22,7 @@ def test_the_version_counts_where_noise_is_kept_and_nowhere_else() -> None:
     for mechanism, counts in (("tables", True), ("weighted", False)):
         job = {**JOB, "mechanism.name": mechanism}
         here, there, unknown = (Identity(job, "a", version) for version in ("0.2.0", "0.1.0", "not stated"))
-        assert here.differences(there) == (["version of dpdist (0.1.0 there, 0.2.0 here)"] if counts else [])
+        assert here.differences(there) == (["version of dpdist (0.1.0 then, 0.2.0 now)"] if counts else [])
         assert bool(here.differences(unknown)) == counts
         assert here.remedy(there, "begin again").startswith("install dpdist 0.1.0") == counts
         assert here.remedy(unknown, "begin again") == "begin again"

@@ -92,7 +92,9 @@ def alarms_of(weights: str, drift: str, epsilon: str, draw: int, folder: Path) -
     off = rows[rows["synthetic_error_in_se"].abs() > FAR_NAMED]
     judged = [verdict for verdict in verdicts({"incomes": rows}).values() if verdict is not None]
     return {
-        "drift": any("the reference's prediction; levels and cells" in text for text in statement.get("cautions", [])),
+        "drift": any(
+            "the reference's prediction; in single levels and cells" in text for text in statement.get("cautions", [])
+        ),
         "beyond_direct": "beyond_direct" in statement,
         "verdict fails": any(verdict.fails for verdict in judged),
         "a figure over 4": len(off) > 0,

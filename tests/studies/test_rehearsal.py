@@ -192,12 +192,12 @@ def test_small_counts_that_a_run_refuses_are_told(tmp_path: Path, rehearsed: tup
     job = parse_job(JOB.replace("south, east]", "south, east, west]").replace("earlier", f"{tmp_path}/few"))
     best = candidates(job, "earlier.parquet", PUBLIC)[0][0]
     told = small(best, in_thirds(job, public_source(job, None), None))
-    assert told.startswith("1 of 4 published sample counts are below 3, 0 of them with a single record")
+    assert told.startswith("1 of the 4 published sample counts is below 3, and none of these is 1")
     made = rehearsed[1]
     assert made.caution == ""
     assert all("Caution" not in text for text in (page(made), write_recommended(made, tmp_path)))
     assert all(
-        "1 of 4" in text
+        "1 of the 4" in text
         for made in [made._replace(caution=told)]
         for text in (page(made), write_recommended(made, tmp_path))
     )

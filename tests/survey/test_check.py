@@ -99,7 +99,9 @@ def test_a_whole_number_with_a_decimal_point_is_a_level_of_csv(missing: str) -> 
     wrong = (["1.5", "01", "01.0"], True), (["1.0", "2.0", "5.0"], False)
     for sex, text in wrong:
         _, findings = checked(make_job({"levels": ["1", "2", "5"], "missing": missing}), batch(text, sex=sex), text)
-        assert [problem[:3] for problem in told(findings)] == [("sex", "values that are not declared levels", 3)]
+        assert [problem[:3] for problem in told(findings)] == [
+            ("sex", "the file contains values that are not among the declared levels", 3)
+        ]
     both, findings = checked(make_job({"levels": ["1", "1.0"]}), batch(True, sex=["1.0", "1", "1.0"]), True)
     assert (findings.problems, both.codes["sex"].tolist()) == ({}, [1, 0, 1])
 
@@ -258,13 +260,17 @@ def test_whole_numbers_that_are_no_level_count_in_the_nearest_one(text: bool, mi
     assert (findings.problems, findings.removed) == ({}, {"sex: not a level, counted as the nearest one": 4})
     assert found.codes["sex"].tolist() == [0, 0, 1, 2, 2, 2]
     _, findings = checked(make_job(column), batch(text, sex=sizes, **numbers), text)
-    assert [(fault, count) for _, fault, count, *_ in told(findings)] == [("values that are not declared levels", 4)]
+    assert [(fault, count) for _, fault, count, *_ in told(findings)] == [
+        ("the file contains values that are not among the declared levels", 4)
+    ]
     assert "or state outside: clip there" in next(iter(findings.problems.values())).remedy
     _, findings = checked(make_job({"levels": ["f", "m"]}), batch(sex=["f", "x", "m"]))
     assert "clip" not in next(iter(findings.problems.values())).remedy
     halves = pa.array([1.0, 2.5, 14.0])
     _, findings = checked(make_job({"levels": [1, 2, 5], "outside": "clip"}), batch(sex=halves))
-    assert told(findings) == [("sex", "values that are not declared levels", 1, ("row 2",), ("2.5",))]
+    assert told(findings) == [
+        ("sex", "the file contains values that are not among the declared levels", 1, ("row 2",), ("2.5",))
+    ]
     holes = pa.array([1, None, 7])
     found, findings = checked(make_job(column | {"outside": "clip"}), batch(sex=holes))
     assert len(findings.problems) == (missing == "error")
@@ -434,7 +440,7 @@ def test_levels_that_differ_by_spaces_show_the_difference(declared: str, value: 
         ("row 1",),
     )
     assert spaced[4] == (repr(value),)
-    assert other[1] == "values that are not declared levels"
+    assert other[1] == "the file contains values that are not among the declared levels"
     (problem, _) = findings.problems.values()
     assert problem.allowed == f"as the job writes them: {declared!r}, 'Reno'", "of declared levels, and not of those met"
 

@@ -100,7 +100,7 @@ def test_the_file_that_is_its_own_reference_is_refused_in_another_format(tmp_pat
     people(1).to_parquet(tmp_path / "current.parquet")
     pyreadstat.write_dta(people(1), str(tmp_path / "earlier.dta"))
     job = parse_job(JOB.replace("earlier.parquet", str(tmp_path / "earlier.dta")))
-    with pytest.raises(DataError, match="it is the current file, or contains its records"):
+    with pytest.raises(DataError, match="it is the current file, or contains records from it"):
         run(job, tmp_path / "ws", input=tmp_path / "current.parquet", counted=False)
 
 

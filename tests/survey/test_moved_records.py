@@ -79,7 +79,7 @@ def opened(reference: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("copy", COPIES)
 def test_a_copy_is_refused(copy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match="it is the current file, or contains its records"):
+    with pytest.raises(DataError, match="it is the current file, or contains records from it"):
         opened(COPIES[copy](survey(1)), monkeypatch)
 
 

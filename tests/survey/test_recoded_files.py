@@ -104,7 +104,7 @@ def test_every_reader_merges_before_levels_strata_and_universe(reader: str, tmp_
     assert frame.levels["race"] == ("White", "Black", "Other")
     assert frame.count.sum() == (merged(records)["race"] != "Black").sum()
     without = parse_job(JOB.replace("recode:\n  race: {Alaska Native: Other}\n  size: {4: 3, 9: null}\n", ""))
-    with pytest.raises(DataError, match="not declared levels"):
+    with pytest.raises(DataError, match="not among the declared levels"):
         take_census(without, open_source(without, READERS[reader](records, tmp_path)))
 
 

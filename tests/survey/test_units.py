@@ -201,7 +201,7 @@ def test_a_reference_needs_no_unit_and_a_chain_keeps_its_own(tmp_path: Path) -> 
     current = survey(tmp_path, seed=3)
     assert dpdist.validate(job(UNIT + chained, later), current).promise.total.epsilon == 1
     for other in ("", UNIT.replace("most: 5", "most: 6")):
-        with pytest.raises(DataError, match="a different privacy_unit"):
+        with pytest.raises(DataError, match="other settings for privacy_unit"):
             dpdist.validate(job(other + chained, later), current)
 
 

@@ -144,7 +144,10 @@ def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradictio
     elif statistic.of is None and statistic.of_shape and spec.sets == "none":
         fault = f"'{job.mechanism.name}' releases only sums, and no distribution from which a {statistic.name} could follow"
     elif statistic.of is None and statistic.of_shape and spec.sets == "copied" and not job.on_records:
-        fault = f"'{job.mechanism.name}' takes the distribution for a {statistic.name} from the records of a reference"
+        fault = (
+            f"a {statistic.name} needs a public reference file, from whose records '{job.mechanism.name}' takes the shape "
+            "of the distribution"
+        )
         yield Contradiction(path, fault, "name a public file under reference.path, or leave the statistic out")
         return
     else:

@@ -39,10 +39,10 @@ from dpdist.mechanisms.parts import SUM_OF_V, WIDE, Figures, Words, cells_of
 from dpdist.models.protocol import Draws, ReferenceRecords, ReleaseView
 
 SAMPLED = (
-    "Estimator `parameters`: standard errors are simulated, with new noise on the fitted tables and new samples. A new "
-    "sample has as many records as the sum of weights divided by their public bound. The variation of weights was not "
-    "released, so each weight is treated as either 0 or the bound. The bias from setting negative counts to 0 is "
-    "estimated from noise on the fitted tables."
+    "Estimates from the released parameters (estimator `parameters`): standard errors are simulated, with new noise on "
+    "the fitted tables and new samples. A new sample has as many records as the sum of weights divided by their public "
+    "bound. The variation of weights was not released, so each weight is treated as either 0 or the bound. The bias from "
+    "setting negative counts to 0 is estimated from noise on the fitted tables."
 )
 CLIPPED = (
     "Standard errors do not include the effects of clipping, or of relations between columns whose pairs were not measured."
@@ -53,9 +53,10 @@ UNCLIPPED = (
     "not include relations between columns whose pairs were not measured."
 )
 SAMPLED_AS_THE_REFERENCE = (
-    "Estimator `parameters`: standard errors are simulated, with new noise on the fitted tables and new samples. The "
-    "number of records of a sample is the sum of weights divided by their public bound U, or by the reference's Σw²/Σw if "
-    "that is larger. The bias from setting negative counts to 0 is estimated from noise on the fitted tables."
+    "Estimates from the released parameters (estimator `parameters`): standard errors are simulated, with new noise on "
+    "the fitted tables and new samples. The number of records of a sample is the sum of weights divided by their public "
+    "bound U, or by the reference's Σw²/Σw if that is larger. The bias from setting negative counts to 0 is estimated "
+    "from noise on the fitted tables."
 )
 EXTENDED = (
     "The reference's weights are multiplied by one factor, so that their mean below the bound equals the file's. Every "

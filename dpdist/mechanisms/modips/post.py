@@ -39,10 +39,11 @@ PRIOR_SD = 0.25
 LEAST_SD = 0.01
 """Smallest standard deviation of the law, in half widths of the bounds."""
 LAW_AGAIN = (
-    "Estimator `parameters`: standard errors include the variation in the sample's composition by cells, the spread of the "
-    "posterior given the first set's sums, and the effect of a new draw with new noise, which is simulated. Each weight "
-    "enters as a share of its public bound. Errors of counts do not include the variation of weights within a cell, which "
-    "was not released. No error includes the bias that arises if outcomes follow another distribution."
+    "Estimates from the released parameters (estimator `parameters`): standard errors include the variation in the "
+    "sample's composition by cells, the spread of the posterior given the first set's sums, and the effect of a new draw "
+    "with new noise, which is simulated. Each weight enters as a share of its public bound. Errors of counts do not "
+    "include the variation of weights within a cell, which was not released. No error includes the bias that arises if "
+    "outcomes follow another distribution."
 )
 WORDS = Words(
     density=(

@@ -106,8 +106,8 @@ TRUNCATION = {
 }
 NESTED = "Every sanitization yields {} synthetic sets, by post-processing."
 MOVES_UNCLAIMED = (
-    "The guarantee does not cover a record that moves to another cell: public counts would show the move, and "
-    "nothing bounds what the noisy sums would show."
+    "The guarantee does not cover a record that moves to another cell. The move would be visible in the public counts, "
+    "and there is no bound on what the noisy sums could reveal about it."
 )
 
 

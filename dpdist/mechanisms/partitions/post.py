@@ -178,10 +178,11 @@ class Attribute:
 
 
 AGAIN = (
-    "Estimator `parameters`: standard errors include the variation in the sample's composition by x (predictors, strata "
-    "and table columns), and the variation of new samples of Σv records and of new noise, both simulated from the first "
-    "set's counts. The variation of weights was not released, so their sum is assumed to vary as if each were either 0 or "
-    "at its bound. The bias from keeping counts non-negative is estimated from noise on the released counts."
+    "Estimates from the released parameters (estimator `parameters`): standard errors include the variation in the "
+    "sample's composition by x (predictors, strata and table columns), and the variation of new samples of Σv records "
+    "and of new noise, both simulated from the first set's counts. The variation of weights was not released, so their "
+    "sum is assumed to vary as if each were either 0 or at its bound. The bias from keeping counts non-negative is "
+    "estimated from noise on the released counts."
 )
 WORDS = Words(
     density="noisy counts of the combinations of {outcome}, in the observed sample",

@@ -34,8 +34,8 @@ SELECTED = (
     "has sensitivity 2, as the number of levels is public."
 )
 MOVES = (
-    "The guarantee does not cover a record that moves to another stratum: public counts would show the move, and nothing "
-    "bounds what the noisy counts would show."
+    "The guarantee does not cover a record that moves to another stratum. The move would be visible in the public "
+    "counts, and there is no bound on what the noisy counts could reveal about it."
 )
 
 

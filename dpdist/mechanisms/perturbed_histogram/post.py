@@ -24,10 +24,10 @@ from dpdist.models.protocol import Draws, Parameter, ReleaseView
 from dpdist.models.public_model import PublicModel, design
 
 COUNTED_AGAIN = (
-    "Estimator `parameters`: standard errors include the variation in the sample's composition by x (predictors, strata "
-    "and table columns), and the variation of bin counts in new samples and of new noise, both simulated from the first "
-    "set's histogram. The bias from cutting counts off at 0 is estimated from noise on that histogram. The bias of "
-    "binning is not included."
+    "Estimates from the released parameters (estimator `parameters`): standard errors include the variation in the "
+    "sample's composition by x (predictors, strata and table columns), and the variation of bin counts in new samples "
+    "and of new noise, both simulated from the first set's histogram. The bias from cutting counts off at 0 is estimated "
+    "from noise on that histogram. The bias of binning is not included."
 )
 WORDS = Words(density="noisy histogram of {outcome} in equal bins, in the observed sample", errors=COUNTED_AGAIN)
 DEFINITIONS = {

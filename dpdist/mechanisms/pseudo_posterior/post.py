@@ -11,7 +11,7 @@ from dpdist.privacy.weights import HALF_EXCEED, above_epsilon
 UNMEASURED = above_epsilon("{}", "its exact loss was not measured")
 """Text for a rule without measured losses. Every rule of dpdist has them."""
 REWEIGHTED_EXCEEDS = above_epsilon("re-weighted", HALF_EXCEED)
-OBSERVED = "The bound is an estimate from this file over S posterior draws, not a bound for every file."
+OBSERVED = "The bound is estimated from this file with {draws:,} posterior draws. It does not hold for every file."
 ON_THIS_FILE = "Privacy weights are computed from the confidential file."
 REFUSAL_SHOWS = (
     "A release is refused if its bound exceeds the target or a fit does not converge (fallback: refuse). Whether a "

@@ -53,7 +53,10 @@ class WeightedMechanism(Mechanism):
         weights = job.mechanism.weights
         if weights.rule == "none" or not self.enforced:
             return promise_of(job, NoGuarantee())
-        assumptions = [OBSERVED, *((FROZEN, *referred(job)) if job.frozen else (ON_THIS_FILE,))]
+        assumptions = [
+            OBSERVED.format(draws=job.sampler.total),
+            *((FROZEN, *referred(job)) if job.frozen else (ON_THIS_FILE,)),
+        ]
         assumptions += [SCORED] if family_facts(job).on_reference else []
         assumptions.append(REFUSAL_SHOWS if job.mechanism.fallback == "refuse" else FALLBACK_SHOWS)
         return cautioned(job, promise_of(job, Asymptotic(job.budget.adjacency, job.epsilon_per_set), *assumptions))

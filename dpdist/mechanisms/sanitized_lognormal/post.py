@@ -224,21 +224,24 @@ SUMS = ("p1", "p2")
 SCATTER = ("1 - |p|^2", "p1^2 - p2^2", "2 p1 p2")
 """Names of the sums over all cells."""
 FIT_AGAIN = (
-    "Estimator `parameters`: standard errors include the variation in the sample's composition by cells and the errors of "
-    "the fit. The latter are the sampling error of the winsorised moments, noise, the reference's own error if a cell was "
-    "shrunk towards the others, and the error of the reference's tails. They do not include the bias that arises if "
-    "records are not lognormal."
+    "Estimates from the released parameters (estimator `parameters`): standard errors include the variation in the "
+    "sample's composition by cells and the error of the fit. The error of the fit comprises the sampling error of the "
+    "winsorised moments, the privacy noise, the sampling error of the reference for cells that were shrunk towards the "
+    "others, and the error in the reference's tails. The standard errors do not include the bias that arises if records "
+    "are not lognormal."
 )
 SETS_DRAWN = (
-    "Estimator `records`: V + (V + W)/m. V is the variance of the fit's estimate, which all sets share, and W the "
-    "variance within a set, by linearisation."
+    "Estimates from the synthetic records (estimator `records`): the variance is V + (V + W)/m, where m is the number of "
+    "sets, V is the variance of the fitted estimate, which all sets share, and W is the variance within a set, computed "
+    "by linearisation."
 )
 INVERTED = (
-    "Winsorising is undone by shifting each cell and stretching all logarithms until the moments of the winsorised "
-    "reference equal the noisy ones. Cells {}. In every direction, logarithms are stretched by a factor between 1/2 and "
-    "2. Tables from parameters use the fit itself; synthetic sets use draws from the distribution of its errors."
+    "To correct for winsorising, each cell of the reference is shifted and all log values are rescaled until the moments "
+    "of the winsorised reference match the noisy moments. The shifts of cells {}. In every direction, log values are "
+    "rescaled by a factor between 1/2 and 2. Tables from parameters use the fit itself; synthetic sets use draws from "
+    "the distribution of its errors."
 )
-SHRUNK = {True: "are shrunk towards their common shift, the more so the noisier they are", False: "are not shrunk"}
+SHRUNK = {True: "are shrunk towards a common value, and noisier cells are shrunk more", False: "are not shrunk"}
 WORDS = Words(
     errors=FIT_AGAIN,
     errors_of_records=SETS_DRAWN,

@@ -28,20 +28,22 @@ from dpdist.mechanisms.sanitized_lognormal.spec import SanitizedStatistics as Se
 from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 
 SANITIZED = (
-    "Let d be the distance of a record's logarithms from the cell's reference mean, whitened and winsorised by the "
-    "reference. The record adds d to its base cell, and the square of d to pooled second moments. Scaled by their "
-    "shares of the budget, the two together have an L1 norm of at most 1. So the L1 sensitivity is 1 when a record's "
-    "values are left out, and 2 when they change. All have discrete Laplace noise with scale sensitivity/ε."
+    "Let d be the vector of a record's log values minus the reference mean of its cell, whitened and winsorised using "
+    "the reference. The record adds d to the sum of its base cell, and the squares and the product of the components of "
+    "d to pooled second moments. With each part scaled by its share of the budget, their combined L1 norm is at most 1. "
+    "So the L1 sensitivity is 1 when a record's values are left out, and 2 when they change. All have discrete Laplace "
+    "noise with scale sensitivity/ε."
 )
 SANITIZED_GAUSSIAN = (
-    "Let d be the distance of a record's logarithms from the cell's reference mean, whitened and winsorised by the "
-    "reference. The record adds d to its base cell, and the square of d to pooled second moments. Scaled by their "
-    "shares of ρ, the two together have an L2 norm of at most 1. So the L2 sensitivity is 1 when a record's values are "
-    "left out, and 7/4 when they change. All have discrete Gaussian noise with σ = sensitivity/√(2ρ)."
+    "Let d be the vector of a record's log values minus the reference mean of its cell, whitened and winsorised using "
+    "the reference. The record adds d to the sum of its base cell, and the squares and the product of the components of "
+    "d to pooled second moments. With each part scaled by its share of ρ, their combined L2 norm is at most 1. So the L2 "
+    "sensitivity is 1 when a record's values are left out, and 7/4 when they change. All have discrete Gaussian noise "
+    "with σ = sensitivity/√(2ρ)."
 )
 LOGNORMAL_SHAPE = (
-    "Whitening, and the correction for winsorising, come from the reference. Logarithms are assumed to be normal within "
-    "cells; standard errors do not include the bias that arises if they are not."
+    "Whitening, and the correction for winsorising, come from the reference. Log values are assumed to be normally "
+    "distributed within cells; standard errors do not include the bias that arises if they are not."
 )
 SETS_ARE_FREE = "one noisy statistic, from which every synthetic set follows by post-processing"
 

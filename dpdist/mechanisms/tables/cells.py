@@ -645,11 +645,11 @@ class ResidualCells(DonorCells):
         """
         both = self, other
         if any(model.alike for model in both):
-            return "one of them has no reference file"
+            return "at least one of the two releases was made without a reference file"
         if any(model.secret for model in both):
-            return "one of them has secret sample counts"
+            return "at least one of the two releases has secret sample counts"
         if any(model.learner != EFFECTS for model in both):
-            return "one of them predicts by trees"
+            return "at least one of the two releases predicts by trees"
         definition, other_definition = (
             (each.columns, each.levels, each.outcomes, each.bounds, each.public_weights, each.weighted, each.measured)
             for each in both

@@ -67,5 +67,5 @@ def projected_cost(
 
 def solver(sums: int, base_cells: int) -> str:
     """How all sums are estimated together. It follows from their number alone, whatever the shape of the tables."""
-    how = "one factorisation" if sums <= MOST_DENSE else "conjugate gradients"
-    return f"{sums:,} sums of {base_cells:,} base cells, by {how}"
+    how = "one matrix factorisation" if sums <= MOST_DENSE else "conjugate gradients"
+    return f"{sums:,} noisy sums determine {base_cells:,} base cells ({how})"

@@ -37,24 +37,25 @@ from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 from dpdist.privacy.noise import LARGEST_SCORE
 
 SCALED = (
-    "In every measured table, each record adds two residuals to its cell: its weight, and its weighted, centred outcome, "
-    "each less a public prediction. Both are divided by clipping limits and scaled so that their L1 norm is at most 1. "
-    "The L1 sensitivity of a table's sums is therefore 1 when a record's values are left out, and 2 when they change."
+    "In every measured table, each record contributes residuals to its cell: its weight minus a public prediction and, "
+    "for each outcome, its weighted, centred outcome minus a public prediction. The residuals are divided by clipping "
+    "limits and scaled so that together their L1 norm is at most 1. The L1 sensitivity of a table's sums is therefore 1 "
+    "when a record's values are left out, and 2 when they change."
 )
 SCALED_KNOWN = (
-    "In every measured table, each record adds to its cell its weighted, centred outcomes less public predictions, "
-    "divided by clipping limits and scaled so that their L1 norm is at most 1. The L1 sensitivity of a table's sums is "
-    "therefore 1 when a record's values are left out, and 2 when they change. Counts follow from public weights and "
-    "sample counts."
+    "In every measured table, each record contributes residuals to its cell: for each outcome, its weighted, centred "
+    "outcome minus a public prediction. The residuals are divided by clipping limits and scaled so that together their "
+    "L1 norm is at most 1. The L1 sensitivity of a table's sums is therefore 1 when a record's values are left out, and "
+    "2 when they change. Counts follow from public weights and sample counts."
 )
-LAPLACE = "A table that gets a share s of {part} has discrete Laplace noise with scale sensitivity/(s{amount})."
+LAPLACE = "A table allotted a share s of {part} receives discrete Laplace noise with scale sensitivity/(s{amount})."
 SCALED_SECRET = (
     "The number of records is measured. In every measured table, each record adds its weight and its weighted outcome, "
     "centred at the cell's predicted mean, to its cell. Both are divided by clipping limits. Half their sum and half "
     "their difference are measured, scaled so that their L1 norm is at most 1. The L1 sensitivity of a table's sums is "
     "therefore 1 when a record is added or removed, and 2 when it is exchanged for another."
 )
-GAUSSIAN = "A table that gets a share s of {part} has discrete Gaussian noise with σ = sensitivity/√(2s{amount})."
+GAUSSIAN = "A table allotted a share s of {part} receives discrete Gaussian noise with σ = sensitivity/√(2s{amount})."
 PREDICTED, LIMITED = 0.4, 0.7
 """About which shares of a stratum's work are done once parts of the budget and limits of tables are known."""
 BEYOND = (
@@ -63,24 +64,25 @@ BEYOND = (
     "adds at most 1 in all. These noisy counts widen the limits."
 )
 WEIGHT_COUNT = (
-    "If limits clip records, and some of the reference's weights are large compared with predicted ones, the number of "
-    "records with such weights is measured as well. A record adds 1 if its weight is large, and −1 otherwise, so "
-    "the sensitivity is 1 when its values are left out, and 2 when they change."
+    "If the clipping limits affect any records, and some weights in the reference are much larger than predicted, the "
+    "number of records with such large weights is also measured. A record adds 1 if its weight is large, and −1 "
+    "otherwise, so the sensitivity is 1 when its values are left out, and 2 when they change."
 )
 SHARED = (
-    "Prediction and limits depend only on the job, {source}, public sample counts and earlier noisy sums. The shares of "
-    "all measurements sum to at most 1, so they cost no more than {budget} together (adaptive composition). The published "
-    "tables are post-processing of these sums."
+    "The prediction and the clipping limits depend only on the job, {source}, public sample counts and earlier noisy "
+    "sums. The shares of all measurements sum to at most 1, so by adaptive composition they use no more than {budget} in "
+    "total. The published tables are post-processing of these sums."
 )
 SHARED_SECRET = (
-    "Cells, prediction, expected sample counts and limits depend only on the job, {source} and earlier noisy sums. The "
-    "shares of all measurements sum to at most 1, so they cost no more than {budget} together (adaptive composition). The "
-    "published tables and sample counts are post-processing of these sums."
+    "The cells, the prediction, the expected sample counts and the clipping limits depend only on the job, {source} and "
+    "earlier noisy sums. The shares of all measurements sum to at most 1, so by adaptive composition they use no more "
+    "than {budget} in total. The published tables and sample counts are post-processing of these sums."
 )
 SHAPE = (
-    "Values beyond the limits are estimated from the reference, with a standard error. Drift since the reference is "
-    "estimated from the noisy sums. If the tail of {} beyond the limits has grown since the reference, figures are too low "
-    "and standard errors do not show it."
+    "The contribution of values beyond the clipping limits is estimated from the reference, and the error of this "
+    "estimate is included in the standard errors. Drift since the reference is estimated from the noisy sums. If the "
+    "share of the total that comes from {} beyond the limits has grown since the reference period, the figures are too "
+    "low, and the standard errors do not reflect this."
 )
 
 
@@ -220,8 +222,8 @@ class ResidualTables(NoisySums[Settings, ResidualCells]):
             of_all = {"source": "the reference", "budget": "the budget", "part": amount, "amount": amount}
             shape = SHAPE.format("weights or outcomes" if job.sizes_in_sums else "outcomes")
             return promise_of(job, per_set(total, job), *(text.format(**of_all) for text in texts), shape, *referred(job))
-        of_rest = {"source": "noisy bin counts", "budget": "the rest of the budget", "amount": f"{amount}₁"}
-        of_rest["part"] = f"{amount}₁, the budget that the bins leave,"
+        of_rest = {"source": "noisy histogram counts", "budget": "the rest of the budget", "amount": f"{amount}₁"}
+        of_rest["part"] = f"{amount}₁, the budget that the histogram counts leave,"
         assert job.reference is not None
         assert job.reference.histograms is not None
         of_law = BINNED_GAUSSIAN if settings.gaussian else BINNED_LAPLACE

@@ -73,31 +73,42 @@ QUERIES = dict.fromkeys(
 ) | {"count in bins of": COUNTS, "quadrant sum": QUADRANTS}
 """The query that every statistic answers, by the names of both."""
 BY_LAW = (
-    "All tables are sums of the same base-cell estimates, so they agree with each other. An estimate is a prediction from "
-    "the first noisy sums plus the posterior mean of the residual sum, given the second noisy sums."
+    "All tables are sums of the same base-cell estimates, so they agree with each other. Each estimate is a prediction "
+    "from a first set of noisy sums, plus the posterior mean of the residual sum given a second set of noisy sums."
 )
 MADE_UP = (
-    "Values of synthetic records are drawn from the noisy bin counts, which are the same for every base cell.",
-    "Synthetic records agree with all tables. Other relations were not measured: within a cell, columns are independent.",
+    (
+        "Values of synthetic records are drawn from the noisy histograms, which are the same for every base cell "
+        "(combination of all table columns)."
+    ),
+    (
+        "Synthetic records agree with all tables. No other relationships were measured; within a cell, the columns of the "
+        "synthetic records are independent."
+    ),
 )
 ERRORS = (
-    "Estimator `parameters`: standard errors come from draws of the posterior from which the tables are estimated. They "
-    "include sampling variation between and within base cells, noise, errors of the prediction, and errors of the "
-    "distributions that follow from noisy counts."
+    "Estimates from the released parameters (estimator `parameters`): standard errors are computed from draws from the "
+    "posterior distribution that also yields the tables. They include sampling variation between and within base cells, "
+    "the privacy noise, errors of the prediction, and the error in distributions estimated from noisy counts."
 )
 RESIDUALS = (
-    "in every cell of every table, noisy sums of the differences between observed values and their predictions from "
-    "the reference: "
+    "noisy sums, for every cell of every table, of observed minus predicted values, where the predictions come from "
+    "{}; the values are {}"
 )
-DENSITY = f"{RESIDUALS}for {{weight}}, and for {{weight}} times {{outcome}}"
-DENSITY_PUBLIC_WEIGHT = f"{RESIDUALS}for {{weight}}, which is public, times {{outcome}}"
-DENSITY_UNWEIGHTED = f"{RESIDUALS}for {{outcome}}"
+OF_A_REFERENCE, OF_COUNTS = "the reference", "noisy counts"
+"""What predictions come from."""
+WEIGHTED, PUBLIC_WEIGHT, UNWEIGHTED_VALUES = (
+    "{weight}, and {weight} times {outcome}",
+    "{weight}, which is public, times {outcome}",
+    "those of {outcome}",
+)
+"""The values that are summed."""
 DONOR = f"A synthetic record takes its {{}} from one record of the reference, its donor (released/{DONORS})."
 TILTED = (
     "Weights are adjusted until every base cell reproduces its estimates; where that is impossible, outcomes are adjusted."
 )
 UNWEIGHTED = "The job has no weight column: every record has the weight 1, and outcomes are adjusted to the estimates."
-VARYING = "Weights that are the same for all records of a design stratum vary among its synthetic records."
+VARYING = "Even if all survey records in a design stratum have the same weight, the weights of its synthetic records vary."
 
 
 FAR_CELLS, FAR_COMMON = 0.03, 0.08
@@ -232,10 +243,10 @@ class TablesWords(Words):
         return PERHAPS_SATURATED.format(**names) if hidden and place >= NEAR_THE_BOUND else None
 
     def density_of(self, release: ReleaseView) -> str:
-        survey, density = release.job.survey, DENSITY
+        survey, values = release.job.survey, WEIGHTED
         if survey.measured_weight is None:
-            density = DENSITY_UNWEIGHTED if survey.weight is None else DENSITY_PUBLIC_WEIGHT
-        return density.replace("from the reference", "from noisy counts") if self._by_counts(release) else density
+            values = UNWEIGHTED_VALUES if survey.weight is None else PUBLIC_WEIGHT
+        return RESIDUALS.format(OF_COUNTS if self._by_counts(release) else OF_A_REFERENCE, values)
 
     def errors_of(self, release: ReleaseView) -> str:
         return ERRORS if self._by_counts(release) else self.errors
@@ -254,23 +265,27 @@ class TablesWords(Words):
 
 
 WORDS = TablesWords(
-    density=DENSITY,
+    density=RESIDUALS.format(OF_A_REFERENCE, WEIGHTED),
     entries={"microdata": MICRODATA},
     errors=(
-        "Estimator `parameters`: standard errors come from draws of the posterior from which the tables are estimated. "
-        "They include sampling variation between and within base cells, noise, errors of the prediction, and drift "
-        "since the reference."
+        "Estimates from the released parameters (estimator `parameters`): standard errors are computed from draws from "
+        "the posterior distribution that also yields the tables. They include sampling variation between and within base "
+        "cells, the privacy noise, errors of the prediction, and drift since the reference."
     ),
     errors_of_records=(
-        "Estimator `records`: synthetic records agree with the tables from parameters and have the same standard errors."
+        "Estimates from the synthetic records (estimator `records`): synthetic records agree with the tables from "
+        "parameters and have the same standard errors."
     ),
     steps=(
-        "All tables are sums of the same base-cell estimates, so they agree with each other. An estimate is the "
-        "prediction plus the posterior mean of the residual sum, given all noisy sums.",
-        "Estimates of base cells are adjusted to lie within public bounds, and raked to the sums of the measured cells.",
+        "All tables are sums of the same base-cell estimates, so they agree with each other. Each estimate is the "
+        "prediction plus the posterior mean of the residual sum given all noisy sums.",
+        (
+            "Estimates for base cells (combinations of all table columns) are adjusted to lie within the public bounds "
+            "and then raked to the estimates for the measured cells."
+        ),
         f"Donors come from the same base cell or, if it has fewer than {FEWEST} reference records, also from the most "
         "similar cells.",
-        "Synthetic records agree with all tables. Their other relations come from the reference and were not measured on "
-        "the current file.",
+        "Synthetic records agree with all tables. All other relationships come from the reference and were not measured "
+        "in the current file.",
     ),
 )

@@ -27,6 +27,8 @@ TICKS = 5
 class Plot(NamedTuple):
     title: str
     drawing: Markup
+    has_bars_alone: bool
+    """True if a figure without an estimate has an interval, as withheld figures have."""
 
 
 def plots(table: PrintedTable) -> Iterator[Plot]:
@@ -45,7 +47,8 @@ def plots(table: PrintedTable) -> Iterator[Plot]:
             below = [i for i in rows if TOTAL not in table.rows[i]]
             columns, rows = np.array(inner, dtype=int), np.array(below, dtype=int)
         if np.isfinite(table.values[np.ix_(rows, columns)]).sum() >= FEWEST_DOTS:
-            yield Plot(head, _drawn(table, head, rows, columns))
+            values, lower = (figures[np.ix_(rows, columns)] for figures in (table.values, table.lower))
+            yield Plot(head, _drawn(table, head, rows, columns), bool((np.isnan(values) & np.isfinite(lower)).any()))
 
 
 def _drawn(table: PrintedTable, head: str, rows: Ints, columns: Ints) -> Markup:

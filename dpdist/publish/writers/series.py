@@ -49,9 +49,9 @@ CONTENTS = "series.json"
 SIGNIFICANT = "significant"
 FORMAT = 1
 OF_CHANGES = (
-    "Changes are from one period to the next; those whose 90 % interval excludes 0 are marked significant. If nothing had "
-    "changed, about one in ten would be.",
-    "The samples of two periods are treated as independent.",
+    "Changes are from one period to the next. Changes whose 90 % interval excludes 0 are marked as significant. Even if "
+    "nothing had changed, about one change in ten would be marked.",
+    "The samples of the two periods are treated as independent.",
 )
 OF_NOISY_BASES = (
     f"There is no relative change if the standard error of the earlier figure is above {100 * LARGE_CV:.0f} % of it: the "
@@ -59,11 +59,11 @@ OF_NOISY_BASES = (
 )
 OF_SHARED_ERRORS = "Standard errors of changes account for errors that both releases take from a shared reference."
 FILES = {
-    "series.parquet": "every printed figure of every period, one in each row",
+    "series.parquet": "one row for each printed figure and period",
     "series.csv": "the same as CSV",
     "changes.parquet": "changes between consecutive periods, with their standard errors",
     "changes.csv": "the same as CSV",
-    "tables.xlsx": "tables by period, and of changes, as a workbook",
+    "tables.xlsx": "workbook with the tables by period and the tables of changes",
     CONTENTS: "the releases, and checksums of these files",
 }
 
@@ -125,7 +125,7 @@ NUMERIC = frozenset(
 
 def _stated(series: Series) -> dict[str, Any]:
     """What the workbook says of privacy: every release's own guarantee."""
-    words = f"This series was computed from {len(series.periods)} published releases, and spends no budget"
+    words = f"This series was computed from {len(series.periods)} published releases alone and so uses no privacy budget"
     return {
         "guarantee_in_words": words,
         "releases": [f"{period.name}: {period.release.statement['guarantee_in_words']}" for period in series.periods],

@@ -41,6 +41,10 @@ BOLDER = 4
 """Characters by which a wide column holds less of bold text."""
 MOST_LINES = 20
 """Largest number of lines of one entry of the privacy statement, and of names on one line."""
+FOR_PROGRAMS = frozenset(("format", "exchange", "caution_codes"))
+"""Entries of the statement that are codes, which the sheet leaves out."""
+HEADINGS = {"protected_by": "made with dpdist", "of_one_record": "sample counts of 1"}
+"""Headings of entries whose names do not say enough."""
 LINE, ROW = 15, 17
 """Height, in points, of a line of text and of a row of figures. Both are set, because some programs compute none."""
 
@@ -237,13 +241,17 @@ def _statement(sheet: Worksheet, styles: Styles, statement: Mapping[str, Any]) -
     sheet.write_string(0, 0, "Privacy statement", styles.title)
     row = 2
     for name, entry in statement.items():
-        for i, line in enumerate(_brief(entry)):
+        for i, line in enumerate(_brief(entry) if name not in FOR_PROGRAMS else ()):
             if i == 0:
-                sheet.write_string(row, 0, name.replace("_", " ").capitalize(), styles.bold)
+                sheet.write_string(row, 0, _heading(name).capitalize(), styles.bold)
             _wrapped(sheet, styles, row, line)
             row += 1
     sheet.freeze_panes(2, 0)
     _for_print(sheet, landscape=False)
+
+
+def _heading(name: str) -> str:
+    return HEADINGS.get(name, name.replace("_", " "))
 
 
 def _brief(content: Any) -> list[str]:
@@ -252,7 +260,7 @@ def _brief(content: Any) -> list[str]:
     if len(all_lines) <= MOST_LINES:
         return all_lines
     if isinstance(content, Mapping):
-        short = [line for name, value in content.items() for line in lines(_cut(value), f"{name.replace('_', ' ')}: ")]
+        short = [line for name, value in content.items() for line in lines(_cut(value), f"{_heading(name)}: ")]
     else:
         short = lines(_cut(content))
     more = len(short) - MOST_LINES
@@ -273,7 +281,7 @@ def _cut(content: Any) -> Any:
 def lines(content: Any, prefix: str = "") -> list[str]:
     """Turns a value of the statement into lines of text."""
     if isinstance(content, Mapping):
-        return [line for name, value in content.items() for line in lines(value, f"{prefix}{name.replace('_', ' ')}: ")]
+        return [line for name, value in content.items() for line in lines(value, f"{prefix}{_heading(name)}: ")]
     if isinstance(content, list | tuple):
         return [line for value in content for line in lines(value, prefix)]
     return [prefix + ("none" if content is None else ("no", "yes")[content] if isinstance(content, bool) else str(content))]

@@ -80,9 +80,9 @@ def _two_digits(epsilon: Fraction) -> Fraction:
 MANY = 8
 """Number of statistics of tables from which on a plan has a line for each kind alone."""
 UNIT = (
-    "errors are |published − direct estimate| in direct standard errors, as in a run's verdict, predicted from public "
-    f"records only. Drift since the reference would add to them. All figures but medians are for cells of {FAR_RECORDS} "
-    "records or more"
+    "predicted errors are |published − direct estimate|, in standard errors of the direct estimate, as in a run's "
+    "verdict. They are computed from public records only; drift since the reference would add to them. Except for "
+    f"medians, only cells with at least {FAR_RECORDS} records are considered"
 )
 
 UNKNOWN = "no direct standard error to compare with, for example because all public records have the same value"
@@ -111,7 +111,7 @@ def in_words(prediction: ErrorPrediction) -> Iterator[str]:
             medians = ", ".join(
                 f"{_figure(point)} at ε = {e:g}" for e, point in zip(prediction.epsilons, points, strict=True)
             )
-            yield f"{row.table}, {row.statistic}: {_of_statistic(row)}; median by ε: {medians}"
+            yield f"{row.table}, {row.statistic}: {_of_statistic(row)}. Median error: {medians}"
     yield from not_predicted(prediction)
 
 
@@ -120,24 +120,28 @@ def _over_tables(
 ) -> str:
     """One statistic in several tables: the tables with the smallest and the largest median, and the largest cell."""
     known = [k for k, row in enumerate(rows) if not isnan(_size(row))]
-    tables = f"{len(rows)} table{'s'[: len(rows) != 1]}"
     if not known:
-        return f"{statistic}, {tables}: {UNKNOWN}"
+        return f"{statistic} ({_tables(rows)}): {UNKNOWN}"
     rank = sorted(known, key=lambda k: _size(rows[k]))
     low, high = rows[rank[0]], rows[rank[-1]]
-    parts = [f"medians from {_figure(low)} ({low.table}) to {_figure(high)} ({high.table})"]
-    if low is high:
-        parts = [f"median {_figure(low)} ({low.table})"]
+    one, of = len(rows) == 1, "" if len(rows) == 1 else f" in table {high.table}"
+    parts = [f"median error between {_figure(low)} (table {low.table}) and {_figure(high)} (table {high.table})"]
+    if len(known) == 1:
+        parts = [f"median error {_figure(high)}{'' if one else f' (table {high.table})'}"]
     if judged := [row for row in rows if not isnan(row.largest)]:
         most = max(judged, key=lambda row: row.largest)
-        parts.append(f"largest error of a cell {most.largest:.2g} ({most.table})")
+        parts.append(f"largest error in any cell {most.largest:.2g}{'' if one else f' (table {most.table})'}")
     if alone := sorted(row.reference_alone for row in rows if not isnan(row.reference_alone)):
-        medians = f"medians from {alone[0]:.2g} to {alone[-1]:.2g}" if len(alone) > 1 else f"median {alone[0]:.2g}"
-        parts.append(f"the reference alone: {medians}")
+        several = f"between {alone[0]:.2g} and {alone[-1]:.2g}"
+        parts.append(f"the reference alone: median error {several if len(alone) > 1 else f'{alone[0]:.2g}'}")
     medians = ", ".join(f"{_figure(point)} at ε = {e:g}" for e, point in zip(epsilons, curves[rank[-1]], strict=True))
     if few := len(rows) - len(known):
         parts.append(f"{few} {'table has' if few == 1 else 'tables have'} {UNKNOWN}")
-    return f"{statistic}, {tables}: {'; '.join(parts)}; median of {high.table} by ε: {medians}"
+    return f"{statistic} ({_tables(rows)}): {'; '.join(parts)}. Median error{of}: {medians}"
+
+
+def _tables(rows: Sequence[Statistics]) -> str:
+    return f"1 table, {rows[0].table}" if len(rows) == 1 else f"{len(rows)} tables"
 
 
 def not_known(prediction: ErrorPrediction) -> str:
