@@ -91,8 +91,9 @@ def _print(differing: Differences) -> None:
         if fact.part != OF_JOB:
             what = "id" if fact.what == fact.part else fact.what
             out.print(f"{fact.part}: {what}: {fact.before} -> {fact.after}", markup=False)
-    head = f"figures: {len(differing.moved)} changed by more than {differing.beyond:g} standard errors"
-    out.print(f"{head}, out of {differing.compared} that both releases have", markup=False)
+    moved = len(differing.moved)
+    head = f"figures: {moved} of {differing.compared} that both releases publish {'differs' if moved == 1 else 'differ'}"
+    out.print(f"{head} by more than {differing.beyond:g} standard errors", markup=False)
     _print_figures("moved", differing.moved)
     if differing.in_one:
         new = sum(figure.before is None for figure in differing.in_one)

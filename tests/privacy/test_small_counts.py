@@ -69,7 +69,7 @@ def test_the_columns_that_make_small_counts_are_named(tmp_path: Path) -> None:
         found = cautions(dpdist.plan(parse_job(text), survey(tmp_path)))
         return next(str(one) for one in found if one.code == "small_counts")
 
-    assert "They are counts by ward and sex; without ward, none would be small. Whoever" in caution(JOB)
+    assert "They are counts by ward and sex; without ward, none would be small. Anyone who" in caution(JOB)
     strata = JOB.replace("weight: weight,", "weight: weight, design_strata: [ward],").replace(
         "by: [ward, sex]", "by: [sex]"
     )
@@ -79,7 +79,7 @@ def test_the_columns_that_make_small_counts_are_named(tmp_path: Path) -> None:
         dpdist.run(parse_job(strata), tmp_path / "ws", survey(tmp_path))
     assert told in caught.value.problems[0].fault
     one = caution(strata.replace("by: [sex]", "by: [ward]"))
-    assert "They are counts by ward. Whoever" in one
+    assert "They are counts by ward. Anyone who" in one
 
 
 def test_what_helps_is_what_the_mechanism_takes(tmp_path: Path) -> None:

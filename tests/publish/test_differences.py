@@ -132,7 +132,7 @@ def test_figures_that_one_release_withholds_are_no_changed_ones(folder: Path) ->
         said_of = (
             f"figures: {len(blank)} in one of the releases alone: {new} newly published, {len(blank) - new} now withheld"
         )
-        assert f"figures: 0 changed by more than 2 standard errors, out of {18 - len(blank)} that both" in text
+        assert f"figures: 0 of {18 - len(blank)} that both releases publish differ by more than 2 standard errors" in text
         assert said_of in text
         assert "distance" not in text
 

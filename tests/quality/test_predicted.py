@@ -310,9 +310,9 @@ def test_a_statistic_of_one_table_has_one_median() -> None:
         next(line for line in in_words(predicted(dpdist.validate(job))) if line.startswith(name))
         for name in ("total of income", "count")
     )
-    assert re.match(r"total of income, 1 table: median [\d.]+ \(incomes\); ", of_income)
-    assert "medians from" not in of_income
-    assert re.match(r"count, 10 tables: medians from [\d.]+ \(t\d\) to ", of_count)
+    assert re.match(r"total of income \(1 table, incomes\): median error [\d.]+; ", of_income)
+    assert "between" not in of_income
+    assert re.match(r"count \(10 tables\): median error between [\d.]+ \(table t\d\) and ", of_count)
 
 
 def test_the_epsilon_for_an_error_is_smaller_for_a_larger_error() -> None:

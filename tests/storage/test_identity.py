@@ -11,8 +11,8 @@ def test_what_is_not_stated_differs_from_what_is_stated_as_nothing() -> None:
     """A name that was changed in the file is seen, whatever its value is."""
     other = {"budget.epsilon": "1", "budget.rhp": None, "dataset": "survey"}
     (said,) = Identity(JOB, "a").differences(Identity(other, "a"))
-    assert "budget.rho: not stated there, null here" in said
-    assert "budget.rhp: null there, not stated here" in said
+    assert "budget.rho: not stated then, null now" in said
+    assert "budget.rhp: null then, not stated now" in said
     assert Identity(JOB, "a").differences(Identity(dict(JOB), "a")) == []
     assert Identity(JOB, "a").differences(Identity(JOB, "b")) == ["input file (its content)"]
 

@@ -193,7 +193,11 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction
         remedy = f"write {_with(statistic, *pair)}" if pair else "name two outcomes in `outcome`, or leave it out"
         able = those(lambda spec: spec.has_statistic(statistic.name) and several_outcomes(spec))
         allowed = "" if several else f"under {listed(able, len(able))}"
-        return Contradiction(path, f"a {statistic.name} needs two modelled outcomes", remedy, allowed)
+        unlisted = [f"'{name}'" for name in statistic.outcomes if name not in job.outcomes]
+        fault = f"a {statistic.name} needs two outcomes"
+        if unlisted:
+            fault += f", and {' and '.join(unlisted)} {'is' if len(unlisted) == 1 else 'are'} not listed under `outcome`"
+        return Contradiction(path, fault, remedy, allowed)
     remedy = "write " + " or ".join(_with(statistic, outcome) for outcome in outcomes)
     name = missing[0] if missing else str(statistic.variable)
     if name not in job.columns:
@@ -206,7 +210,7 @@ def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction
         return Contradiction(path, fault, f"{counted}; or {remedy}")
     others = sum(name in other.outcomes for table in job.tables for other in table.statistics) - 1
     more = f"; {others} more statistic{'s need' if others > 1 else ' needs'} it" if others > 0 else ""
-    fault = f"a {statistic.name} needs an outcome, and '{name}' is not one{more}"
+    fault = f"a {statistic.name} needs an outcome, and '{name}' is not listed under `outcome`{more}"
     instead = f"; or {remedy}" if statistic.over is None else ""
     return Contradiction(path, fault, f"add it to outcome: [{', '.join((*job.outcomes, name))}]{instead}")
 
@@ -404,8 +408,8 @@ def _levels(path: Where, name: str, text: ColumnText, column: Column | None) -> 
     levels = tuple(map(str, column.levels))
     for level in text.levels:
         if level not in levels:
-            remedy = f"add it to columns.{name}.levels, or leave its label out"
-            yield _unknown((*path, "levels", level), f"'{level}' is not a level of '{name}'", level, levels, remedy)
+            fault = f"'{level}' has a label, but is not listed in columns.{name}.levels"
+            yield _unknown((*path, "levels", level), fault, level, levels, "add the level, or remove the label")
     labels = {level: text.levels.get(level, level) for level in levels}
     yield from _twice((*path, "levels"), labels)
     for level, label in labels.items():

@@ -28,7 +28,7 @@ class Share(Kind):
         for name in constants.across:
             if name not in table.by:
                 fault = f"'{name}' is not a column of table '{table.name}'"
-                remedy = "use a share across one of its columns"
+                remedy = "name one of its columns"
                 if name in job.columns and job.columns[name].levels is None:
                     remedy = f"write {{mean: {name}}}, which is a share if its values are 0 and 1; or {remedy}"
                 yield Fault(fault, remedy, table.by or ("no column",))

@@ -79,10 +79,8 @@ class MainEffects:
         sides = [[np.delete(parts, k, axis=0).sum(axis=0) for parts in (count, total)] for k in range(self.folds)]
         # The ridge is in records, whatever unit weights have.
         variance = float(counts.mean())
-        means, of_others = (
-            cells.fitted(*sums, variance=variance),
-            np.array([cells.fitted(*side, variance=variance) for side in sides]),
-        )
+        means = cells.fitted(*sums, variance)
+        of_others = np.array([cells.fitted(side[0], side[1], variance) for side in sides])
         some = totals > 0.0
         of_records = 2.0 * float((totals[some] * (np.log(totals[some] / counts[some]) - 1.0)).sum())
 
