@@ -359,8 +359,8 @@ class ReplicateWeights(Frozen):
     kind: brr 1/R, fay 1/(R(1−k)²), jackknife (R−1)/R, bootstrap 1/R, successive_difference 4/R.
     """
 
-    kind: ReplicateKind = Field(description="replication method, which gives the scale")
-    prefix: str = Field(min_length=1, description="column names before the replicate's number")
+    kind: ReplicateKind = Field(description="replication method, which determines the scale")
+    prefix: str = Field(min_length=1, description="part of the column names before the replicate's number")
     number: int = Field(ge=2, le=10_000, description="number of replicates")
     fay: float | None = Field(
         default=None,

@@ -35,8 +35,9 @@ ASYMPTOTIC = (
     "from posterior draws, met the target. The true loss of a record can exceed the target."
 )
 NOT_REFUSED = (
-    "A check found no record of the current file in the reference or, if that is a release, in the file with which its "
-    "chain of releases began. The outcome of this check depends on the records, and ε does not cover it."
+    "A check found none of the current file's records in the reference or, if the reference is itself a release, in the "
+    "public file with which its chain of releases began. The outcome of this check depends on the records, and ε does not "
+    "cover it."
 )
 SAME_X = "If protected values are replaced by other values instead, the bound holds with ε = {epsilon}."
 REMOVED_AND_ADDED = "Exchanging {whom} for any other counts as one removal and one addition, and costs ε = {epsilon}."

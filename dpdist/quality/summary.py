@@ -203,6 +203,8 @@ def in_words(name: str, verdict: Verdict | Unpublished | None) -> str:
         figures = f"{name}: {verdict.withheld} of {verdict.cells} figures are withheld{_at_end(verdict)}."
         return f"{figures} Most direct estimates have standard errors below their size. Do not publish."
     intervals = f"90 % intervals cover {100 * verdict.coverage:.0f} % of {verdict.cells} direct estimates"
+    if verdict.coverage == 1.0:
+        intervals = f"the 90 % intervals cover all {verdict.cells} direct estimates"
     if verdict.cells == 1:
         intervals = f"the 90 % interval {'covers' if verdict.coverage else 'misses'} the direct estimate"
     sentences = [f"{name}: {intervals}."]
@@ -320,8 +322,8 @@ WITHHELD = (
     "A decision to withhold the release now depends on the records, and ε does not cover it: follow a rule set beforehand."
 )
 LOOKED = (
-    "A decision to publish after reading this depends on the records, and ε does not cover it. Gates set beforehand (job "
-    "key accept) are measured under noise, and covered by ε."
+    "A decision to publish after reading this depends on the records, and ε does not cover it. If "
+    "gates set beforehand (job key `accept`) make the decision, errors are measured with noise, and ε covers it."
 )
 
 

@@ -36,12 +36,12 @@ def test_one_clipped_record_is_stated_by_its_share_of_the_total(largest: float, 
     pd.DataFrame({"region": ["north", "south"] * 1000, "pay": pay, "weight": 5.0}).to_parquet(tmp_path / "now.parquet")
     lines = for_custodian(dpdist.validate(parse_job(JOB), tmp_path / "now.parquet"))
     if largest == 400.0:
-        assert lines["clipped to bounds"].startswith("share of the records: pay 0 %; weight 0 % (")
+        assert lines["clipped to bounds"].startswith("pay: 0 % of records; weight: 0 % of records (")
         assert "bounds too narrow" not in lines
         return
     cost = 100 * (largest - 1000.0) / (1999 * 500.0 + largest)
     assert lines["clipped to bounds"].startswith(
-        f"share of the records: pay 0.05 %, which lowers its sum by {cost:.2g} %; "
+        f"pay: 0.05 % of records, which lowers its sum by {cost:.2g} %; "
     )
     assert "columns.pay.bounds (" in lines["bounds too narrow"]
 

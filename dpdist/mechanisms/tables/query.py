@@ -65,8 +65,8 @@ BEYOND = (
 )
 WEIGHT_COUNT = (
     "If the clipping limits affect any records, and some weights in the reference are much larger than predicted, the "
-    "number of records with such large weights is also measured. A record adds 1 if its weight is large, and −1 "
-    "otherwise, so the sensitivity is 1 when its values are left out, and 2 when they change."
+    "difference between the numbers of records with and without such a weight is also measured. A record adds 1 to it or "
+    "subtracts 1, so the sensitivity is 1 when its values are left out, and 2 when they change."
 )
 SHARED = (
     "The prediction and the clipping limits depend only on the job, {source}, public sample counts and earlier noisy "

@@ -23,7 +23,7 @@ from dpdist.publish.writers.csv_tables import plain
 from dpdist.publish.writers.microdata import level_codes, variable_names
 
 LONG = {
-    "statistic": "count, mean or total, as the job asks for them",
+    "statistic": "count, mean or total, as requested in the job",
     "variable": "the outcome of a mean or a total",
     "estimator": "what the estimate is computed from: released parameters, or synthetic records",
     "estimate": "the estimate",

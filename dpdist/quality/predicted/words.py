@@ -185,7 +185,7 @@ def worth(prediction: ErrorPrediction) -> Iterator[str]:
     nearer, needed = (f"{100.0 * share:.0f} %" for share in (prediction.better(epsilon), BETTER))
     now = f"at ε = {epsilon:g} the release is closer to direct estimates than the reference in {nearer} of the cells"
     none = f"no ε up to {max(prediction.epsilons):g} reaches {needed}"
-    then = none if least is None else f"from ε = {least:g} on, it is closer in {needed} of them or more"
+    then = none if least is None else f"at ε = {least:g} or more, it is closer in at least {needed} of them"
     if least is not None and least <= epsilon:
         yield f"yes: {now}, and {then}"
     else:
