@@ -213,7 +213,8 @@ def in_words(name: str, verdict: Verdict | Unpublished | None) -> str:
             f"Intervals that also allow for errors of direct estimates cover {100 * verdict.coverage_with_both:.0f} %."
         )
     if np.isfinite(verdict.width):
-        sentences.append(f"The median published standard error is {verdict.width:.2f} times the direct one.")
+        of_cells = "The published" if verdict.cells == 1 else "The median published"
+        sentences.append(f"{of_cells} standard error is {verdict.width:.2f} times the direct one.")
     if verdict.small:
         sentences.append(
             "Published standard errors ignore a part of the survey's design. "
@@ -284,7 +285,8 @@ def errors_in_words(statistic: str, errors: Errors) -> str:
         far, further = (f"{number:.2g}" if number < 10 else f"{number:,.0f}" for number in (errors.over_2, errors.over_4))
         parts.append(f"cells above {FAR:g}: {far}, above {FAR_NAMED:g}: {further}")
     if np.isfinite(errors.given_n) and statistic.endswith("count"):
-        parts.append(f"{errors.given_n:.2g} {GIVEN_N}")
+        median = "" if errors.cells == 1 else "median "
+        parts.append(f"{median}{errors.given_n:.2g} {GIVEN_N}")
     if errors.fixed:
         parts.append(
             f"{'1 cell is' if errors.fixed == 1 else f'{errors.fixed:,} cells are'} fixed by the design, so there is no "

@@ -375,7 +375,7 @@ ABOUT = {
     "sdmx/structure.json": "the structures of the tables as SDMX dataflows; their observations are in the same folder",
     "statement.json": "the privacy statement in full",
     "registry.yaml": "the release as an entry of the registry of differential-privacy deployments",
-    "manifest.json": "checksums of all files, the job, and versions",
+    "manifest.json": "the job, versions, and checksums of all files",
 }
 
 
