@@ -101,9 +101,7 @@ def _of_sum(kept: float) -> str:
 def for_custodian(plan: Plan) -> dict[str, str]:
     """Lines that depend on outcomes and weights: what is clipped, and whether the reference is of another size."""
     shares, kept = clipped(plan), plan.census.kept_by_bounds
-    texts = [
-        f"{name}: {percent(share)} of records{_of_sum(kept.get(name, 1.0))}" for name, share in shares.items()
-    ]
+    texts = [f"{name}: {percent(share)} of records{_of_sum(kept.get(name, 1.0))}" for name, share in shares.items()]
     lines = {"clipped to bounds": f"{'; '.join(texts)} ({CUSTODIAN})"} if texts else {}
     narrow = [name for name in shares if abs(1.0 - kept.get(name, 1.0)) > MUCH_CLIPPED]
     if narrow:

@@ -88,7 +88,7 @@ SIZES = [(997, 1, 1), (998, 1, 1), (400, 0, 0), (400, 10, 5), (1, 0, 0), (2**15,
 """Records of every unit: 999 and 1,000 of them, where δn = 1; small cells; hardly any; a block of them, and one more."""
 TIMES = re.compile(
     r"\d{4}-\d\d-\d\d[T ][\d:.+Z]+|\b[0-9a-f]{12}\b|(?<=in )[\d.,]+ s|\"(?:seconds|silent|left|time)\": ?[\d.]+|"
-    r"^.* after [\d,]+ s.*\n|^.*\"event\": \"alive\".*\n",
+    r"^.*[\d,]+ s elapsed.*\n|^.*\"event\": \"alive\".*\n",
     re.MULTILINE,
 )
 """Parts of texts that follow from the clock, and lines that stand there because time has gone by."""

@@ -40,9 +40,7 @@ def test_one_clipped_record_is_stated_by_its_share_of_the_total(largest: float, 
         assert "bounds too narrow" not in lines
         return
     cost = 100 * (largest - 1000.0) / (1999 * 500.0 + largest)
-    assert lines["clipped to bounds"].startswith(
-        f"pay: 0.05 % of records, which lowers its sum by {cost:.2g} %; "
-    )
+    assert lines["clipped to bounds"].startswith(f"pay: 0.05 % of records, which lowers its sum by {cost:.2g} %; ")
     assert "columns.pay.bounds (" in lines["bounds too narrow"]
 
 
@@ -51,5 +49,5 @@ def test_weights_beyond_their_bound_are_stated_by_the_population_that_is_lost(tm
     columns = {"region": ["north", "south"] * 1000, "pay": np.linspace(0.0, 1000.0, 2000), "weight": 20.0}
     pd.DataFrame(columns).to_parquet(tmp_path / "now.parquet")
     lines = for_custodian(dpdist.validate(parse_job(JOB), tmp_path / "now.parquet"))
-    assert "weight 100 %, which lowers its sum by 50 %" in lines["clipped to bounds"]
+    assert "weight: 100 % of records, which lowers its sum by 50 %" in lines["clipped to bounds"]
     assert "columns.weight.bounds (" in lines["bounds too narrow"]

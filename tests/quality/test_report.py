@@ -263,7 +263,7 @@ def test_a_run_tells_the_verdict_first_on_a_terminal_and_nowhere_else(finished: 
     told = ["run", str(again), "--workspace", str(finished), "--input", str(finished.parent / "survey.parquet")]
     shown = on_a_terminal(*told)
     assert "CONFIDENTIAL VERDICT: do not publish" in shown
-    assert shown.index("Released tiny 2020") < shown.index("CONFIDENTIAL VERDICT") < shown.index("protects")
+    assert shown.index("Already released tiny 2020") < shown.index("CONFIDENTIAL VERDICT") < shown.index("protects")
     *_, last, following = shown.strip().splitlines()
     assert following.startswith("Next: "), following
     assert last.startswith(f"CONFIDENTIAL VERDICT on tiny 2020 ({finished}/public): do not publish: "), last

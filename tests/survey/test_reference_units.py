@@ -118,7 +118,7 @@ def test_shares_that_are_clipped_are_for_the_custodian_and_not_said_where_sizes_
     share = float((rows["pay"] > high).mean())
     sums = [float((rows["w"] * pay).sum()) for pay in (rows["pay"].clip(upper=high), rows["pay"])]
     clipped = f"clipped to bounds: pay: {100 * share:.2g} % of records, which lowers its sum by"
-    assert f"{clipped} {100 * (1 - sums[0] / sums[1]):.0f} %; w 0 % (confidential" in words
+    assert f"{clipped} {100 * (1 - sums[0] / sums[1]):.0f} %; w: 0 % of records (confidential" in words
     assert "medians of pay differ from the file's by a factor of 10 or more (confidential" in words
     done = json.loads(invoke("validate", "job.yaml", "--json", "--quiet").output.splitlines()[-1])
     assert done["clipped"] == {"pay": pytest.approx(share), "w": 0.0}

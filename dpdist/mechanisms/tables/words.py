@@ -273,8 +273,8 @@ WORDS = TablesWords(
         "cells, the privacy noise, errors of the prediction, and drift since the reference."
     ),
     errors_of_records=(
-        "Estimates from the synthetic records (estimator `records`) agree with those from the parameters, and have the same "
-        "standard errors."
+        "Estimates from the synthetic records (estimator `records`) agree with those from the parameters, and have the "
+        "same standard errors."
     ),
     steps=(
         "All tables are sums of the same base-cell estimates, so they agree with each other. Each estimate is the "
