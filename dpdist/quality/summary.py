@@ -204,7 +204,7 @@ def in_words(name: str, verdict: Verdict | Unpublished | None) -> str:
         return f"{figures} Most direct estimates have standard errors below their size. Do not publish."
     intervals = f"90 % intervals cover {100 * verdict.coverage:.0f} % of {verdict.cells} direct estimates"
     if verdict.coverage == 1.0:
-        intervals = f"the 90 % intervals cover all {verdict.cells} direct estimates"
+        intervals = f"90 % intervals cover all {verdict.cells} direct estimates"
     if verdict.cells == 1:
         intervals = f"the 90 % interval {'covers' if verdict.coverage else 'misses'} the direct estimate"
     sentences = [f"{name}: {intervals}."]

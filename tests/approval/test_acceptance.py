@@ -298,7 +298,7 @@ def test_noise_of_gates_serves_the_gates_and_the_records_that_it_was_drawn_for(
 def test_without_gates_the_report_says_what_a_look_costs(tmp_path: Path) -> None:
     with named("no gates"):
         dpdist.run(dpdist.parse_job(JOB), tmp_path / "ws", survey(300))
-    assert "ε does not cover it. Gates" in " ".join(dpdist.report(tmp_path / "ws", confidential=True).split())
+    assert "ε does not cover it. If gates" in " ".join(dpdist.report(tmp_path / "ws", confidential=True).split())
 
 
 @pytest.mark.parametrize(
