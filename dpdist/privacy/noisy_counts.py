@@ -217,12 +217,12 @@ def small_counts(job: Job, counts: SmallCounts | None) -> str:
     if counts is None or not counts.below_minimum:
         return ""
     if job.privacy_unit is None:
-        below, one = f"below {job.least_count}", "1"
+        below, alone = f"below {job.least_count}", "1"
     else:
-        below, one = f"below {job.least_count} units (column {job.privacy_unit.column})", "of a single unit"
+        below, alone = f"below {job.least_count} units (column {job.privacy_unit.column})", "of a single unit"
     published = f"{counts.below_minimum:,} of the {counts.every:,} published sample counts"
     single = f"{counts.single:,} of these are" if counts.single > 1 else f"{counts.single or 'none'} of these is"
-    return f"{published} {'is' if counts.below_minimum == 1 else 'are'} {below}, and {single} {one}"
+    return f"{published} {'is' if counts.below_minimum == 1 else 'are'} {below}, and {single} {alone}"
 
 
 def _made_by(job: Job, crosstab: Crosstab, counts: SmallCounts) -> str:

@@ -37,13 +37,14 @@ from dpdist.publish.noisy_figures import (
     write_model_tables,
 )
 from dpdist.publish.predicted_errors import OfTable, Ratios, Within, beyond_direct, entry, within_cells
-from dpdist.publish.printed_tables import WrittenTables, far_off_in, printed_table, with_withheld, without_empty_figures
+from dpdist.publish.printed_tables import WrittenTables, far_off_in, printed_table
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ByBatch, ReleasedObject, run_here, write_released
 from dpdist.publish.standard_errors import CellsKey, cells_key, simulate_errors, take_noise
 from dpdist.publish.statement import statement
 from dpdist.publish.synthesis import expectations, synthesize
 from dpdist.publish.tables import Grounds, table
+from dpdist.publish.withholding import with_withheld, without_empty_figures
 from dpdist.publish.writers.codebook import write_codebook, write_ddi, write_registry
 from dpdist.publish.writers.csv_tables import for_spreadsheets, wide_text
 from dpdist.publish.writers.microdata import write_measurements_stata, write_microdata
@@ -129,7 +130,7 @@ def _publish(released: ReleasedObject, public: Path, listener: Listener, unfit: 
         released, building / "tables", *grounds_of(released, building, listener, by_batch), listener
     )
     _return_memory_of_many_rows(released)
-    write_json(building / "statement.json", with_withheld(tables, statement(released, beyond)))
+    write_json(building / "statement.json", with_withheld(tables.job, tables.rows, statement(released, beyond)))
     written = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
     write_measurements(building / MEASUREMENTS, released)
     write_measurements_stata(building / MEASUREMENTS, released.job)

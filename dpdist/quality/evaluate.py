@@ -41,7 +41,7 @@ from dpdist.planning.plan import Plan
 from dpdist.privacy.cell_sums import CellBounds, figures_met, noise_scale, sensitivities
 from dpdist.privacy.guarantees import NoGuarantee, record_epsilon
 from dpdist.publish.noisy_figures import NoiseErrors
-from dpdist.publish.printed_tables import rows_with
+from dpdist.publish.withholding import rows_with
 from dpdist.quality.errors import with_distances, without_error
 from dpdist.quality.microdata import RecordCodes, microdata_measures
 from dpdist.quality.model_baselines import FITTED, BaselineSums, fit_comparators

@@ -22,8 +22,9 @@ from dpdist.job import Table
 from dpdist.opening.results import NO_EVALUATION, Evaluations
 from dpdist.publish.accuracy import design_in_words
 from dpdist.publish.noisy_figures import release_key
-from dpdist.publish.printed_tables import far_off_in, labels_of, printed_table, rows_with
+from dpdist.publish.printed_tables import far_off_in, labels_of, printed_table
 from dpdist.publish.released import ReleasedObject, read_released
+from dpdist.publish.withholding import rows_with
 from dpdist.publish.writers.dotplot import MOST_ROWS as MOST_PLOTTED, chart, height_of
 from dpdist.publish.writers.page import HEAVIEST, environment
 from dpdist.quality.errors import by_statistic, estimates_of, number_of_statistics, place

@@ -54,29 +54,34 @@ def head_of(verdicts: Judgements) -> str:
     by_bias = sorted(judged, key=lambda pair: -abs(pair[1].grand.in_published) if pair[1].grand is not None else 0.0)
     faults = {
         "most figures are withheld, because standard errors are larger than figures": [
-            Fault(name, f": {verdict.withheld} of {verdict.cells}{_at_end(verdict)}") for name, verdict in unpublished
+            FaultyStatistic(name, f": {verdict.withheld} of {verdict.cells}{_at_end(verdict)}")
+            for name, verdict in unpublished
         ],
         "figures for all records are biased": [
-            Fault(name, _by_bounds(verdict)) for name, verdict in by_bias if verdict.off
+            FaultyStatistic(name, _by_bounds(verdict)) for name, verdict in by_bias if verdict.off
         ],
         "too few 90 % intervals contain the direct estimate": [
-            Fault(name) for name, verdict in by_cover if verdict.too_few
+            FaultyStatistic(name) for name, verdict in by_cover if verdict.too_few
         ],
         "too few intervals of margins contain the direct estimate": [
-            Fault(name) for name, verdict in judged if verdict.few_margins
+            FaultyStatistic(name) for name, verdict in judged if verdict.few_margins
         ],
-        "most cells err in the same direction": [Fault(name) for name, verdict in judged if verdict.one_sided],
-        "a cell is too far off": [Fault(name) for name, verdict in by_largest if verdict.far is not None],
+        "most cells err in the same direction": [FaultyStatistic(name) for name, verdict in judged if verdict.one_sided],
+        "a cell is too far off": [FaultyStatistic(name) for name, verdict in by_largest if verdict.far is not None],
     }
     found = [f"{fault} ({_first(where)})" for fault, where in faults.items() if where]
     others = [fault for fault, where in faults.items() if where][1:]
     sentences = [*found[:1], f"also: {', '.join(others)}"] if others else found
     unclear = [(name, verdict) for name, verdict in by_cover if verdict.unclear]
-    low = [Fault(name, f": {_of_intervals(verdict)}") for name, verdict in unclear if verdict.least_coverage < NOMINAL]
-    missed = [Fault(name) for name, verdict in unclear if verdict.least_coverage >= NOMINAL]
+    low = [
+        FaultyStatistic(name, f": {_of_intervals(verdict)}")
+        for name, verdict in unclear
+        if verdict.least_coverage < NOMINAL
+    ]
+    missed = [FaultyStatistic(name) for name, verdict in unclear if verdict.least_coverage >= NOMINAL]
     warned = any(verdict.warns for _, verdict in judged)
     by_error = sorted(judged, key=lambda pair: -np.nan_to_num(pair[1].errors.median))
-    far = [Fault(name, f": {_sizes(verdict)}") for name, verdict in by_error if verdict.far_off]
+    far = [FaultyStatistic(name, f": {_sizes(verdict)}") for name, verdict in by_error if verdict.far_off]
     off = [f"large errors, in direct SE ({_first(far)})"] if far else []
     fixed_tables = [(name, verdict.fixed) for name, verdict in judged if verdict.fixed is not None]
     fixed = [f"{name}: {_relative(figures)}" for name, figures in fixed_tables if figures.inaccurate]
@@ -101,14 +106,14 @@ def head_of(verdicts: Judgements) -> str:
     return NO_FAULT if len(judged) == len(verdicts) else PART
 
 
-class Fault(NamedTuple):
+class FaultyStatistic(NamedTuple):
     """A statistic of a table, by its name, with a fault, and what more is said of it."""
 
     name: str
     more: str = ""
 
 
-def _first(faults: Sequence[Fault]) -> str:
+def _first(faults: Sequence[FaultyStatistic]) -> str:
     """The first LISTED of these faults, by statistic if no more is said of them, and how many others there are."""
     tables = dict[tuple[str, str], list[str]]()
     for fault in faults[:LISTED]:

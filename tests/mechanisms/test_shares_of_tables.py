@@ -105,15 +105,16 @@ def test_the_largest_error_is_smaller_if_that_is_the_objective() -> None:
     assert max(ratios) <= 1.02
 
 
-@pytest.mark.parametrize("seed", [0, 2])
-def test_a_larger_budget_never_has_a_larger_predicted_error(seed: int) -> None:
-    """Table by table, in the mean square, to 2 %: limits are the best of a grid. Control: fixed limits end the fall."""
+@pytest.mark.parametrize(("seed", "rise"), [(0, 1.01), (1, 1.01), (2, 1.02), (3, 1.01), (4, 1.01)])
+def test_a_larger_budget_never_has_a_larger_predicted_error(seed: int, rise: float) -> None:
+    """Table by table, in the mean square, to 1 %: limits are the best of a grid, parts of few
+    steps, and in population 2 the error rises by 1.6 %. Control: fixed limits end the fall."""
     first, before = system(seed, 0.1), np.full(4, np.inf)
     for epsilon in (0.1, 0.3, 1.0, 4.0, 64.0):
         now = first.under(system(seed, epsilon).joint)
         size = [len(one.cells) * 2 for one in now.figures.published]
         of_tables = np.array([part.sum() for part in np.split(squares(now), np.cumsum(size)[:-1])])
-        assert (of_tables <= 1.02 * before).all(), (epsilon, of_tables, before)
+        assert (of_tables <= rise * before).all(), (epsilon, of_tables, before)
         before = of_tables
     assert before.sum() < 0.13 * squares(first).sum()
 

@@ -118,9 +118,10 @@ class Curve(NamedTuple):
         root = scipy.linalg.solve_triangular(
             scipy.linalg.cholesky(information, lower=True), np.eye(len(beta)), lower=True
         ).T
-        variance = 2.0 * scale**2 + np.maximum(np.exp(np.minimum(log_counts(beta), 50.0)), 1.0)
+        fitted = np.exp(np.minimum(log_counts(beta), 50.0))
+        variance = 2.0 * scale**2 + np.maximum(fitted, 1.0)
         # Noise has a Laplace law, under which one far count is likelier than under a normal one (Huber).
-        far = np.abs(noisy - np.exp(np.minimum(log_counts(beta), 50.0))) / np.sqrt(variance)
+        far = np.abs(noisy - fitted) / np.sqrt(variance)
         squares = np.where(far > 2.0**0.5, 2.0**1.5 * far - 2.0, far**2)
         density = -0.5 * float((squares + np.log(variance)).sum() + ((beta / of_prior) ** 2).sum())
         return density + float(np.log(np.diag(root)).sum()), cls(log_counts(beta), features, root)

@@ -25,16 +25,8 @@ from dpdist.core.files import write_json
 from dpdist.core.records import TOTAL
 from dpdist.job import Job, Statistic, Table
 from dpdist.job.presentation import FLAGS, Sdmx
-from dpdist.publish.printed_tables import (
-    BECAUSE,
-    PrintedTable,
-    far_off,
-    far_off_in,
-    head_of,
-    margins_of_error,
-    rate,
-    shown_rows,
-)
+from dpdist.publish.printed_tables import PrintedTable, far_off, far_off_in, head_of, margins_of_error, rate, shown_rows
+from dpdist.publish.withholding import BECAUSE
 
 if TYPE_CHECKING:
     from pysdmx.model import Codelist, Components, ConceptScheme, Dataflow, DataStructureDefinition, Schema

@@ -36,9 +36,9 @@ from dpdist.privacy.noise import simulated_noise
 from dpdist.privacy.noisy_counts import counts, layers_of, noise_name, noisy_crosstab
 from dpdist.privacy.weights import NotReached
 from dpdist.publish.folder import grounds_of
-from dpdist.publish.printed_tables import rows_with
 from dpdist.publish.released import ReleasedObject, public_frame
 from dpdist.publish.tables import table
+from dpdist.publish.withholding import rows_with
 from dpdist.quality.errors import SAME, relative_to, without_error
 from dpdist.quality.verdict import NOMINAL
 from dpdist.sampling import PosteriorSampler, Unconverged, facts, reference_sampler, sampler_of
