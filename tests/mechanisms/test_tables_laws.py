@@ -223,11 +223,11 @@ def share_covered(found: Runs, epsilon: float, factor: float = 1.0) -> float:
 
 def test_intervals_hold_the_population(near: Runs) -> None:
     """90 % intervals about the population's expected figures, pooled, with published standard errors. Control: these times
-    .7. At ε = .1 the slow test has its bound.
+    .6. At ε = .1 the slow test has its bound.
     """
     shares = {epsilon: share_covered(near, epsilon) for epsilon in (1.0, 4.0)}
     assert all(0.86 <= share <= 0.94 for share in shares.values()), shares
-    assert all(share_covered(near, epsilon, 0.7) < 0.86 for epsilon in shares)
+    assert all(share_covered(near, epsilon, 0.6) < 0.86 for epsilon in shares)
 
 
 def covered_after_growth(seed: int, weights: str, kind: str, records: int, factor: float, epsilon: float) -> Floats:
@@ -569,6 +569,37 @@ def test_means_of_firms_are_better_than_those_of_an_earlier_year(monkeypatch: py
     assert of_smallest < 1.6
     monkeypatch.setattr(predicting, "POWERS", np.zeros(1))
     assert errors(range(6, 12))[1] > 2.2, "control"
+
+
+def test_profits_and_losses_go_with_the_size_of_firms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six sizes of firms, each three times the next smaller one, with profits and losses, ε = 1: median and root mean
+    square errors of means are at most .77 of those of a reference half as large. Control: if effects multiply what is
+    above the lowest value, they are larger.
+    """
+    public = Public((6, 5, 4), ((0, 1), (0, 2), (1, 2), (0, 1, 2)), (1.0, 1e4), ((-1e7, 1e7),))
+
+    def firms(seed: int, number: int) -> Sample:
+        rng = np.random.default_rng(seed)
+        shares = [np.arange(levels, 0.0, -1.0) / (levels * (levels + 1) / 2) for levels in public.sizes]
+        codes = np.column_stack([rng.choice(len(share), number, p=share) for share in shares])
+        weight = 50.0 * np.exp(0.3 * rng.standard_normal(number))
+        amount = 1e3 * np.exp(1.14 * codes[:, 0] + 0.8 * rng.standard_normal(number))
+        profit = amount * (0.15 * (codes[:, 1] - 1) + 0.5 * rng.standard_t(4, number))
+        return Sample(codes, weight, profit.clip(-1e7, 1e7)[:, None])
+
+    def errors(seeds: range) -> tuple[float, float]:
+        off = list[Floats]()
+        for seed in seeds:
+            made = release(public, Files(firms(2 * seed, 1_500), firms(2 * seed + 1, 3_000)), 1.0, seed)
+            compared = [made.comparison(by) for by in public.tables]
+            off += [np.array([one.off(), one.off(one.reference.values)])[:, :, 1] for one in compared]
+        both = np.concatenate(off, axis=1)
+        both = np.abs(both[:, np.isfinite(both).all(axis=0)])
+        return float(np.divide(*np.median(both, axis=1))), float(np.sqrt(np.divide(*np.square(both).mean(axis=1))))
+
+    assert max(errors(range(3))) < 0.77
+    monkeypatch.setattr(predicting._Fit, "less", lambda fit, losses: fit._replace(of_others=1e6 * fit.of_others))
+    assert min(errors(range(12, 14))) > 0.77, "control"
 
 
 @pytest.mark.parametrize("value", [0.0, 7_000.0])

@@ -80,6 +80,77 @@ def _power_law(centres: Floats, number: Ints, total: Floats) -> Floats:
     return np.asarray(law[loss.argmin()])
 
 
+class _Fit(NamedTuple):
+    """A learner's means of weights or of an outcome within public bounds, (cell,), and those by other folds, (record,).
+
+    `size` (cell,) and `size_by_others` (record,) are mean distances from the value about which effects multiply.
+    Spreads and errors go with them.
+    """
+
+    means: Floats
+    of_others: Floats
+    size: Floats
+    size_by_others: Floats
+    error: Floats | None = None
+    of_trees: Floats | None = None
+    """Means of trees by other folds, (fold, cell)."""
+
+    @classmethod
+    def of(
+        cls,
+        cells: ReferenceCells,
+        counts: Floats,
+        totals: Floats,
+        ends: tuple[float, float],
+        learner: Learner,
+        fold: Codes,
+    ) -> _Fit:
+        """Of totals that are never negative, within `ends`."""
+        fitted = learner.fit(cells, counts, totals, fold)
+        means, of_others = np.clip(fitted.means, *ends), np.clip(fitted.of_others, *ends)[fold, cells.place]
+        of_trees = fitted.of_others if fitted.crossed else None
+        return cls(means, of_others, means, of_others, fitted.error, of_trees)
+
+    def less(self, losses: _Fit) -> _Fit:
+        errors = [error for error in (self.error, losses.error) if error is not None]
+        return _Fit(
+            *(self.means - losses.means, self.of_others - losses.of_others),
+            *(self.size + losses.size, self.size_by_others + losses.size_by_others),
+            np.sqrt(np.square(errors).sum(axis=0)) if errors else None,
+        )
+
+
+def _fit(
+    cells: ReferenceCells,
+    weight: Floats,
+    outcome: Floats | None,
+    bounds: tuple[float, float],
+    learner: Learner,
+    fold: Codes,
+) -> _Fit:
+    """Fit of weights if there is no outcome, or of an outcome: of what is above its lowest value, or of gains less that of
+    losses, whichever leaves less of records by other folds.
+    """
+    low, high = bounds
+    if outcome is None:
+        least = max(low, SMALLEST * max(float(weight.mean()), 1e-300))
+        return _Fit.of(cells, np.ones(len(weight)), weight, (least, max(least, high)), learner, fold)
+    above = _Fit.of(cells, weight, weight * (outcome - low), (0.0, high - low), learner, fold)
+    above = above._replace(means=above.means + low, of_others=above.of_others + low)
+    if above.of_trees is not None or not low < 0.0 < high:
+        return above
+    # Where firms differ in size, so do their gains and losses: effects of columns multiply both.
+    gains, losses = (
+        _Fit.of(cells, weight, weight * np.maximum(sign * outcome, 0.0), (0.0, end), learner, fold)
+        for sign, end in ((1.0, high), (-1.0, -low))
+    )
+    signed = gains.less(losses)
+    left = [(weight * (outcome - fit.of_others)) ** 2 for fit in (above, signed)]
+    scale = np.maximum(Spread.of(signed.size_by_others, left[0] + left[1])(signed.size_by_others) ** 2, 1e-300)
+    of_above, of_signed = (float(np.log1p(squares / scale).sum()) for squares in left)
+    return signed if of_signed < of_above else above
+
+
 class _Coordinate(NamedTuple):
     """Prediction of weights or of an outcome at all cells, and leave-one-out residuals of records in spreads."""
 
@@ -109,15 +180,9 @@ def _coordinate(
     (low, high), predicted = bounds, None if of_weight is None else of_weight.means
     place, folds = cells.place, learner.folds
     half, fold = _halves_and_folds(len(place), folds)
-    fitted = learner.fit(cells, *_counts_and_totals(weight, outcome, low), fold)
-
-    def limited(means: Floats) -> Floats:
-        if outcome is None:
-            return np.maximum(np.clip(means, low, high), SMALLEST * max(float(weight.mean()), 1e-300))
-        return np.clip(means + low, low, high)
-
-    base, of_others = limited(fitted.means), limited(fitted.of_others)[fold, place]
-    at_records = of_others if fitted.crossed else base[place]
+    fit = _fit(cells, weight, outcome, bounds, learner, fold)
+    base, of_others, crossed = fit.means, fit.of_others, fit.of_trees is not None
+    at_records = of_others if crossed else base[place]
     relative_to = base if predicted is None else predicted
 
     def remainder(means: Floats) -> Floats:
@@ -127,7 +192,7 @@ def _coordinate(
     # What a fit to other folds leaves has no sums that cancel, and so shows the fit's errors: a level without a yes has
     # none in its own fit.
     left_by_others = remainder(of_others)
-    unit = _units(cells, base, of_others, left_by_others)
+    unit = _units(cells, fit, left_by_others)
     z = remainder(at_records) / unit[place]
     variance = _components_of_folds(cells, left_by_others / unit[place], fold, folds)
     # Totals are fitted, so that heavy cells' records count most in the error of all cells.
@@ -139,7 +204,7 @@ def _coordinate(
     variance[: len(single)] = np.maximum(variance[: len(single)], least_of_levels)
     of_cells = cells.added(z) / cells.size, cells.size, cells.families
     followed = np.zeros_like(variance)
-    if fitted.crossed:
+    if crossed:
         # Fits to other folds follow what they share with a record: residuals of all folds together show less of errors.
         joint_variance = components(*of_cells[:2], cells.added(z**2), [index[:with_records] for index in cells.families])
         followed[len(single) :] = np.maximum(variance - joint_variance, 0.0)[len(single) :]
@@ -149,7 +214,7 @@ def _coordinate(
     shift, *_, influence = effects_of(*of_cells, variance, len(base))
     # The fit has found effects of levels, with nothing but the ridge to hold them: a level of few records errs most.
     of_levels = np.maximum(variance[: cells.columns], 1.0 / RIDGE)
-    of_level = level if outcome is None else level * _over_their_mean(base - low, weights)
+    of_level = level if outcome is None else level * _over_their_mean(fit.size, weights)
     errors = effects_of(*of_cells, np.concatenate([of_levels, variance[cells.columns :]]), len(base), of_level / unit)
     effects = errors._replace(shift=shift, influence=influence)
     step, least_mean = unit, np.full(len(base), low)
@@ -157,7 +222,7 @@ def _coordinate(
         step, least_mean = unit * base, np.maximum(low, LEAST_SHARE * base)
     ratio = np.ones(len(place)) if of_weight is None else weight / of_weight.means[place]
     # Where a yes is rare, outcomes of one variance leave many small residuals and a few large ones.
-    usual = np.ones(len(place)) if outcome is None else Spread.of(base[place], np.abs(z))(base[place]) ** 2
+    usual = np.ones(len(place)) if outcome is None else Spread.of(fit.size[place], np.abs(z))(fit.size[place]) ** 2
     usual = np.maximum(usual, SMALLEST)
     size = (relative_to * unit)[place]
     effects, variances = corrected(effects, z, ratio, size, usual, place, half, cells.interactions, cells.families)
@@ -170,18 +235,16 @@ def _coordinate(
     deviation = np.sqrt(variances)
     remaining = weight - without if outcome is None else weight * (outcome - without)
     shared, alone, unit = effects.loading.scaled(1.0 / deviation), effects.alone / deviation, unit * deviation
-    if fitted.error is not None:
+    if fit.error is not None:
         # What no record of a cross shows is known as well as one record of this error would show it.
-        unit = np.maximum(unit, fitted.error / (means if outcome is None else 1.0))
-        alone = np.where(fitted.error > 0.0, 1.0, alone)
+        unit = np.maximum(unit, fit.error / (means if outcome is None else 1.0))
+        alone = np.where(fit.error > 0.0, 1.0, alone)
     spread, spreads = (
         (unit * means, unit[place] * without)
         if of_weight is None
         else (unit * of_weight.means, unit[place] * of_weight.without)
     )
-    return _Coordinate(
-        means, spread, shared, alone, without, spreads, remaining / spreads, fitted.of_others if fitted.crossed else None
-    )
+    return _Coordinate(means, spread, shared, alone, without, spreads, remaining / spreads, fit.of_trees)
 
 
 def _over_their_mean(means: Floats, weights: Floats) -> Floats:
@@ -196,16 +259,12 @@ def _halves_and_folds(records: int, folds: int) -> tuple[Codes, Codes]:
     return order % np.int32(2), order % np.int32(folds)
 
 
-def _counts_and_totals(weight: Floats, outcome: Floats | None, low: float) -> tuple[Floats, Floats]:
-    return (np.ones(len(weight)), weight) if outcome is None else (weight, weight * (outcome - low))
-
-
-def _units(cells: ReferenceCells, base: Floats, predicted: Floats, raw: Floats) -> Floats:
-    """Standard deviations of records about predictions `base` (cell,), by cell, from what predictions by other records,
-    `predicted` (record,), leave of records, `raw` (record,).
+def _units(cells: ReferenceCells, fit: _Fit, raw: Floats) -> Floats:
+    """Standard deviations of records about a fit's means, (cell,), from what means by other folds leave of records, `raw`
+    (record,).
     """
-    place, least = cells.place, SMALLEST * np.maximum(np.abs(base), 1e-12)
-    unit = np.maximum(Spread.of(predicted, raw**2)(base), least)
+    place, least = cells.place, SMALLEST * np.maximum(np.abs(fit.means), 1e-12)
+    unit = np.maximum(Spread.of(fit.size_by_others, raw**2)(fit.size), least)
     # Levels whose records vary less or more than others of the same prediction: some are constant.
     squares = (raw / unit[place]) ** 2
     heaviness = float((squares**2).mean() / max(float(squares.mean()) ** 2, 1e-300))
