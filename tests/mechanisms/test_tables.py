@@ -124,9 +124,9 @@ def answers_of(
     scale, quadrant_scale = 2.0 * columns / ((1.0 - part) * epsilon), 2.0 * (columns - 1) / (part * epsilon)
     counts = bins.counts(weight, outcomes)
     counts += scale * rng.laplace(size=len(counts))
-    quadrants = quadrant_sums(weight, outcomes, bins.medians(counts, scale)[0])
-    quadrants += quadrant_scale * rng.laplace(size=len(quadrants))
-    return BinnedAnswers(counts, scale, quadrants, quadrant_scale, float(len(weight)))
+    answers = BinnedAnswers(counts, scale, np.zeros(0), quadrant_scale, float(len(weight)))
+    quadrants = quadrant_sums(weight, outcomes, bins.medians(answers)[0])
+    return answers._replace(quadrants=quadrants + quadrant_scale * rng.laplace(size=len(quadrants)))
 
 
 def of_file(plan: TablePlan, **fields: Any) -> TablePlan:

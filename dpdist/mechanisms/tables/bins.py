@@ -33,8 +33,8 @@ SEEN = 9.0
 """Count, in scales, above which a bin tells where a curve may begin."""
 DEVIATIONS, LONE = ((0.5, 1.5), (0.6, 0.5)), 0.3
 """Standard deviations of log counts about a parabola, with the log distances over which they change, and of each bin."""
-STEPS = 40
-"""Steps of Gauss and Newton."""
+STEPS, CONVERGED = 200, 1e-6
+"""Largest number of steps of Gauss and Newton, and the largest change of a parameter in the last one."""
 MOST_EVEN = 5
 """Number of columns whose values are paired evenly; more would need more values."""
 CORRELATIONS = np.linspace(-0.98, 0.98, 99)
@@ -47,6 +47,13 @@ CURVES = 256
 """Number of curves that a process keeps."""
 
 
+class Total(NamedTuple):
+    """What is known of the number of records along a side of the anchor, and its variance."""
+
+    records: float
+    variance: float
+
+
 class Curve(NamedTuple):
     """Log counts of bins along a side of the anchor: a parabola, as of a lognormal law, and a smooth deviation from it.
 
@@ -56,19 +63,20 @@ class Curve(NamedTuple):
     log_counts: Floats
     features: Floats
     root: Floats
+    mass: float
+    """Log of the posterior's mass about this mode (Laplace's method)."""
 
     @classmethod
-    def of(cls, place: Floats, noisy: Floats, scale: float, clear: float = CLEAR) -> Curve | None:
-        """From noisy counts of bins at these log distances; None if their likeness is not `clear`.
-
-        It is the mode with the most mass, of those that the parabolas most like the counts lead to.
+    def modes(cls, place: Floats, noisy: Floats, scale: float, total: Total, clear: float = CLEAR) -> tuple[Curve, ...]:
+        """Modes from noisy counts of bins at these log distances, that of most mass first: those to which the parabolas
+        most like the counts lead. There is none if this likeness is not `clear`.
         """
         middles, spreads = (grid.ravel() for grid in np.meshgrid(place, SPREADS))
         templates = np.exp(-0.5 * ((place - middles[:, None]) / spreads[:, None]) ** 2)
         templates /= np.linalg.norm(templates, axis=1)[:, None]
         likeness = templates @ noisy
         if likeness.max() <= clear * scale:
-            return None
+            return ()
         # Noise may hide a hump of a law of several parts, so that the posterior has several modes.
         starts = []
         for spread in SPREADS:
@@ -80,62 +88,82 @@ class Curve(NamedTuple):
             of_seen = float(np.average(place, weights=signal))
             wider = max(float(np.sqrt(np.average((place - of_seen) ** 2, weights=signal))), SPREADS[0])
             starts.append((of_seen, wider, float(signal.sum())))
-        return max((cls._near(place, noisy, scale, *start) for start in starts), key=lambda mode: mode[0])[1]
+        found = [cls._near(place, noisy, scale, total, *start) for start in starts]
+        apart = list[Curve]()
+        for mode in sorted(found, key=lambda mode: -mode.mass):
+            if all(mode.differs(other, scale) for other in apart):
+                apart.append(mode)
+        return tuple(apart)
 
     @classmethod
     def _near(
-        cls, place: Floats, noisy: Floats, scale: float, middle: float, spread: float, total: float
-    ) -> tuple[float, Self]:
-        """The log of the posterior's mass about a mode (Laplace's method), and the mode, from a parabola with this middle,
-        spread and number of records.
-        """
+        cls, place: Floats, noisy: Floats, scale: float, total: Total, middle: float, spread: float, records: float
+    ) -> Curve:
+        """The mode near a parabola with this middle, spread and number of records."""
         t = (place - middle) / spread
-        start = np.log(total / np.exp(-0.5 * t**2).sum())
+        start = np.log(records / np.exp(-0.5 * t**2).sum())
         apart = place[:, None] - place
         covariance = sum(size**2 * np.exp(-0.5 * (apart / reach) ** 2) for size, reach in DEVIATIONS)
         deviation = scipy.linalg.cholesky(covariance + LONE**2 * np.eye(len(place)), lower=True)
         beta, of_prior = np.zeros(3 + len(place)), np.concatenate([[2.0, 1.0, 0.7], np.ones(len(place))])
+        observed = np.append(noisy, total.records)
 
         def log_counts(beta: Floats) -> Floats:
             return np.asarray(start + beta[0] + beta[1] * t - 0.5 * np.exp(beta[2]) * t**2 + deviation @ beta[3:])
 
+        def counts(beta: Floats) -> Floats:
+            """Of bins, and of all of them."""
+            of_bins = np.exp(np.minimum(log_counts(beta), 50.0))
+            return np.append(of_bins, of_bins.sum())
+
+        def variance(fitted: Floats) -> Floats:
+            return np.append(2.0 * scale**2 + np.maximum(fitted[:-1], 1.0), total.variance)
+
         def loss(beta: Floats, worth: Floats) -> float:
-            missed = noisy - np.exp(np.minimum(log_counts(beta), 50.0))
-            return float(missed**2 @ worth + ((beta / of_prior) ** 2).sum())
+            return float((observed - counts(beta)) ** 2 @ worth + ((beta / of_prior) ** 2).sum())
 
         for _ in range(STEPS):
-            fitted = np.exp(log_counts(beta))
+            fitted = counts(beta)
             features = np.column_stack([np.ones_like(t), t, -0.5 * np.exp(beta[2]) * t**2, deviation])
-            worth = 1.0 / (2.0 * scale**2 + np.maximum(fitted, 1.0))
-            jacobian = fitted[:, None] * features
+            worth, jacobian = 1.0 / variance(fitted), fitted[:-1, None] * features
+            jacobian = np.vstack([jacobian, jacobian.sum(axis=0)])
             information = jacobian.T @ (worth[:, None] * jacobian) + np.diag(of_prior**-2.0)
-            change = np.linalg.solve(information, jacobian.T @ (worth * (noisy - fitted)) - beta / of_prior**2)
-            change *= min(1.0, 1.0 / max(float(np.abs(features @ change).max()), 1e-300))
+            change = np.linalg.solve(information, jacobian.T @ (worth * (observed - fitted)) - beta / of_prior**2)
+            # Bins far below noise may change by any factor.
+            moved = features @ change
+            seen = fitted[:-1] * np.exp(np.clip(moved, 0.0, 50.0)) > 0.1 * max(scale, 1.0)
+            change *= min(1.0, 1.0 / max(float(np.abs(moved[seen]).max(initial=0.0)), 1e-300))
             now = loss(beta, worth)
             while loss(beta + change, worth) > now and np.abs(change).max() > 1e-9:
                 change *= 0.5
             beta = beta + change
+            if np.abs(change).max() < CONVERGED:
+                break
         root = scipy.linalg.solve_triangular(
             scipy.linalg.cholesky(information, lower=True), np.eye(len(beta)), lower=True
         ).T
-        fitted = np.exp(np.minimum(log_counts(beta), 50.0))
-        variance = 2.0 * scale**2 + np.maximum(fitted, 1.0)
+        fitted = counts(beta)
+        variances = variance(fitted)
         # Noise has a Laplace law, under which one far count is likelier than under a normal one (Huber).
-        far = np.abs(noisy - fitted) / np.sqrt(variance)
+        far = np.abs(observed - fitted) / np.sqrt(variances)
         squares = np.where(far > 2.0**0.5, 2.0**1.5 * far - 2.0, far**2)
-        density = -0.5 * float((squares + np.log(variance)).sum() + ((beta / of_prior) ** 2).sum())
-        return density + float(np.log(np.diag(root)).sum()), cls(log_counts(beta), features, root)
+        squares[-1] = far[-1] ** 2  # many counts' noise
+        density = -0.5 * float((squares + np.log(variances)).sum() + ((beta / of_prior) ** 2).sum())
+        return cls(log_counts(beta), features, root, density + float(np.log(np.diag(root)).sum()))
 
-    def draw(self, number: int, rng: np.random.Generator) -> Floats:
-        """Draws of counts, (draw, bin)."""
-        logs = self.features @ (self.root @ rng.standard_normal((self.root.shape[1], number)))
-        return np.asarray(np.exp(self.log_counts[:, None] + np.clip(logs, -3.0, 3.0)).T)
+    def differs(self, other: Curve, scale: float) -> bool:
+        return bool((np.abs(np.exp(self.log_counts) - np.exp(other.log_counts)) > scale).any())
+
+    def draw(self, rng: np.random.Generator) -> Floats:
+        """A draw of counts, (bin,)."""
+        logs = self.features @ (self.root @ rng.standard_normal(self.root.shape[1]))
+        return np.asarray(np.exp(self.log_counts + np.clip(logs, -3.0, 3.0)))
 
 
 @lru_cache(maxsize=CURVES)
-def _curve_of(place: bytes, noisy: bytes, scale: float, clear: float) -> Curve | None:
-    """`Curve.of` of arrays by their bytes: the mode and all draws of a law have one curve."""
-    return Curve.of(np.frombuffer(place), np.frombuffer(noisy), scale, clear)
+def _modes_of(place: bytes, noisy: bytes, scale: float, total: Total, clear: float) -> tuple[Curve, ...]:
+    """`Curve.modes` of arrays by their bytes: the mode and all draws of a law have the same ones."""
+    return Curve.modes(np.frombuffer(place), np.frombuffer(noisy), scale, total, clear)
 
 
 class Bins(NamedTuple):
@@ -162,30 +190,36 @@ class Bins(NamedTuple):
         """True for bins of one value."""
         return np.concatenate([[True], np.nextafter(self.cuts[1:], -np.inf) <= self.cuts[:-1]])
 
-    def curves(self, noisy: Floats, scale: float, clear: float = CLEAR) -> list[tuple[Ints, Curve]]:
-        """Curves of the bins below and above the anchor, with their numbers."""
+    def curves(
+        self, noisy: Floats, scale: float, records: float, clear: float = CLEAR
+    ) -> list[tuple[Ints, tuple[Curve, ...]]]:
+        """Modes of curves of the bins below and above the anchor, with their numbers. `records` is the public number."""
         middle = np.concatenate([self.cuts[:1], (self.cuts[1:] + self.cuts[:-1]) / 2.0]) - self.anchor
         pairs = []
         for sign in (-1.0, 1.0):
-            side = np.flatnonzero((sign * middle > 0.0) & ~self.alone)
-            curve = (
-                _curve_of(np.log(np.abs(middle[side])).tobytes(), noisy[side].tobytes(), scale, clear)
-                if len(side)
-                else None
-            )
-            if curve is not None:
-                pairs.append((side, curve))
+            side = (sign * middle > 0.0) & ~self.alone
+            if not side.any():
+                continue
+            others = noisy[~side & (~self.alone | (noisy > LEAST * scale))]
+            total = Total(max(records - float(others.sum()), 1.0), 2.0 * scale**2 * float(np.count_nonzero(~side)) + 1.0)
+            modes = _modes_of(np.log(np.abs(middle[side])).tobytes(), noisy[side].tobytes(), scale, total, clear)
+            if modes:
+                pairs.append((np.flatnonzero(side), modes))
         return pairs
 
-    def shares(self, noisy: Floats, scale: float, rng: np.random.Generator | None = None) -> Floats:
-        """Shares of bins by noisy counts, whose noise has the scale of a Laplace law: at the mode, or a draw of them.
+    def shares(self, noisy: Floats, scale: float, records: float, rng: np.random.Generator | None = None) -> Floats:
+        """Shares of bins by noisy counts, whose noise has the scale of a Laplace law: at the mode of most mass, or a draw.
 
         Where noise may have made all, the likeliest curve is taken. Where one value is seen, bounds have what noise hides.
         """
         counts = np.where(self.alone & (noisy > LEAST * scale), noisy, 0.0)
-        curves = self.curves(noisy, scale)
-        for side, curve in curves if curves or counts.any() else self.curves(noisy, scale, 0.0):
-            counts[side] = np.exp(curve.log_counts) if rng is None else curve.draw(1, rng)[0]
+        curves = self.curves(noisy, scale, records)
+        for side, modes in curves if curves or counts.any() else self.curves(noisy, scale, records, 0.0):
+            if rng is None:
+                counts[side] = np.exp(modes[0].log_counts)
+                continue
+            masses = np.exp([mode.mass - modes[0].mass for mode in modes])
+            counts[side] = modes[rng.choice(len(modes), p=masses / masses.sum())].draw(rng)
         if np.count_nonzero(counts) < 2:
             counts = np.where(self.alone, np.maximum(counts, scale), counts)
         return np.asarray(counts / counts.sum())
@@ -230,11 +264,11 @@ class BinnedColumns(NamedTuple):
         pairs = zip(self.columns, values, strict=True)
         return np.concatenate([np.bincount(bins.of(v), minlength=len(bins.cuts)) for bins, v in pairs]).astype(np.float64)
 
-    def medians(self, counts: Floats, scale: float) -> tuple[Floats, Floats]:
+    def medians(self, answers: BinnedAnswers) -> tuple[Floats, Floats]:
         """Ends of bins that are the nearest to the medians of columns, and the shares of records above them, (column,)."""
         ends, shares_above = [], []
-        for bins, part in zip(self.columns, np.split(counts, self.ends[:-1]), strict=True):
-            above = 1.0 - np.cumsum(bins.shares(part, scale))[:-1]
+        for bins, part in zip(self.columns, np.split(answers.counts, self.ends[:-1]), strict=True):
+            above = 1.0 - np.cumsum(bins.shares(part, answers.scale, answers.records))[:-1]
             nearest = int(np.abs(above - 0.5).argmin())
             ends.append(bins.cuts[nearest])
             shares_above.append(above[nearest])
@@ -244,7 +278,7 @@ class BinnedColumns(NamedTuple):
         """Probabilities of `CORRELATIONS` of the weight with every outcome, (outcome, correlation), given quadrant sums."""
         sizes, probabilities = np.array(USUAL_CORRELATIONS).T
         prior = (probabilities / sizes * np.exp(-0.5 * (CORRELATIONS[:, None] / sizes) ** 2)).sum(axis=1)
-        of_weight, *above = self.medians(answers.counts, answers.scale)[1]
+        of_weight, *above = self.medians(answers)[1]
         rows = []
         for share, answer in zip(above, answers.quadrants, strict=True):
             expected = _quadrant_means(of_weight, share)
@@ -260,7 +294,8 @@ class BinnedColumns(NamedTuple):
         """
         rng = np.random.default_rng(draw)
         parts = zip(self.columns, np.split(answers.counts, self.ends[:-1]), strict=True)
-        in_order = [bins.placed(bins.shares(part, answers.scale, rng if draw else None), number) for bins, part in parts]
+        law = answers.scale, answers.records, rng if draw else None
+        in_order = [bins.placed(bins.shares(part, *law), number) for bins, part in parts]
         correlations = np.zeros(0)
         if self.weighted and len(answers.quadrants):
             probabilities = self.correlations(answers)

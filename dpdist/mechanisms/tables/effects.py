@@ -36,6 +36,8 @@ MOST_EFFECTS = 1_200
 """Largest number of effects: those of most records."""
 LEAST_PART = 0.1
 """Smallest part of the variance of logarithms that is within cells."""
+MOST_WITHIN = 0.95
+"""Largest correlation of weights and outcomes within cells."""
 
 
 class Families(NamedTuple):
@@ -134,6 +136,19 @@ def _within(values: Floats, effects: Floats, count: Floats, scaling: bool) -> fl
     return float(np.clip(1.0 - between / total, LEAST_PART, 1.0)) if total > 0.0 else 1.0
 
 
+def _correlation_within(weight: Floats, outcome: Floats, scaling: bool, between: float, part: float) -> float:
+    """Correlation of logarithms of weights with those of outcomes, or with outcomes, within cells: of what pairs have in
+    common without what effects of cells have, `between`, over the geometric mean `part` of variances within cells.
+    """
+    some = (weight > 0.0) & ((outcome > 0.0) | (not scaling))
+    if not some.any():
+        return 0.0
+    sizes = np.log(weight[some]), np.log(outcome[some]) if scaling else outcome[some]
+    own = part * float(sizes[0].std() * sizes[1].std())
+    together = float(np.cov(*sizes, ddof=0)[0, 1])
+    return float(np.clip((together - between) / own, -MOST_WITHIN, MOST_WITHIN)) if own > 0.0 else 0.0
+
+
 class NoisyCellSums(NamedTuple):
     """Noisy residual sums of rows that add up cells: means about which outcomes were taken (row, outcome), sums about a
     prediction, and variances of their errors, (row, 1 + outcome). `adding` is (row, cell).
@@ -169,7 +184,7 @@ def predicted_by_sums(
     """
     cells, (adding, about, observed, error) = np.arange(len(count)), measured
     means, parts = before.means.copy(), [1.0]
-    by_coordinate, scaled = list[Effects | None]([None]), [True]
+    by_coordinate, scaled, of_sizes = list[Effects | None]([None]), [True], [np.zeros(len(count))]
     if not weights_known:
         base = count * means[:, 0]
         of_weight = Effects.of(
@@ -177,6 +192,7 @@ def predicted_by_sums(
         )
         means[:, 0] = np.clip(means[:, 0] * np.exp(of_weight.of_cells), max(lowest[0], 1e-300), highest[0])
         by_coordinate[0], parts[0] = of_weight, _within(law.weight, of_weight.of_cells, count, True)
+        of_sizes[0] = of_weight.of_cells
     growth = means[:, 0] / before.means[:, 0]
     for k in range(1, means.shape[1]):
         predicted, scaling = before.means[:, k], bool(lowest[k] >= 0.0 and before.means[0, k] > 0.0)
@@ -189,17 +205,20 @@ def predicted_by_sums(
         )
         values = predicted * np.exp(effects.of_cells) if scaling else predicted + unit * effects.of_cells
         means[:, k] = np.clip(values, lowest[k], highest[k])
-        of_size = effects.of_cells if scaling else unit * effects.of_cells
-        parts.append(_within(law.outcomes[:, k - 1], of_size, count, scaling))
+        of_sizes.append(effects.of_cells if scaling else unit * effects.of_cells)
+        parts.append(_within(law.outcomes[:, k - 1], of_sizes[k], count, scaling))
         by_coordinate.append(effects)
         scaled.append(scaling)
 
     def within(sample: ReferenceSample) -> Prediction:
         columns = [sample.weight, *sample.outcomes.T]
         in_order = [np.sort(drawn_together(*each)) for each in zip(columns, parts, scaled, strict=True)]
-        # Within cells, weights and outcomes are taken as independent: what they have in common is mostly between cells, and
-        # errors that are too large are better than those that are too small.
-        weight, *outcomes = paired(in_order, np.zeros(0), np.random.default_rng(0))
+        correlations = np.zeros(len(columns) - 1)
+        for k, values in enumerate(sample.outcomes.T if not weights_known else (), start=1):
+            between = np.cov(of_sizes[0], of_sizes[k], aweights=count, ddof=0)[0, 1]
+            part = np.sqrt(parts[0] * parts[k])
+            correlations[k - 1] = _correlation_within(sample.weight, values, scaled[k], float(between), part)
+        weight, *outcomes = paired(in_order, correlations, np.random.default_rng(0))
         return of_one_law(ReferenceSample(sample.codes, weight, np.column_stack(outcomes)), means, lowest, weights_known)
 
     after = within(law)
