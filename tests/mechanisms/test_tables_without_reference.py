@@ -33,8 +33,7 @@ from test_tables import (
 import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.tables import bins as law_of_bins
-from dpdist.mechanisms.tables import effects
+from dpdist.mechanisms.tables import bins as law_of_bins, effects
 from dpdist.mechanisms.tables.bins import BinnedAnswers, BinnedColumns, Bins, Total, _modes_of, quadrant_sums
 from dpdist.mechanisms.tables.clipped_residuals import ClippedResiduals
 from dpdist.mechanisms.tables.plan import TablePlan
