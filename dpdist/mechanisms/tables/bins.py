@@ -67,15 +67,14 @@ class Curve(NamedTuple):
     """Log of the posterior's mass about this mode (Laplace's method)."""
 
     @classmethod
-    def modes(cls, place: Floats, noisy: Floats, scale: float, total: Total, clear: float = CLEAR) -> tuple[Curve, ...]:
+    def modes(cls, place: Floats, noisy: Floats, scale: float, total: Total) -> tuple[Curve, ...]:
         """Modes from noisy counts of bins at these log distances, that of most mass first: those to which the parabolas
-        most like the counts lead. There is none if this likeness is not `clear`.
+        most like the counts lead. There is none if noise may have made this likeness.
         """
-        middles, spreads = (grid.ravel() for grid in np.meshgrid(place, SPREADS))
-        templates = np.exp(-0.5 * ((place - middles[:, None]) / spreads[:, None]) ** 2)
+        middles, spreads, templates = _parabolas(place)
         templates /= np.linalg.norm(templates, axis=1)[:, None]
         likeness = templates @ noisy
-        if likeness.max() <= clear * scale:
+        if likeness.max() <= CLEAR * scale:
             return ()
         # Noise may hide a hump of a law of several parts, so that the posterior has several modes.
         starts = []
@@ -161,9 +160,15 @@ class Curve(NamedTuple):
 
 
 @lru_cache(maxsize=CURVES)
-def _modes_of(place: bytes, noisy: bytes, scale: float, total: Total, clear: float) -> tuple[Curve, ...]:
+def _modes_of(place: bytes, noisy: bytes, scale: float, total: Total) -> tuple[Curve, ...]:
     """`Curve.modes` of arrays by their bytes: the mode and all draws of a law have the same ones."""
-    return Curve.modes(np.frombuffer(place), np.frombuffer(noisy), scale, total, clear)
+    return Curve.modes(np.frombuffer(place), np.frombuffer(noisy), scale, total)
+
+
+def _parabolas(place: Floats) -> tuple[Floats, Floats, Floats]:
+    """Middles and spreads of parabolas along these log distances, (parabola,), and counts like them, (parabola, bin)."""
+    middles, spreads = (grid.ravel() for grid in np.meshgrid(place, SPREADS))
+    return middles, spreads, np.exp(-0.5 * ((place - middles[:, None]) / spreads[:, None]) ** 2)
 
 
 class Bins(NamedTuple):
@@ -190,39 +195,64 @@ class Bins(NamedTuple):
         """True for bins of one value."""
         return np.concatenate([[True], np.nextafter(self.cuts[1:], -np.inf) <= self.cuts[:-1]])
 
-    def curves(
-        self, noisy: Floats, scale: float, records: float, clear: float = CLEAR
-    ) -> list[tuple[Ints, tuple[Curve, ...]]]:
-        """Modes of curves of the bins below and above the anchor, with their numbers. `records` is the public number."""
+    @property
+    def sides(self) -> list[tuple[Ints, Floats]]:
+        """Numbers of bins below and above the anchor, but those of one value, and their log distances, (bin,)."""
         middle = np.concatenate([self.cuts[:1], (self.cuts[1:] + self.cuts[:-1]) / 2.0]) - self.anchor
+        sides = [np.flatnonzero((sign * middle > 0.0) & ~self.alone) for sign in (-1.0, 1.0)]
+        return [(side, np.log(np.abs(middle[side]))) for side in sides if len(side)]
+
+    def curves(self, noisy: Floats, scale: float, records: float) -> list[tuple[Ints, tuple[Curve, ...]]]:
+        """Modes of curves of the bins below and above the anchor, with their numbers. `records` is the public number."""
         pairs = []
-        for sign in (-1.0, 1.0):
-            side = (sign * middle > 0.0) & ~self.alone
-            if not side.any():
-                continue
-            others = noisy[~side & (~self.alone | (noisy > LEAST * scale))]
-            total = Total(max(records - float(others.sum()), 1.0), 2.0 * scale**2 * float(np.count_nonzero(~side)) + 1.0)
-            modes = _modes_of(np.log(np.abs(middle[side])).tobytes(), noisy[side].tobytes(), scale, total, clear)
+        for side, place in self.sides:
+            others = np.ones(len(noisy), dtype=bool)
+            others[side] = False
+            seen = noisy[others & (~self.alone | (noisy > LEAST * scale))]
+            variance = 2.0 * scale**2 * float(np.count_nonzero(others)) + 1.0
+            total = Total(max(records - float(seen.sum()), 1.0), variance)
+            modes = _modes_of(place.tobytes(), noisy[side].tobytes(), scale, total)
             if modes:
-                pairs.append((np.flatnonzero(side), modes))
+                pairs.append((side, modes))
         return pairs
 
     def shares(self, noisy: Floats, scale: float, records: float, rng: np.random.Generator | None = None) -> Floats:
-        """Shares of bins by noisy counts, whose noise has the scale of a Laplace law: at the mode of most mass, or a draw.
-
-        Where noise may have made all, the likeliest curve is taken. Where one value is seen, bounds have what noise hides.
-        """
+        """Shares of bins by noisy counts, whose noise has a Laplace law of this scale: at the mode of most mass, or a draw."""
         counts = np.where(self.alone & (noisy > LEAST * scale), noisy, 0.0)
-        curves = self.curves(noisy, scale, records)
-        for side, modes in curves if curves or counts.any() else self.curves(noisy, scale, records, 0.0):
+        seen, curves = np.count_nonzero(counts), self.curves(noisy, scale, records)
+        for side, modes in curves:
             if rng is None:
                 counts[side] = np.exp(modes[0].log_counts)
                 continue
             masses = np.exp([mode.mass - modes[0].mass for mode in modes])
             counts[side] = modes[rng.choice(len(modes), p=masses / masses.sum())].draw(rng)
-        if np.count_nonzero(counts) < 2:
-            counts = np.where(self.alone, np.maximum(counts, scale), counts)
+        if not curves:
+            hidden = records - counts.sum()
+            if rng is not None:
+                hidden += scale * np.sqrt(2.0 * seen) * rng.standard_normal()
+            # One value alone would leave no room for others.
+            hidden = max(hidden, scale) if seen < 2 else hidden
+            if seen < 2 or hidden > LEAST * scale:
+                counts += hidden * self._hidden(noisy, scale, hidden, rng)
         return np.asarray(counts / counts.sum())
+
+    def _hidden(self, noisy: Floats, scale: float, records: float, rng: np.random.Generator | None) -> Floats:
+        """Shares of bins in so many records that noise hides: all of one value, or on a parabola below or above the anchor,
+        whichever is likeliest, or a draw of these.
+        """
+        laws = [np.eye(len(noisy))[[bin]] for bin in np.flatnonzero(self.alone & (noisy <= LEAST * scale))]
+        for side, place in self.sides:
+            *_, parabolas = _parabolas(place)
+            law = np.zeros((len(parabolas), len(noisy)))
+            law[:, side] = parabolas / parabolas.sum(axis=1, keepdims=True)
+            laws.append(law)
+        logs = [-np.abs(noisy - records * law).sum(axis=1) / scale for law in laws]
+        of_laws = np.array([scipy.special.logsumexp(each) - np.log(len(each)) for each in logs])
+        if rng is None:
+            chosen = int(of_laws.argmax())
+            return np.asarray(laws[chosen][logs[chosen].argmax()])
+        chosen = int(rng.choice(len(laws), p=scipy.special.softmax(of_laws)))
+        return np.asarray(laws[chosen][rng.choice(len(logs[chosen]), p=scipy.special.softmax(logs[chosen]))])
 
     def placed(self, shares: Floats, number: int) -> Floats:
         """Values that have these shares of bins, in rising order, evenly by the logarithm of distances within a bin."""
