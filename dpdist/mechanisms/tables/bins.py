@@ -217,7 +217,7 @@ class Bins(NamedTuple):
         return pairs
 
     def shares(self, noisy: Floats, scale: float, records: float, rng: np.random.Generator | None = None) -> Floats:
-        """Shares of bins by noisy counts, whose noise has a Laplace law of this scale: at the mode of most mass, or a draw."""
+        """Shares of bins by noisy counts, whose noise has the scale of a Laplace law: at the likeliest mode, or a draw."""
         counts = np.where(self.alone & (noisy > LEAST * scale), noisy, 0.0)
         seen, curves = np.count_nonzero(counts), self.curves(noisy, scale, records)
         for side, modes in curves:
