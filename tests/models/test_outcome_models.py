@@ -36,34 +36,13 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab
 from dpdist.models import LIKELIHOODS
 from dpdist.models.negative_binomial import combined as combined_rows
-from dpdist.models.protocol import Draws, supports
+from dpdist.models.protocol import Draws
 
 KEY = Key(b"tests/models/test_outcome_models")
 fixed = settings(derandomize=True, deadline=None, max_examples=40)
 each_family = pytest.mark.parametrize("family", FAMILIES)
 Z_LIMIT = 4.9
 """Two-sided normal tail 1e-6 a figure."""
-
-
-@each_family
-def test_a_model_has_the_capabilities_of_its_family(family):
-    model = model_of(family)
-    for method in (
-        "log_lik",
-        "extremes",
-        "combine",
-        "statistics",
-        "program",
-        "stan_data",
-        "from_stan",
-        "simulate",
-        "expect",
-    ):
-        assert hasattr(model, method)
-    assert supports(model, "draw") == (family in ("poisson", "bernoulli"))
-    assert supports(model, "draw_on_grid") == (family in ("beta", "negative_binomial"))
-    assert not model.improper
-    assert model.identified == (4 if family in REGRESSIONS else 1)
 
 
 def combined(model, parts):

@@ -1,4 +1,4 @@
-"""The lognormal model of several outcomes against inverse-Wishart laws, SciPy's density and its own one-outcome figures.
+"""The lognormal model of one outcome and of several against inverse-Wishart laws and SciPy's density.
 
 Monte Carlo criteria are in standard errors of a mean over draws, at Z_LIMIT: under 4e-5 a criterion over random keys.
 """
@@ -71,7 +71,7 @@ def theta_at_random(model, draws, seed, d=2):
     return model.draw(model.statistics(records, np.ones(len(records))), draws, KEY.generator("theta", block=seed))
 
 
-@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("d", [1, 2, 3])
 def test_log_lik_is_scipys_multivariate_normal_density(d):
     model, z = model_of(d), logs_of(EVERYWHERE, d, 7)
     theta = theta_at_random(model, 12, 3, d)
@@ -116,14 +116,16 @@ def test_bounds_are_the_largest_log_likelihoods_and_never_too_small_in_extended_
         np.testing.assert_allclose(found.lowest, exact.min(axis=0).astype(float), rtol=1e-7, atol=1e-7)
 
 
-def test_a_record_without_a_finite_log_likelihood_has_no_finite_bound_and_others_have_theirs():
-    model, records = model_of(2), records_of(EVERYWHERE, logs_of(EVERYWHERE))
-    theta = theta_at_random(model, 31, 1)
+@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize("component", ["last outcome", "weight"])
+def test_a_record_without_a_finite_log_likelihood_has_no_finite_bound_and_others_have_theirs(d, component):
+    model, records = model_of(d), records_of(EVERYWHERE, logs_of(EVERYWHERE, d))
+    theta = theta_at_random(model, 31, 1, d)
     for value in (0.0, np.inf, np.nan):
-        outcomes = records.outcomes.copy()
-        outcomes[3, 1] = value
+        outcomes, weight = records.outcomes.copy(), records.weight.copy()
+        (weight if component == "weight" else outcomes[:, -1])[3] = value
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = model.extremes(theta, replace(records, outcomes=outcomes))
+            found = model.extremes(theta, replace(records, outcomes=outcomes, weight=weight))
         fine = records.record != 3
         np.testing.assert_array_equal(np.isfinite(found.bound), fine)
         np.testing.assert_array_equal(found.bound[fine], model.extremes(theta, records).bound[fine])
@@ -154,19 +156,29 @@ def worst_z(draws, b, k, s, nu):
     )
 
 
-@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("d", [1, 2, 3])
 def test_draws_have_the_moments_of_the_matrix_normal_inverse_wishart_law(d):
+    """Controls: ν ± 1, S·1.05, K·1.05 and a B̂ off by a twentieth of its sd."""
     model, z = model_of(d), logs_of(EVERYWHERE, d)
     alpha = some_alpha(len(z))
     draws = model.draw(model.statistics(records_of(EVERYWHERE, z), alpha), 60_000, KEY.generator("moments", block=d))
     b, k, s, nu = posterior(model, z, alpha)
     assert worst_z(draws, b, k, s, nu) < Z_LIMIT
-    assert worst_z(draws, b, k, s, nu + 1.0) > Z_LIMIT, "the check must see a degree of freedom too many"
+    sd = np.sqrt(np.outer(np.diag(np.linalg.inv(k)), np.diag(s)) / nu)
+    for wrong in (
+        (b, k, s, nu + 1.0),
+        (b, k, s, nu - 1.0),
+        (b, k, 1.05 * s, nu),
+        (b, 1.05 * k, s, nu),
+        (b + sd / 20.0, k, s, nu),
+    ):
+        assert worst_z(draws, *wrong) > Z_LIMIT
 
 
-@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("d", [1, 2, 3])
 def test_draws_have_the_quantiles_of_their_marginals(d):
-    """S_kk/Σ_kk ~ χ² with ν − d; S_w·y/Σ_w·y, given the outcomes, ~ χ² with ν; B_jk Student with ν − d. KS at 1e-6."""
+    """S_kk/Σ_kk ~ χ² with ν − d; S_w·y/Σ_w·y, given the outcomes, ~ χ² with ν; B_jk Student with ν − d. KS at 1e-6.
+    Controls: ν ± 1."""
     model, z = model_of(d), logs_of(EVERYWHERE, d)
     alpha = some_alpha(len(z))
     draws = model.draw(model.statistics(records_of(EVERYWHERE, z), alpha), 20_000, KEY.generator("marginals", block=d))
@@ -181,6 +193,7 @@ def test_draws_have_the_quantiles_of_their_marginals(d):
         assert stats.kstest(t, stats.t(nu - d).cdf).pvalue > 1e-6
     left = 1.0 / np.linalg.inv(s)[-1, -1] * np.linalg.inv(sigma)[:, -1, -1]
     assert stats.kstest(left, stats.chi2(nu).cdf).pvalue > 1e-6
+    assert all(stats.kstest(left, stats.chi2(nu + one).cdf).pvalue < 1e-6 for one in (-1.0, 1.0))
 
 
 @pytest.mark.parametrize("sets", [1, 2])
