@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from pages import FENCE, ROOT, name_of, pages
+from pages import FENCE, name_of, pages
 
 WITHIN = re.compile(r"(?<!\!)\[[^\]]*\]\((?!https?://)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
 OUTSIDE = re.compile(r"https?://[^\s)>\]\"'`]+")
@@ -61,7 +61,3 @@ def test_links_to_the_net_are_listed() -> None:
     """None so far: no page needs the net. Control: one in a page's text is seen, one of an example is not."""
     assert external(pages()) == LISTED
     assert outside("see [it](https://dp.invalid/a), or https://example.org/b.") == ["https://dp.invalid/a"]
-
-
-def test_the_readme_fits_its_length() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150

@@ -406,25 +406,6 @@ def test_a_shipped_job_is_valid_and_found_by_its_name(path: Path) -> None:
     assert job.identity == load_job(f"{path.stem}.yaml").identity
 
 
-def test_the_shipped_jobs_are_there() -> None:
-    assert [path.stem for path in JOBS] == [
-        "doctorates",
-        "doctorates_hours",
-        "doctorates_pooling",
-        "doctorates_sanitized",
-        "doctorates_stan",
-        "doctorates_tables",
-        "nhanes_bmi",
-        "nscg_salaries",
-        "nscg_scores",
-        "nscg_strict",
-        "tax_wages",
-        "tax_wages_strict",
-        "vote_strict",
-        "vote_turnout",
-    ]
-
-
 def test_a_folder_named_like_a_shipped_job_does_not_hide_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "doctorates").mkdir()

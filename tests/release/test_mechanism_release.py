@@ -10,7 +10,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from public_files import statement_of
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
@@ -75,19 +74,6 @@ def release(
     workspace = tmp_path_factory.mktemp(request.param) / "work"
     dpdist.run(parse_job(text(request.param, shares)), workspace)
     return request.param, workspace
-
-
-def test_the_statement_says_which_class_of_guarantee_was_promised(release: tuple[str, Path]) -> None:
-    mechanism, workspace = release
-    said = statement_of(workspace)
-    assert (said["guarantee"], said["mechanism"]["name"]) == (CLASSES[mechanism], mechanism)
-    promised = said["guarantee"] != "none"
-    assert said["epsilon"] == ("12" if promised else None)
-    assert said["epsilon_per_set"] == ("6" if promised else None)
-    assert said["substitution_epsilon"] == ("24" if promised else None)
-    assert said["delta"] == {"strict": "0", "asymptotic": "tends to 0 as the number of records grows"}.get(
-        said["guarantee"]
-    )
 
 
 def test_the_report_prints_what_is_protected_and_no_asymptotic_figure_like_a_strict_one(release: tuple[str, Path]) -> None:

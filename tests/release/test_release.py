@@ -21,7 +21,6 @@ from simulated_doctorates import simulated
 
 import dpdist
 from dpdist import release as release_module
-from dpdist.core import files
 from dpdist.core.confidential import Confidential
 from dpdist.job import Job
 from dpdist.publish.released import read_released
@@ -93,13 +92,6 @@ def test_the_manifest_covers_every_public_file(finished: Path) -> None:
     assert manifest["files"] == there
     assert "runtime" not in manifest["job"]
     assert "input" not in manifest["job"]
-
-
-def test_the_statement_says_what_was_spent(finished: Path) -> None:
-    said = statement_of(finished)
-    assert (said["guarantee"], said["adjacency"], said["epsilon"]) == ("asymptotic", "zero_out", "10.8")
-    assert (said["epsilon_per_set"], said["substitution_epsilon"], said["metered"]) == ("3.6", "21.6", False)
-    assert said["sampler"]["draws"] == 300
 
 
 def test_a_dozen_lines_of_numpy_give_the_stored_bounds(finished: Path) -> None:
@@ -284,25 +276,6 @@ def test_an_interrupted_run_resumes_without_repeating_finished_strata(
     dpdist.run(job(), tmp_path)
     assert sorted(done + again) == [0, 1, 2, 3]
     assert public_bytes(tmp_path) == public_bytes(finished)
-
-
-def test_a_damaged_by_product_is_made_again(finished: Path, tmp_path: Path) -> None:
-    workspace = tmp_path / "copy"
-    shutil.copytree(finished, workspace)
-    part = next((workspace / "confidential" / "parts").glob("strata-000002/stratum.json"))
-    original = part.read_bytes()
-    part.write_bytes(original[:-10])
-    dpdist.run(job(), workspace)
-    assert part.read_bytes() == original
-    assert public_bytes(workspace) == public_bytes(finished)
-
-
-def test_a_kill_between_the_two_renames_of_a_swap_loses_nothing(finished: Path, tmp_path: Path) -> None:
-    public = tmp_path / "public"
-    shutil.copytree(finished / "public", tmp_path / ".public.old")
-    files.recover(public)
-    assert public_bytes(tmp_path) == public_bytes(finished)
-    assert {p.name for p in tmp_path.iterdir()} == {"public"}
 
 
 SMALL = (

@@ -84,20 +84,6 @@ def test_every_kind_has_a_shipped_study() -> None:
     assert {load_study(path).kind for path in SHIPPED} == set(KINDS)
 
 
-def test_a_kind_that_lacks_a_caption_or_a_column_is_seen() -> None:
-    """Negative control."""
-
-    class Lacking(type(KINDS["guarantees"])):  # type: ignore[misc]
-        captions: ClassVar = {}
-        heads = ("Label",)
-
-    study = load_study("guarantees")
-    assert list(problems("guarantees", Lacking(), study)) == [
-        "guarantees: worst_loss has no caption",
-        "guarantees: its arms do not fill the columns ('Label',)",
-    ]
-
-
 def test_no_code_of_studies_asks_of_which_kind_a_study_is() -> None:
     """No `isinstance` over kinds, and no module outside a kind's own names its settings."""
     settings = {kind.settings.__name__ for kind in KINDS.values()}
