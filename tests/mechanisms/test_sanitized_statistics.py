@@ -234,16 +234,6 @@ def test_sets_are_draws_about_one_fit_of_one_noisy_statistic(workspace: Path) ->
     assert len(noise) == 1, "all of the budget is in one draw of noise"
 
 
-def test_blocks_of_records_do_not_show(
-    files: Path, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A giant stratum, span by span on the journal: the same statistics as in memory."""
-    monkeypatch.setattr("dpdist.planning.blocks.TENSOR_BYTES", 8 * 1000 * 512)
-    monkeypatch.setattr("dpdist.planning.blocks.SPAN_VALUES", 1000 * 1024)
-    dpdist.run(job(files), tmp_path / "ws", replay=workspace / "confidential")
-    assert released(tmp_path / "ws") == released(workspace)
-
-
 def test_whitening_depends_on_the_reference_and_on_public_sizes_alone(files: Path, workspace: Path, tmp_path: Path) -> None:
     rows = survey(1, drift=0.1)
     rows["salary"], rows["weight"] = rows["salary"] * 0.1 + 7.0, rows["weight"] ** 2
@@ -326,12 +316,10 @@ def test_the_current_file_is_no_reference(files: Path, tmp_path: Path) -> None:
         (("{bounds: [1000, 1000000], outside: clip}", "{bounds: [1000, 1000000]}"), "state outside: clip"),
         (("bounds: [1000,", "bounds: [0,"), "from above 0"),
         (("family: lognormal", "family: beta"), "use family: lognormal"),
-        (("model: {family: lognormal}\n", ""), "fits a likelihood, and none is stated"),
         (("{family: lognormal}", "{family: lognormal, prior: {name: proper}}"), "leave prior out"),
         (("compare:", "sampler: {draws: 500}\ncompare:"), "leave sampler out"),
         (("adjacency: zero_out", "adjacency: add_remove"), "use zero_out or substitution"),
         (("reference: {path", "rake: []\n#"), "add reference"),
-        (("name: sanitized_statistics", "name: sanitized_statistics, fallback: pool"), "use refuse"),
     ],
 )
 def test_jobs_that_cannot_be_strict_are_refused(files: Path, edit: tuple[str, str], told: str) -> None:

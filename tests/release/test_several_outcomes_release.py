@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -128,24 +126,6 @@ def test_the_statement_and_the_released_job_name_every_outcome(finished: Path) -
     (step,) = (step for step in statement["post_processing"] if "public bounds" in step)
     assert ("salary: [" in step, "hours: [" in step) == (True, True)
     assert json.loads((finished / "public/released/job.json").read_text())["outcome"] == ["salary", "hours"]
-
-
-def test_giant_strata_of_several_outcomes_are_served_span_by_span(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys_of: Callable[[str], AbstractContextManager[None]]
-) -> None:
-    """Blocks of 128 records, one a span; what is released differs by rounding only."""
-    said = job(("sampler: {draws: 300}", "sampler: {draws: 300}\nrecord: {log_lik: never}"))
-    for name in ("whole", "giant"):
-        if name == "giant":
-            monkeypatch.setattr("dpdist.planning.blocks.TENSOR_BYTES", 1)
-            monkeypatch.setattr("dpdist.planning.blocks.SPAN_VALUES", 1)
-        with keys_of("several"):
-            dpdist.run(said, tmp_path / name)
-    assert len(list((tmp_path / "giant/confidential/parts/strata-000000").glob("bounds-*.arrow"))) > 1
-    one, other = (json.loads((tmp_path / name / "public/released/set-1.json").read_text()) for name in ("whole", "giant"))
-    for field, stratum in one["strata"].items():
-        for name in ("coefficients", "covariance"):
-            np.testing.assert_allclose(other["strata"][field][name]["values"], stratum[name]["values"], rtol=1e-6)
 
 
 def test_the_evaluation_has_direct_estimates_and_truth_of_every_outcome(finished: Path) -> None:
