@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -145,19 +144,6 @@ def unvisited(mechanism: str, spec: type[MechanismSpec], cases: list[Option]) ->
 def test_every_option_is_audited_under_every_adjacency_or_refused(mechanism: str, kind: str) -> None:
     cases = [option for option in ALL if (option.mechanism, option.kind) == (mechanism, kind)]
     assert unvisited(mechanism, SPECS[mechanism], cases) == []
-
-
-def test_control_an_option_that_is_new_is_named() -> None:
-    """A new key, and a new choice of a key that there is."""
-
-    class Extended(SPECS["modips"]):  # type: ignore[misc]
-        location: Literal["cells", "main_effects", "spline"] = "cells"
-        smoothed: bool = False
-        folder: ClassVar[str] = "modips"
-
-    cases = [option for option in ALL if (option.mechanism, option.kind) == ("modips", "zero_out")]
-    found = unvisited("modips", Extended, cases)
-    assert found == ["modips: location: spline", "modips: smoothed: False", "modips: smoothed: True"]
 
 
 def as_in_the_file(job: Job, records: Records) -> Records:

@@ -115,16 +115,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "an outcome outside its bounds",
         "outside: clip",
     ),
-    "a weight that is not clipped": (of_column("weight", bounds=[1, 60]), "a weight outside its bounds", "outside: clip"),
     "no bounds of the weight and no reference": (
         {"columns": {name: entry for name, entry in COLUMNS.items() if name != "weight"}, "reference": None},
         "need public bounds of the weight",
         "add weight: {bounds",
     ),
     "zeros that are dropped": (of_column("salary", bounds=[0, 9], zeros="drop", **CLIPPED), "zeros dropped", "keep these"),
-    "a fallback": ({"mechanism": {"name": "tables", "fallback": "pool"}}, "whether a fallback is used", "use refuse"),
-    "secret numbers by strata": ({"budget": SECRET, "strata": ["field"]}, "keeps sample sizes secret", "use zero_out"),
-    "secret numbers without weights": ({"budget": SECRET, "survey": {}}, "whole numbers of records", "name a weight"),
     "secret numbers on histograms": (
         {"budget": SECRET, "reference": {"histogram": {"epsilon": "1"}}},
         "limits only if numbers of records are public",
@@ -136,21 +132,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "keeps the counts by field public",
         "leave columns out",
     ),
-    "protected columns of public sizes": ({"predictors": {"protect": {}}}, "same sample counts", "add_remove"),
     "no delta under Gaussian noise": (
         {"mechanism": {"name": "tables", "noise": "gaussian"}},
         "no epsilon holds without a delta",
         "add delta",
-    ),
-    "a delta under Laplace noise": (
-        {"budget": KEYS["budget"] | {"delta": "1e-6"}},
-        "has a delta only with Gaussian noise",
-        "leave it out",
-    ),
-    "an objective of another name": (
-        {"mechanism": {"name": "tables", "objective": "larges"}},
-        "'larges' is not known",
-        "'largest'",
     ),
     "histograms of the whole budget": (
         {"reference": {"histogram": {"epsilon": "4"}}},
@@ -170,7 +155,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "leave it out",
     ),
     "histograms of no budget": ({"reference": {"histogram": {}}}, "missing key", "add 'epsilon'"),
-    "a reference of nothing": ({"reference": {}}, "no file is named", "add path"),
     "a reference of the job's own period": ({"reference": {"path": "a", "period": "2021"}}, "the job's own", "earlier"),
 }
 """What one of the former mechanisms refused, and `tables` does as well."""

@@ -25,7 +25,6 @@ from dpdist.job.loading import find_job, parse_job
 from dpdist.ledger import book
 from dpdist.ledger.accounts import charges, total
 from dpdist.ledger.book import Ledger
-from dpdist.ledger.pages import pages
 
 NOTHING_COUNTS = (
     "no ledger is set, so the privacy losses of this dataset's releases are not added up; to use one, set `ledger` in the "
@@ -481,42 +480,6 @@ def test_six_elections_add_up_and_the_next_one_is_refused(data: Path, tmp_path: 
     )
     assert not (tmp_path / "2026").exists()
     assert last["metered"] is True
-
-
-def test_a_correction_of_an_earlier_year_is_charged_beside_it(folder: Path) -> None:
-    """Years of one template, and the first again with a lower bound on salaries: its period has both charges."""
-    for period in ("2021", "2022"):
-        write_job(folder, '{per_period: "5"}', ('"2021"', f'"{period}"'))
-        assert run(folder, period).exit_code == 0
-    write_job(folder, '{per_period: "5"}', ("200000", "150000"), ('"3"', '"2"'))
-    assert run(folder, "corrected").exit_code == 0
-    write_job(folder, '{per_period: "5"}', ("200000", "150000"), ('"3"', '"1e-4"'))
-    assert run(folder, "again").exit_code == 3
-    found = charges(Ledger(str(folder / "ledger.sqlite")).entries(), "small")
-    assert [(each.period, each.budget) for each in found] == [("2021", 3), ("2022", 3), ("2021", 2)]
-
-
-def test_a_correction_has_a_version_of_its_own_with_its_own_charge(folder: Path) -> None:
-    """In job, statement, ledger and its page; a version is corrected that was charged, and the reason is published."""
-    write_job(folder, "{}")
-    assert run(folder, "first").exit_code == 0
-    release = json.loads((folder / "first" / "public" / "manifest.json").read_text())["release"]
-    text = (folder / "job.yaml").read_text()
-    said = {"version": 2, "of": release, "reason": "weights of the law stratum were a year old"}
-    for version, code in ((3, 3), (2, 0)):
-        (folder / "job.yaml").write_text(text + f"correction: {json.dumps(said | {'version': version})}\n")
-        assert run(folder, "corrected").exit_code == code
-    assert statement(folder, "corrected")["correction"] == said
-    assert "correction" not in statement(folder, "first")
-    entries = Ledger(str(folder / "ledger.sqlite")).entries()
-    assert [(each.period, each.budget, each.version) for each in charges(entries, "small")] == [
-        ("2021", 3, 1),
-        ("2021", 3, 2),
-    ]
-    ((line,),) = (page.lines for page in pages(entries))
-    assert line == {"period": "2021", "runs": "2", "released": "2", "ε": "6", "versions": "1, 2", "summed": "6"}
-    (folder / "job.yaml").write_text(text.replace('"2021"', '"2022"'))
-    assert run(folder, "next").exit_code == 0, "the year after a correction"
 
 
 def test_what_a_job_says_of_its_ledger_decides_no_result() -> None:

@@ -390,9 +390,6 @@ TOTALS = {"rake": [{"by": ["sex"], "totals": {"f": 1e5, "m": 1e5}}]}
         (MEASURED, {"predictors": {"protect": {}}}, "neighbours have the same sample counts", "add_remove"),
         (MEASURED, {"mechanism": {"name": "tables", "strategy": "auto"}}, "unknown key", "strategy"),
         (MEASURED, {"mechanism": {"name": "tables", "shrinkage": False}}, "has no shrinkage", "leave it out"),
-        (MEASURED, {"mechanism": {"name": "tables", "fallback": "pool"}}, "depends on the records", "use refuse"),
-        (MEASURED, {"mechanism": {"name": "tables", "weights": "linear"}}, "leaves every privacy weight at 1", "leave"),
-        (MEASURED, {"model": {"family": "lognormal"}}, "fits no likelihood", "leave model out"),
         (MEASURED, {"record": {"log_lik": "always"}}, "has no posterior", "write never or auto"),
     ],
 )

@@ -522,7 +522,6 @@ CODED = {"bounds": "[0, 3], codes: {a: 0, b: 1.4, c: 3}", "column": ""}
         (", law: multinomial, location: main_effects", LEVELS, "probabilities for every cell"),
         (", law: multinomial, variance: 1", LEVELS, "only the variance of the normal distribution"),
         (", law: normal, nested: 2", {"sets": 3}, "not a multiple of 2"),
-        (", law: normal", {"adjacency": "add_remove"}, "add_remove"),
         (", law: normal", {"sets": 2, "epsilon": "1e-6"}, "less than 1e-6"),
     ],
 )

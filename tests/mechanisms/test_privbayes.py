@@ -216,9 +216,6 @@ def test_a_release_has_tables_records_and_measurements(release: Path) -> None:
         (", choice: '1/2'", {"outcome": "sex, degree"}, "there is no choice of parents"),
         (", choice: '1e-6'", {"epsilon": "0.01"}, "an ε below 1e-6"),
         ("", {"sets": 2}, "releases one set of records"),
-        ("", {"kids": 10_000}, "10,001 levels"),
-        ("", {"outside": "error"}, "must not refuse a file because of a weight outside its bounds"),
-        ("", {"adjacency": "add_remove"}, "publishes stratum sizes"),
     ],
 )
 def test_what_has_no_guarantee_or_no_use_is_refused(said: str, other: dict[str, Any], found: str) -> None:

@@ -153,10 +153,3 @@ def test_an_audit_refuses_damaged_files_by_name(name: str, workspace: Path) -> N
     for _ in flips(workspace / "confidential" / name, 3):
         with pytest.raises(WorkspaceError, match=f"confidential/{name} "):
             bound_from_outside(workspace, 100)
-
-
-def test_noise_that_is_lost_is_no_finished_run(charged: tuple[Path, Job], workspace: Path) -> None:
-    (path,) = list((workspace / "confidential" / "noise").glob("*"))[:1]
-    path.unlink()
-    with pytest.raises(WorkspaceError, match=f"noise/{path.name} is missing: it was drawn and used"):
-        dpdist.run(charged[1], workspace)

@@ -217,7 +217,6 @@ WRONG = [
     (("predictors: [sex]", "predictors: [sex], prior: {name: proper}"), r"the prior of 'scores' is fixed \(line"),
     (("survey: {weight: weight}\n", ""), "name the weight column"),
     ((WEIGHTED, "censor_uw"), "'scores' is fitted only in closed form"),
-    ((WEIGHTED, "perturbed_histogram"), "'perturbed_histogram' fits no likelihood"),
     (("name: exact, draws: 200", "name: stan"), "'scores' has no stan sampler"),
 ]
 

@@ -20,7 +20,7 @@ from spoiling import Spoil, cells, edited, said
 
 import dpdist
 from dpdist.core.cautions import Caution
-from dpdist.core.errors import DataError, JobError
+from dpdist.core.errors import DataError
 from dpdist.job import budget_text
 from dpdist.opening.verifying import problems
 from dpdist.planning.plan import reference as reference_line
@@ -188,18 +188,6 @@ def test_the_file_with_which_the_chain_began_is_not_released_under_it(chain: Pat
     path = job(tmp_path / "job", 0, {"release": str(chain / "ws3" / "public")}, period="2030")
     with pytest.raises(DataError, match="its chain begins with the current file"):
         dpdist.validate(path)
-
-
-CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "histograms": ({"reference": {"release": "x", "histogram": {"epsilon": "0.1"}}}, "needs no histograms"),
-}
-
-
-@pytest.mark.parametrize("what", CONTRADICTIONS)
-def test_references_that_cannot_be_are_refused(what: str, tmp_path: Path) -> None:
-    keys, told = CONTRADICTIONS[what]
-    with pytest.raises(JobError, match=told):
-        dpdist.load_job(job(tmp_path / "job", 1, **{"reference": {}} | keys))
 
 
 HISTORY = "released/history.json"
