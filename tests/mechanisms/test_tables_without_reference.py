@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sized_package import people, sized_job
+from sized_package import sized_job
 from test_tables import (
     LEVELS,
     Population,
@@ -455,24 +455,6 @@ def test_a_record_is_in_one_bin_of_every_column_whatever_its_values() -> None:
 def _without(folder: Path, epsilon: str, outcomes: int = 1, **keys: Any) -> Path:
     job = {"mechanism": {"name": "tables"}, "budget": {"epsilon": epsilon, "adjacency": "substitution"}, "reference": None}
     return sized_job(folder, (3, 4, 2), [["c0", "c1"], ["c1", "c2"], ["c0"]], 2_000, outcomes, **job | keys)
-
-
-def test_a_release_of_a_large_budget_has_the_direct_figures(tmp_path: Path) -> None:
-    """The whole way of a job with two outcomes, for figures of the parameters and of synthetic records."""
-    dpdist.run(_without(tmp_path, "10000", 2), tmp_path / "work")
-    direct_records = people((3, 4, 2), 2_000, 2, 1)
-    for path in sorted((tmp_path / "work" / "public" / "tables").glob("*.parquet")):
-        table = pd.read_parquet(path)
-        columns = [name for name in table.columns if name.startswith("c")]
-        assert set(table["estimator"]) == {"parameters", "records"}
-        for _, row in table[table["statistic"] == "mean"].iterrows():
-            few = direct_records[
-                np.all([(row[c] == "Total") | (direct_records[c].astype(str) == row[c]) for c in columns], axis=0)
-            ]
-            values = few[row["variable"]]
-            mean = np.average(values, weights=few["w"])
-            error = np.sqrt((few["w"] ** 2 * (values - mean) ** 2).sum()) / few["w"].sum()
-            assert abs(row["estimate"] - mean) <= 0.2 * error, (path.stem, dict(row))
 
 
 def test_a_job_that_names_no_reference_spends_a_sixth_on_counts_of_bins(tmp_path: Path) -> None:
