@@ -225,13 +225,13 @@ def test_several_outcomes_agree_in_one_file_of_records(tmp_path: Path) -> None:
 
 
 def test_searches_that_cannot_succeed_end_early_and_change_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """2,000 cells of 2 to 6 records with zeros, top-codes and means that they hardly reach: the same bytes as without an
+    """600 cells of 2 to 6 records with zeros, top-codes and means that they hardly reach: the same bytes as without an
     early end, in less than three fourths of the steps. Control: a search that also ends where it could succeed.
     """
     rng, steps, cells = np.random.default_rng(0), list[int](), list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
     amounts = np.exp(rng.normal(10.0, 1.0, 10_000)) * (rng.random(10_000) > 0.3)
     domain = calibration.Domain.of(np.minimum(amounts, 60_000.0), (0.0, 60_000.0), False)
-    for number in rng.integers(2, 7, 2_000):
+    for number in rng.integers(2, 7, 600):
         outcome, weight = np.minimum(rng.choice(amounts, number), 60_000.0), np.exp(rng.normal(5.0, 1.0, number))
         mean = np.clip(np.average(outcome, weights=weight) * rng.lognormal(0.0, 0.3), 1.0, 59_000.0)
         cells.append((weight, outcome[:, None], np.array([mean])))

@@ -107,7 +107,7 @@ def test_two_rounds_of_four_columns_choose_between_columns(case_of: Cases) -> No
 
 SELDOM = {
     *("tables-zero_out-residuals", "tables-substitution-residuals", "tables-substitution-residuals anywhere"),
-    *("tables-two-outcomes", "tables-public-weights"),
+    *("tables-two-outcomes", "tables-public-weights", "tables-histogram", "tables-gaussian", "tables-add_remove-residuals"),
 }
 """Seconds each: tests/audit/test_every_option.py has all options of tables under these neighbours, and these are `long`."""
 

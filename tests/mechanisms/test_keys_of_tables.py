@@ -353,7 +353,7 @@ def test_references_of_other_formats_teach_what_a_parquet_file_teaches(tmp_path:
     assert (records["kids"] == np.rint(records["kids"])).all()
 
 
-@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+@pytest.mark.parametrize("noise", ["laplace", pytest.param("gaussian", marks=pytest.mark.long)])
 def test_an_audit_finds_the_claim_attained_and_halved_noise(
     tmp_path: Path, noise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

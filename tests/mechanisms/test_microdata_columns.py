@@ -55,7 +55,7 @@ def both(files: Path, folder: Path, keys_of: Named, noise_of: Named, strata: str
     return found[0], found[1]
 
 
-@pytest.mark.parametrize("strata", ["", "field"])
+@pytest.mark.parametrize("strata", ["", pytest.param("field", marks=pytest.mark.long)])
 def test_a_synthetic_record_has_one_donors_columns_beside_that_donors_weight_and_outcome(
     files: Path, tmp_path: Path, keys_of: Named, noise_of: Named, strata: str
 ) -> None:

@@ -53,6 +53,9 @@ KINDS: dict[str, dict[str, str]] = {
     "anywhere": {"adjacency": "substitution", "exchange": "anywhere"},
 }
 
+each_kind = pytest.mark.parametrize("kind", ["off", pytest.param("anywhere", marks=pytest.mark.long)])
+"""Noise of the second one is tested below."""
+
 
 class Run(NamedTuple):
     """A release's system and posterior, the estimate of z, and the base cell of every record of the file."""
@@ -219,6 +222,7 @@ def test_all_records_are_near_their_direct_figures() -> None:
     assert (np.abs(np.median(errors, axis=0)) <= 0.4).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("control", [False, True])
 def test_the_count_of_all_records_errs_as_stated(control: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three populations × both kinds × ε = .5, .5, 1, 1, 4: 90 % intervals hold the file's count in 22 of 30 releases, and
@@ -420,7 +424,7 @@ def secret_job(folder: Path, kind: str, epsilon: str = "4", outcomes: int = 2, *
     return sized_job(folder, (3, 4, 2), by, 2_000, outcomes, mechanism=mechanism, budget=budget, publish="always", **keys)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_a_release_of_a_large_budget_has_the_direct_figures(kind: str, tmp_path: Path) -> None:
     """The whole way of a job. Synthetic records agree with the tables, and tables made again are the same."""
     dpdist.run(secret_job(tmp_path, kind, "10000"), tmp_path / "work")
@@ -451,7 +455,7 @@ def test_a_release_of_a_large_budget_has_the_direct_figures(kind: str, tmp_path:
         pd.testing.assert_frame_equal(pd.read_parquet(path), pd.read_parquet(tmp_path / "again" / "tables" / path.name))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_a_release_continues_from_another_at_the_sum_of_their_losses(kind: str, tmp_path: Path) -> None:
     """Both are published again with the same bytes; the second has totals of both, about the numbers of records of each."""
     path = secret_job(tmp_path, kind)

@@ -205,7 +205,7 @@ def umask(mode: int) -> Iterator[None]:
         os.umask(before)
 
 
-@pytest.mark.parametrize("executor", ["serial", "dask"])
+@pytest.mark.parametrize("executor", ["serial", pytest.param("dask", marks=pytest.mark.long)])
 def test_what_is_confidential_is_the_owners_alone_whatever_the_umask(job: Job, tmp_path: Path, executor: str) -> None:
     """Modes 0700 and 0600 below confidential/, made by the driver or by workers. Control: public files follow the umask."""
     runtime = job.runtime.model_copy(update={"executor": executor, "workers": 1})

@@ -63,7 +63,7 @@ def verdict(rows: pd.DataFrame) -> Verdict:
     return found
 
 
-@pytest.mark.parametrize(("cells", "noise"), [(4, 0.2), (24, 5.0), (200, 0.5)])
+@pytest.mark.parametrize(("cells", "noise"), [(4, 0.2), pytest.param(24, 5.0, marks=pytest.mark.long), (200, 0.5)])
 def test_an_unbiased_release_passes_as_often_as_the_theory_says(cells: int, noise: float) -> None:
     """At most 1 in 20 fails; of 80 releases, 10 or more failures have a probability of .01."""
     rng = np.random.default_rng(1)

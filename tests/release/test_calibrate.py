@@ -202,6 +202,7 @@ def test_weights_that_were_tuned_with_a_reference_leave_headroom_on_its_other_ha
     assert 0.5 < watched.bound <= 1.8
 
 
+@pytest.mark.long
 def test_a_bound_over_the_target_beside_a_calibration_has_a_remedy_that_is_allowed(
     aimed: tuple[Job, Path], files: Path, tmp_path: Path
 ) -> None:

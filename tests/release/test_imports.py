@@ -79,6 +79,7 @@ def there(module: str, name: str) -> bool:
         return not str(missing.name).startswith("dpdist")
 
 
+@pytest.mark.long
 def test_every_name_that_is_imported_from_the_package_is_there() -> None:
     """Also in studies and examples that no test runs. Control: a name and a module that are gone."""
     assert unresolved("from dpdist.publish.folder import REACH") == {"dpdist.publish.folder.REACH"}

@@ -82,7 +82,8 @@ def test_a_process_that_imports_the_callers_program_makes_no_run(folder: Path, m
     assert [path.name for path in folder.glob("work*")] == ["workFalse"]
 
 
-@pytest.mark.parametrize("act", [pytest.param("study", marks=pytest.mark.long), "rehearsal"])
+@pytest.mark.long
+@pytest.mark.parametrize("act", ["study", "rehearsal"])
 def test_nor_a_study_or_a_rehearsal(folder: Path, act: str) -> None:
     assert program(folder, NESTED.format(act=f'if __name__ != "__main__": {ACTS[act]}', method="spawn")).split() == [
         *("done", "NestedStart")

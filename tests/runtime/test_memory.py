@@ -257,12 +257,14 @@ def slow(*case: object) -> object:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read from Linux's /proc")
-@pytest.mark.parametrize("executor", [pytest.param("serial", marks=pytest.mark.long), "dask"])
+@pytest.mark.long
+@pytest.mark.parametrize("executor", ["serial", "dask"])
 @pytest.mark.parametrize(
     ("strata", "records", "draws", "tables"),
     [
         (25, 100, 200, 1),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in [(100, 100, 1000, 1), (1, 500_000, 200, 1)]),
+        (100, 100, 1000, 1),
+        (1, 500_000, 200, 1),
         *(slow(*case) for case in [(1, 60_000, 200, 1), (1000, 100, 1000, 1), (1, 2_000_000, 200, 1)]),
         *(slow(*case) for case in [(3000, 100, 200, 1), (3000, 30, 100, 2), (10_000, 30, 100, 1)]),
     ],

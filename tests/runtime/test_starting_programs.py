@@ -148,11 +148,21 @@ def in_a_terminal(folder: Path) -> str:
     return shown.decode()
 
 
-STARTS = [as_script]
-LONGER = [as_argument, as_input, as_module, in_a_thread, with_killed_workers, under_pytest, in_a_notebook, in_a_terminal]
+STARTS = [
+    as_script,
+    as_argument,
+    as_input,
+    as_module,
+    in_a_thread,
+    with_killed_workers,
+    under_pytest,
+    in_a_notebook,
+    in_a_terminal,
+]
 
 
-@pytest.mark.parametrize("start", [*STARTS, *(pytest.param(start, marks=pytest.mark.long) for start in LONGER)])
+@pytest.mark.long
+@pytest.mark.parametrize("start", STARTS)
 def test_a_release_is_made_and_charged_once(folder: Path, start: Callable[[Path], str]) -> None:
     shown = start(folder)
     assert RELEASED in shown, shown[-3000:]
