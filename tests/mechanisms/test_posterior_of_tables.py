@@ -274,6 +274,7 @@ def test_published_rows_are_operations_that_equal_their_matrix(seed: int) -> Non
     assert rows.coordinate.tolist() == outcome.astype(int).tolist()
 
 
+@pytest.mark.long
 def test_draws_of_many_sums_have_the_same_bytes_on_workers(tmp_path: Path) -> None:
     """Draws under other noise come block by block, each from its own seed. Here all sums are measured many times."""
     one, tasks = posterior_of(2, 4.0), list[object]()

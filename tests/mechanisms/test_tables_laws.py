@@ -833,6 +833,7 @@ def test_all_records_are_near_their_direct_figures() -> None:
     assert (np.median(np.abs([off(seed, 10.0) for seed in range(2)]), axis=0) > 0.5).any()
 
 
+@pytest.mark.long
 def test_a_large_reference_is_no_better_than_what_is_learned_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """200,000 records in cells of 330, whose means differ by 5.5 %, in a file of so many base cells that only crosses that
     show effects have any: errors of predicted means are at most 1.03 times those of the reference's own. Control: effects
@@ -983,7 +984,7 @@ def test_residuals_of_the_reference_are_those_of_other_records() -> None:
 def test_standard_errors_of_a_yes_or_no_that_is_rare_in_some_levels_are_direct_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At ε = 64, of means in all cells: over direct errors .8 to 1.25 in the median of each of 3 populations, whose levels
+    """At ε = 64, of means in all cells: over direct errors .8 to 1.25 in the median of each of 2 populations, whose levels
     have a yes of 1 to 30 %. Control: sizes of residuals, few and large where a yes is rare, taken for their spread.
     """
 
@@ -998,15 +999,16 @@ def test_standard_errors_of_a_yes_or_no_that_is_rare_in_some_levels_are_direct_o
         found = [release(public, files, 64.0, seed).comparison(by) for by in public.tables]
         return float(np.median(np.concatenate([(one.published.errors / one.units)[:, 1] for one in found])))
 
-    assert all(0.8 <= ratio(seed) <= 1.25 for seed in range(3))
+    assert all(0.8 <= ratio(seed) <= 1.25 for seed in range(2))
     monkeypatch.setattr(
         predicting,
         "corrected",
         lambda effects, z, ratio, size, usual, *rest: corrected(effects, z, ratio, size, np.ones(len(z)), *rest),
     )
-    assert any(ratio(seed) > 1.25 for seed in range(3))
+    assert any(ratio(seed) > 1.25 for seed in (2, 1, 0))
 
 
+@pytest.mark.long
 def test_predictions_of_a_table_of_few_cells_are_no_worse_than_its_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Means of 2 × 2 cells whose crossing moves log outcomes by 0 or .042, that is by 0 or 2 standard errors of the
     reference's means: over 20 populations each, root mean square errors are at most 1.06 of the reference's. Sets of 10 had

@@ -18,7 +18,7 @@ OWN_NOISE = True
 
 RHOS = ("1/1000", "1/8", "1", "20", "400")
 DELTAS = ("1e-6", "1e-12", "0.001")
-fixed = settings(derandomize=True, deadline=None, max_examples=60)
+fixed = settings(derandomize=True, deadline=None, max_examples=30)
 
 
 @pytest.mark.parametrize("delta", DELTAS)

@@ -114,7 +114,10 @@ def pair(folder: Path, kind: str, epsilon: str, rng: np.random.Generator, growth
     return one, dpdist.run(dpdist.parse_job(second), folder / "two", people(rng, growth))
 
 
-@pytest.mark.parametrize("kind", [OF_ONE_REFERENCE, OF_A_CHAIN, OF_ANOTHER])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(OF_ONE_REFERENCE, marks=pytest.mark.long), OF_A_CHAIN, pytest.param(OF_ANOTHER, marks=pytest.mark.long)],
+)
 def test_changes_know_what_errors_both_releases_take_from_their_reference(kind: str, tmp_path: Path) -> None:
     """At ε = .2, where the reference decides much. Control: releases of two references have independent errors.
 

@@ -159,7 +159,10 @@ def test_a_run_imports_only_what_it_uses(ran: tuple[Path, set[str]]) -> None:
     assert {"numba", "zarr", "scipy.special"} <= modules
 
 
-@pytest.mark.parametrize("command", [("validate", "doctorates"), ("plan", "doctorates"), ("report", "work")])
+@pytest.mark.parametrize(
+    "command",
+    [("validate", "doctorates"), pytest.param(("plan", "doctorates"), marks=pytest.mark.long), ("report", "work")],
+)
 def test_a_command_that_looks_imports_little(ran: tuple[Path, set[str]], command: tuple[str, str]) -> None:
     """Control: the evaluation, which the custodian asks for, judges by laws of scipy."""
     folder, of_the_run = ran
