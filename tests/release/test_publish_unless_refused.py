@@ -131,13 +131,6 @@ def test_the_custodian_approves_with_a_reason_and_without_a_key(folder: Path) ->
     assert files_of(folder / "ws" / "public") == held
 
 
-def test_a_key_signs_what_is_approved(folder: Path) -> None:
-    run(folder)
-    invoke("keygen", f"{folder}/head")
-    succeed("approve", f"{folder}/ws", "--key", f"{folder}/head", "--reason", "fine")
-    succeed("verify", f"{folder}/ws", "--key", f"{folder}/head.pub")
-
-
 def test_an_approval_is_of_the_held_release_alone(folder: Path) -> None:
     """A decision that names another manifest publishes nothing."""
     run(folder)
@@ -164,15 +157,6 @@ def test_published_again_it_stays_where_it_was(folder: Path) -> None:
     invoke("approve", f"{folder}/ws", "--reason", "clipping is stated on the page")
     assert invoke("publish", f"{folder}/ws").output.startswith("Published again")
     assert not (folder / "ws" / "held").exists()
-
-
-def test_a_signature_stays_when_the_same_run_publishes_the_same_bytes(folder: Path) -> None:
-    run(folder, "good")
-    invoke("keygen", f"{folder}/head")
-    succeed("sign", f"{folder}/ws", "--key", f"{folder}/head")
-    before = files_of(folder / "ws" / "public")
-    assert run(folder, "good").exit_code == 0
-    assert files_of(folder / "ws" / "public") == before
 
 
 class Killed(BaseException):

@@ -74,16 +74,6 @@ def test_the_kind_of_a_file_is_told_by_its_name(tmp_path: Path, name: str, kind:
     assert source.truth is None
 
 
-@pytest.mark.parametrize("name", ["survey.parquet", "survey.csv", "survey.csv.gz"])
-def test_only_the_asked_columns_are_read_in_the_asked_order(tmp_path: Path, name: str) -> None:
-    source = open_source(make_job(path=str(write(tmp_path, name))))
-    found = together(source, ["salary", "sex"])
-    assert list(found) == ["salary", "sex"]
-    assert list(source.columns) == ["sex", "salary", "unused"]
-    assert found["sex"] == ["f", "m", None, "f, or m", "ü"] * 20
-    assert [None if v is None else float(v) for v in found["salary"]] == [1.5, 2.0, 3.25, None, 1e5] * 20
-
-
 @pytest.mark.parametrize("name", ["survey.parquet", "survey.csv"])
 def test_a_file_is_streamed_in_batches(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_source(make_job(path=str(write(tmp_path, name))))
@@ -109,12 +99,6 @@ def test_usual_marks_of_a_missing_value_in_csv_are_missing(tmp_path: Path, missi
     path = tmp_path / "codes.csv"
     path.write_text(f"a,b\nx,1\n{missing},2\n")
     assert together(CsvSource(path), ["a"]) == {"a": ["x", None]}
-
-
-def test_the_number_of_rows_is_told_where_it_is_known(tmp_path: Path) -> None:
-    assert open_source(make_job(path=str(write(tmp_path, "survey.parquet")))).rows == 100
-    assert open_source(make_job(path=str(write(tmp_path, "survey.csv")))).rows is None
-    assert open_source(make_job(simulate=SIMULATE)).rows == 100
 
 
 def test_a_path_given_to_the_run_comes_before_the_job(tmp_path: Path) -> None:
