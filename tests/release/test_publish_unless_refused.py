@@ -159,6 +159,15 @@ def test_published_again_it_stays_where_it_was(folder: Path) -> None:
     assert not (folder / "ws" / "held").exists()
 
 
+def test_a_signature_stays_when_the_same_run_publishes_the_same_bytes(folder: Path) -> None:
+    run(folder, "good")
+    invoke("keygen", f"{folder}/head")
+    succeed("sign", f"{folder}/ws", "--key", f"{folder}/head")
+    before = files_of(folder / "ws" / "public")
+    assert run(folder, "good").exit_code == 0
+    assert files_of(folder / "ws" / "public") == before
+
+
 class Killed(BaseException):
     """In place of a kill: nothing catches it."""
 
