@@ -182,6 +182,16 @@ def test_the_canary_check_sees_a_value_that_is_printed(tmp_path: Path) -> None:
 
 
 @both_formats
+def test_many_bad_values_of_a_kind_make_one_message_with_the_first_rows(tmp_path: Path, suffix: str) -> None:
+    def spoil(records: pd.DataFrame) -> pd.DataFrame:
+        records.loc[[3, 50, 70, 100, 119], "weight"] = -CANARY
+        return records
+
+    attempt = run_on(tmp_path, suffix, spoil)
+    assert_refused(attempt, "weight: negative weights (rows 3, 50, 70, …)")
+
+
+@both_formats
 def test_every_problem_of_a_file_is_told_at_once(tmp_path: Path, suffix: str) -> None:
     def spoil(records: pd.DataFrame) -> pd.DataFrame:
         records.loc[3, "weight"], records.loc[50, "salary"], records.loc[119, "sex"] = -1.0, 0.0, "x"
