@@ -196,6 +196,16 @@ def test_draws_have_the_quantiles_of_their_marginals(d):
     assert all(stats.kstest(left, stats.chi2(nu + one).cdf).pvalue < 1e-6 for one in (-1.0, 1.0))
 
 
+@pytest.mark.parametrize("d", [1, 2])
+def test_draws_are_a_function_of_statistics_and_stream(d):
+    model, z = model_of(d), logs_of(EVERYWHERE, d)
+    statistics = model.statistics(records_of(EVERYWHERE, z), some_alpha(len(z)))
+    one, same, other = (model.draw(statistics, 5, KEY.generator(stage)) for stage in ("a", "a", "b"))
+    for name in ("coefficients", "covariance"):
+        np.testing.assert_array_equal(one[name], same[name])
+        assert not np.any(one[name] == other[name])
+
+
 @pytest.mark.parametrize("sets", [1, 2])
 def test_outcomes_in_another_order_have_the_same_law_in_that_order(sets):
     """Exactly for statistics, centres and evidence; in moments for draws, whose uniforms meet other components."""
