@@ -13,10 +13,8 @@ import scipy
 
 from dpdist.core.records import Floats
 from dpdist.quality.microdata import ecdf
-from dpdist.studies.file import kind_of
-from dpdist.studies.kinds.protocol import Caption
 from dpdist.studies.kinds.simulation import DATA
-from dpdist.studies.settings import FigureKind, Study, StudyFigure
+from dpdist.studies.settings import Caption, FigureKind, Study, StudyFigure
 
 if TYPE_CHECKING:  # an extra, which studies without figures do not need
     from matplotlib.axes import Axes
@@ -36,11 +34,7 @@ class StudyMaterial(NamedTuple):
     records: pd.DataFrame
 
     def caption(self, measure: str) -> Caption:
-        return kind_of(self.study).captions.get(measure, Caption(measure))
-
-    def target(self, case: str, epsilon: str, measure: str) -> float | None:
-        """Value of a figure's dashed line, if any."""
-        return kind_of(self.study).target(self.study, case, epsilon, measure)
+        return self.study.captions.get(measure, Caption(measure))
 
     @property
     def arms(self) -> list[str]:
@@ -136,7 +130,7 @@ def violins(figure: StudyFigure, material: StudyMaterial) -> Canvas:
         for place, label in enumerate(labels):
             values, colour = material.values(case, label, epsilon, measure), material.colour(label)
             violin(axis, place, values, colour, sideways=True, points="_ratio_" not in measure)
-        if (target := material.target(case, epsilon, measure)) is not None:
+        if (target := material.study.target(case, epsilon, measure)) is not None:
             mark(axis, target)
         row_labels(axis, labels, caption.axis or caption.title, figure.log)
         axis.set_title(panel_title(case if len(material.cases(figure)) > 1 else "", epsilon))
@@ -199,7 +193,7 @@ def record_bounds(figure: StudyFigure, material: StudyMaterial) -> Canvas:
         violin(axis, 0, next((b for b in before if len(b)), np.array([])), GREY, sideways=True, points=False)
         for place, (label, values) in enumerate(after.items(), start=1):
             violin(axis, place, values, material.colour(label), sideways=True, points=False)
-        if (target := material.target(case, epsilon, "database_bound")) is not None:
+        if (target := material.study.target(case, epsilon, "database_bound")) is not None:
             mark(axis, target)
         row_labels(axis, ["before", *labels], "record bound", figure.log)
         axis.set_title(panel_title(case if len(material.cases(figure)) > 1 else "", epsilon))

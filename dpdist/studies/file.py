@@ -5,36 +5,17 @@ Every error has a line number. For an unknown key it suggests the nearest known 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from dpdist.core.errors import Problem, StudyError, suggestion
 from dpdist.job.loading import find_shipped
 from dpdist.job.validation import validate_content
 from dpdist.job.yaml_lines import mapping, read_yaml
-from dpdist.studies.kinds.coded_files import CodedFiles
-from dpdist.studies.kinds.guarantees import GuaranteesKind
-from dpdist.studies.kinds.modips import ModipsKind
-from dpdist.studies.kinds.partitions import PartitionsKind
-from dpdist.studies.kinds.protocol import StudyKind
-from dpdist.studies.kinds.simulation import SimulationKind
-from dpdist.studies.kinds.tables import TablesKind
+from dpdist.studies.kinds import KINDS
 from dpdist.studies.settings import Study
 
-KINDS: Mapping[str, StudyKind] = {
-    "simulation": SimulationKind(),
-    "guarantees": GuaranteesKind(),
-    "tables": TablesKind(),
-    "modips": ModipsKind(),
-    "partitions": PartitionsKind(),
-    "coded_files": CodedFiles(),
-}
 DEFAULT = "simulation"
 """The kind of a study file without the key `kind`."""
-
-
-def kind_of(study: Study) -> StudyKind:
-    return KINDS[study.kind]
 
 
 NOT_A_MAPPING = Problem("study", "not a mapping of keys", "study:, seed:, cases:, …", "see jobs/studies for examples")
@@ -90,11 +71,10 @@ def parse_study(text: str, source: str = "study") -> Study:
         remedy = suggestion(name, KINDS, "use one of them")
         problem = Problem("kind", f"no kind of study '{name}'", ", ".join(KINDS), remedy, 1, (lines[("kind",)],))
         raise StudyError(source, [problem])
-    kind = KINDS[name]
-    study: Study = validate_content(kind.settings, keys, source, lines, StudyError)
+    study: Study = validate_content(KINDS[name], keys, source, lines, StudyError)
     problems = [
         Problem(f"mechanisms.{place}", fault, "what a release of this family may say", remedy, 1, (line,))
-        for place, fault, remedy in kind.refusals(study)
+        for place, fault, remedy in study.refusals()
         if (line := lines.get(("mechanisms", place), "line 1"))
     ]
     if problems:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdist.core.files import replaced, write_text
-from dpdist.studies.kinds.protocol import RecordRows, Result
+from dpdist.studies.settings import RecordRows, Result
 
 COLUMNS = ("mechanism", "epsilon", "measure", "mean", "sd", "replicates")
 

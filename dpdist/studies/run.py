@@ -29,7 +29,7 @@ from dpdist.publish.writers.page import environment
 from dpdist.runtime.executors import executor
 from dpdist.studies import results
 from dpdist.studies.figures import StudyMaterial, number
-from dpdist.studies.file import NOT_A_MAPPING, kind_of, load_study
+from dpdist.studies.file import NOT_A_MAPPING, load_study
 from dpdist.studies.settings import Note, Study, one_line
 from dpdist.studies.verdicts import ANSWERS, READING, comparison_of, findings
 
@@ -104,7 +104,7 @@ class Task:
 
     def __call__(self, key: int) -> None:
         index, number = self.units[key]
-        name, replicate = self.study.case_names[index], kind_of(self.study).replicate(self.study, index, number)
+        name, replicate = self.study.case_names[index], self.study.replicate(index, number)
         if number == 1:
             results.write_records(results.records_path(self.folder, name), name, replicate.records)
         results.write_results(results.part_path(self.folder, name, number), name, number, replicate.results)
@@ -116,7 +116,7 @@ def material_of(study: Study, folder: Path) -> StudyMaterial:
     table = results.tidy(parts, len(study.cases))
     results.write_table(folder, table, results.summarise(table))
     replicates = pd.concat(parts)
-    if (by_cell := kind_of(study).by_cell(study, replicates)) is not None:
+    if (by_cell := study.by_cell(replicates)) is not None:
         write_text(folder / "ratios.csv", by_cell.to_csv(index=False, float_format="%.10g"))
         # The table has a million errors; the page shows their summary in ratios.csv.
         replicates = pd.concat([replicates[~replicates["measure"].str.contains(" error ")], by_cell])
@@ -170,7 +170,6 @@ INTERVALS = (
 def page(material: StudyMaterial, versions: Mapping[str, str]) -> str:
     """One HTML document that loads nothing."""
     study, results, _ = material
-    kind = kind_of(study)
     template = environment("dpdist.studies").get_template("page.html")
     from dpdist.studies.figures import draw_figures
 
@@ -179,17 +178,17 @@ def page(material: StudyMaterial, versions: Mapping[str, str]) -> str:
     used = ", ".join(f"{name} {version}" for name, version in versions.items())
     return template.render(
         study=study,
-        facts=[*kind.facts(study), ("Versions", [used])],
-        heads=kind.heads,
-        arms=kind.arms(study),
+        facts=[*study.facts(), ("Versions", [used])],
+        heads=study.heads,
+        arms=study.arms(),
         notes=[*study.notes, *findings(study.limits, results)],
-        comparison_title=kind.comparison_title,
+        comparison_title=study.comparison_title,
         how_verdicts_are_made=READING,
         comparisons=[comparison_of(table, material) for table in study.beside],
         figures=[(figure, Markup(svg)) for figure, svg in draw_figures(study.figures, material)],
         summaries=[(name, caption.title, caption.reading, _summary(material, name)) for name, caption in captions.items()],
         intervals=INTERVALS if any(name.endswith("_lower") for name in set(results.measure)) else "",
-        made_of=kind.made_of(study),
+        made_of=study.made_of,
         refused=int((results.measure == "refused").sum()),
     )
 

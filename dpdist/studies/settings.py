@@ -1,22 +1,75 @@
-"""Settings that all kinds of study share: seed, replicates, and what the page shows and checks."""
+"""What all kinds of study share: settings, what the page shows and checks, and what a kind adds to them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
+import pandas as pd
 from pydantic import BeforeValidator, Field, model_validator
 
 from dpdist.core.errors import Problem, StudyError, suggestion
 from dpdist.core.keys import Key
+from dpdist.core.records import Floats
 from dpdist.job import Budget, Frozen, Name, Runtime, budget_text
 
 FigureKind = Literal[
     "violins", "ecdf", "densities", "record_bounds", "weights_and_bounds", "outcomes_and_weights", "by_size"
 ]
+
+
+SIMULATED = (
+    "from simulated data or spaces with seeded NumPy randomness. Nothing here comes from a respondent, and nothing here is "
+    "a release."
+)
+RANDOMNESS = (
+    "NumPy generators keyed by seed {}, case and replicate, noise included; a study, not a release: its noise is not "
+    "safe in floating point"
+)
+Fact = tuple[str, list[str]]
+"""A line of the page on the study's design: a heading, and its values."""
+
+
+class Result(NamedTuple):
+    """A measure of one arm (a mechanism with its settings) in one replicate; ε is exact text."""
+
+    mechanism: str
+    epsilon: str
+    measure: str
+    value: float
+
+
+class RecordRows(NamedTuple):
+    """By-products of one arm, (record,) each."""
+
+    mechanism: str
+    epsilon: str
+    columns: dict[str, Floats]
+
+
+class Replicate(NamedTuple):
+    results: list[Result]
+    records: Sequence[RecordRows] = ()
+
+
+class Caption(NamedTuple):
+    """A measure's title, how to read it, and a short title for an axis."""
+
+    title: str
+    reading: str = ""
+    axis: str = ""
+
+
+class Refusal(NamedTuple):
+    """An arm, by its place, with settings that no release can have."""
+
+    place: int
+    fault: str
+    remedy: str
 
 
 class StudyRow(Frozen):
@@ -131,6 +184,13 @@ def one_line(value: Any) -> Any:
 
 
 class Study(Frozen):
+    """A study. Each kind derives a class, whose field `kind` has the kind's name as its type."""
+
+    heads: ClassVar[tuple[str, ...]]
+    """Headings of the page's table of arms."""
+    comparison_title: ClassVar[str] = "Beside the published figures"
+    made_of: ClassVar[str] = SIMULATED
+    """A text on what the data are, and why they may be shown."""
     kind: str
     study: Name
     title: str
@@ -149,18 +209,49 @@ class Study(Frozen):
     runtime: Runtime = Runtime()
 
     @property
+    @abstractmethod
     def labels(self) -> tuple[str, ...]:
         """Values of the column `mechanism` in results, in order."""
-        raise NotImplementedError
 
     @property
     def case_names(self) -> tuple[str, ...]:
         return tuple(case.name for case in self.cases)
 
     @property
+    @abstractmethod
     def all_measures(self) -> tuple[str, ...]:
         """Measures, in order."""
-        raise NotImplementedError
+
+    @property
+    @abstractmethod
+    def captions(self) -> Mapping[str, Caption]: ...
+
+    @abstractmethod
+    def replicate(self, case: int, number: int) -> Replicate:
+        """Replicate `number`, from 1, of the case at this position; the first may return by-products for figures."""
+
+    @abstractmethod
+    def facts(self) -> list[Fact]:
+        """The page's lines on the study's design."""
+
+    @abstractmethod
+    def arms(self) -> list[tuple[str, ...]]:
+        """Rows of the page's table of arms, under `heads`."""
+
+    def refusals(self) -> Iterator[Refusal]:
+        yield from ()
+
+    def by_cell(self, results: pd.DataFrame) -> pd.DataFrame | None:
+        """Errors of all replicates by cell (case, mechanism, epsilon, cell, measure, value), or None."""
+        return None
+
+    def target(self, case: str, epsilon: str, measure: str) -> float | None:
+        """Value of the figures' dashed line, if any."""
+        return 1.0 if "_ratio_" in measure else None
+
+    @property
+    def randomness(self) -> Fact:
+        return "Randomness", [RANDOMNESS.format(self.seed)]
 
     @property
     def grid(self) -> tuple[str, ...]:

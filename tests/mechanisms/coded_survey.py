@@ -18,7 +18,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws
 from dpdist.sampling.samplers import ExactSampler
-from dpdist.studies.kinds.protocol import model_of
+from dpdist.studies.kinds.one_stratum import model_of
 
 COLUMNS = ("sex", "degree", "kids")
 JOB = """

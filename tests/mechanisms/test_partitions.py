@@ -21,8 +21,8 @@ from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.partitions.post import PartitionCounts, Tree, consistent, ordered, selected_tree
 from dpdist.mechanisms.partitions.query import CellCounts, aic, scores
-from dpdist.studies.kinds import protocol
-from dpdist.studies.kinds.protocol import model_of
+from dpdist.studies.kinds import one_stratum
+from dpdist.studies.kinds.one_stratum import model_of
 
 JOB = """
 dataset: votes
@@ -182,7 +182,7 @@ def survey(n: int = 2000, seed: int = 1) -> Records:
 
 def released(said: Job, file: Records) -> tuple[PartitionCounts, Any]:
     model = model_of(said, len(file))
-    return model, protocol.released(said, model, file, KEY)
+    return model, one_stratum.released(said, model, file, KEY)
 
 
 @pytest.mark.parametrize("said", [FLAT, UNIVERSAL, ORDERED, SELECTED])

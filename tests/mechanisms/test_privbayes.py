@@ -22,7 +22,7 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.query import NoisyMarginals, dependence, next_tables
 from dpdist.mechanisms.marginals.sensitivity import SLACK
 from dpdist.mechanisms.marginals.spec import MOST_NETWORK_CELLS
-from dpdist.studies.kinds.protocol import model_of
+from dpdist.studies.kinds.one_stratum import model_of
 
 
 def text(said: str = "", **other: object) -> str:

@@ -21,7 +21,7 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.fitting import fit, onto_simplex
 from dpdist.mechanisms.marginals.query import TableAndValueSums, choose_tree, scores
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.studies.kinds.protocol import model_of
+from dpdist.studies.kinds.one_stratum import model_of
 
 NAMED = ", marginals: [[sex, degree], [degree, kids]]"
 

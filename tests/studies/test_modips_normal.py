@@ -15,7 +15,7 @@ from dpdist.core.keys import Key
 from dpdist.job.loading import find_job
 from dpdist.studies.file import load_study, parse_study
 from dpdist.studies.kinds.modips import exact_sums, release_of, released_laws, simulated_file
-from dpdist.studies.kinds.protocol import released
+from dpdist.studies.kinds.one_stratum import released
 from dpdist.studies.run import run
 
 EXPECTED = {"m1": 0.67, "m3": 0.94, "m5": 0.96}

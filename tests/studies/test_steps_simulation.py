@@ -14,7 +14,6 @@ from dpdist.core.records import Floats
 from dpdist.job.loading import find_job
 from dpdist.quality.microdata import RecordCodes, propensity, total_variation
 from dpdist.studies.file import load_study, parse_study
-from dpdist.studies.kinds.partitions import PartitionsKind
 from dpdist.studies.settings import Study
 
 ARMS = ("steps", "steps_number_first", "flat_laplace")
@@ -36,7 +35,7 @@ def measured() -> dict[tuple[str, str], Floats]:
     """Values by arm and measure, (replicate,)."""
     study, found = small(), dict[tuple[str, str], list[float]]()
     for number in range(1, REPLICATES + 1):
-        for result in PartitionsKind().replicate(study, 0, number).results:  # type: ignore[arg-type]
+        for result in study.replicate(0, number).results:
             found.setdefault((result.mechanism, result.measure), []).append(result.value)
     return {key: np.array(values) for key, values in found.items()}
 

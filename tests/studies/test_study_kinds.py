@@ -5,17 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import ClassVar, get_args
 
 import pytest
 
 from dpdist.core.errors import StudyError
 from dpdist.job import Frozen
 from dpdist.studies import file
-from dpdist.studies.file import KINDS, kind_of, load_study, parse_study
-from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, StudyKind
+from dpdist.studies.file import KINDS, load_study, parse_study
 from dpdist.studies.run import run
-from dpdist.studies.settings import Study
+from dpdist.studies.settings import Caption, Fact, Replicate, Result, Study
 
 PACKAGE = Path(file.__file__).parent
 SHIPPED = [
@@ -28,6 +27,8 @@ class Purse(Frozen):
 
 
 class Coins(Study):
+    heads = ("Label", "What it is")
+    captions: ClassVar = {"heads": Caption("heads of ten", "How many of ten throws.")}
     kind: str = "coins"
     cases: tuple[Purse, ...]
 
@@ -39,37 +40,31 @@ class Coins(Study):
     def all_measures(self) -> tuple[str, ...]:
         return ("heads",)
 
+    def replicate(self, case: int, number: int) -> Replicate:
+        return Replicate([Result("coin", "", "heads", 5.0 + number)])
 
-class CoinsKind(StudyKind):
-    settings = Coins
-    heads = ("Label", "What it is")
-    captions: ClassVar = {"heads": Caption("heads of ten", "How many of ten throws.")}
-
-    def replicate(self, study: Coins, case: int, number: int) -> Replicate:
-        return Replicate([Result("coin", "", "heads", 5.0 + number)], [])
-
-    def facts(self, study: Coins) -> list[Fact]:
+    def facts(self) -> list[Fact]:
         return [("Data", ["ten throws of a coin that is not fair at all"])]
 
-    def arms(self, study: Coins) -> list[tuple[str, ...]]:
+    def arms(self) -> list[tuple[str, ...]]:
         return [("coin", "a coin")]
 
 
-def problems(name: str, kind: Any, study: Study) -> Iterator[str]:
+def problems(name: str, study: Study) -> Iterator[str]:
     """What a kind lacks, with one study of it."""
-    if get_args(kind.settings.model_fields["kind"].annotation) != (name,):
+    if get_args(type(study).model_fields["kind"].annotation) != (name,):
         yield f"{name}: its settings are not those of 'kind: {name}'"
     for measure in study.all_measures:
-        caption = kind.captions.get(measure)
+        caption = study.captions.get(measure)
         if caption is None or not caption.title or not caption.reading:
             yield f"{name}: {measure} has no caption"
-    if any(not lines or not all(lines) for _, lines in kind.facts(study)):
+    if any(not lines or not all(lines) for _, lines in study.facts()):
         yield f"{name}: a fact says nothing"
-    if any(len(row) != len(kind.heads) for row in kind.arms(study)):
-        yield f"{name}: its arms do not fill the columns {kind.heads}"
-    if not {row[0] for row in kind.arms(study)} <= set(study.labels):
+    if any(len(row) != len(study.heads) for row in study.arms()):
+        yield f"{name}: its arms do not fill the columns {study.heads}"
+    if not {row[0] for row in study.arms()} <= set(study.labels):
         yield f"{name}: its table of arms names what no result has"
-    if not (kind.comparison_title and kind.made_of(study)):
+    if not (study.comparison_title and study.made_of):
         yield f"{name}: the page has a heading without words"
 
 
@@ -77,7 +72,7 @@ def problems(name: str, kind: Any, study: Study) -> Iterator[str]:
 def test_a_shipped_study_is_of_a_kind_that_keeps_the_contract(path: Path) -> None:
     study = load_study(path)
     assert study.study == path.stem
-    assert list(problems(study.kind, kind_of(study), study)) == []
+    assert list(problems(study.kind, study)) == []
 
 
 def test_every_kind_has_a_shipped_study() -> None:
@@ -86,7 +81,7 @@ def test_every_kind_has_a_shipped_study() -> None:
 
 def test_no_code_of_studies_asks_of_which_kind_a_study_is() -> None:
     """No `isinstance` over kinds, and no module outside a kind's own names its settings."""
-    settings = {kind.settings.__name__ for kind in KINDS.values()}
+    settings = {kind.__name__ for kind in KINDS.values()}
     for path in PACKAGE.glob("*.py"):
         names = {node.id for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Name)}
         assert not names & settings, path.name
@@ -113,7 +108,7 @@ def test_an_unknown_kind_is_refused_with_those_that_are_known() -> None:
 def test_a_new_kind_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kind made here, registered by one entry, is read, run, resumed and shown by code that never heard of it."""
 
-    monkeypatch.setattr(file, "KINDS", coined := {**KINDS, "coins": CoinsKind()})
+    monkeypatch.setattr(file, "KINDS", coined := {**KINDS, "coins": Coins})
     monkeypatch.setattr(file, "KINDS", coined)
     study = parse_study(
         "kind: coins\nstudy: coins\ntitle: Coins\nseed: 1\nreplicates: 3\ncases: [{name: one}]\n"

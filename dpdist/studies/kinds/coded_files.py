@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -16,22 +16,16 @@ from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.marginals.coded_tables import CodedTables
 from dpdist.models.protocol import Draws
 from dpdist.quality.microdata import RecordCodes, consistency, fitted, overlap
-from dpdist.studies.kinds.protocol import (
+from dpdist.studies.kinds.one_stratum import (
     CAPTIONS,
-    Caption,
-    Fact,
-    Replicate,
-    Result,
-    StudyKind,
-    described,
+    StudyOfSets,
     job_of_columns,
     model_of,
     over_sets,
-    randomness,
     released,
     similarity,
 )
-from dpdist.studies.settings import MechanismArm, StudyOfArms, StudyOfFiles
+from dpdist.studies.settings import Caption, Fact, MechanismArm, Replicate, Result, StudyOfFiles
 
 LEVELS = {"consistency_1": 0.01, "consistency_5": 0.05, "consistency_10": 0.1}
 MEASURES = ("specks", *LEVELS, "overlap", "one_way", "two_way")
@@ -57,6 +51,14 @@ class CodedCase(Frozen):
     columns: dict[Name, CodedColumn] = Field(min_length=2)
     outcome: Name = Field(description="of the regression, the last level against the others")
 
+    @property
+    def kept(self) -> str:
+        return "".join(f", {name} {low:g} to {high:g}" for name, (low, high) in self.keep.items())
+
+    @property
+    def sized(self) -> str:
+        return ", ".join(f"{name} ({len(column.levels)} levels)" for name, column in self.columns.items())
+
 
 class CodedArm(MechanismArm):
     """A mechanism; if `single`, one set has all of ε."""
@@ -64,7 +66,7 @@ class CodedArm(MechanismArm):
     single: bool = False
 
 
-class CodedStudy(StudyOfArms, StudyOfFiles):
+class CodedStudy(StudyOfSets, StudyOfFiles):
     """Compares synthetic records with a public file's: distributions, χ² tests, logistic regression."""
 
     measures = MEASURES
@@ -73,11 +75,7 @@ class CodedStudy(StudyOfArms, StudyOfFiles):
     mechanisms: tuple[CodedArm, ...] = Field(min_length=1)
     adjacency: Adjacency = "zero_out"
     sets: int = Field(default=5, ge=1, le=100, description="synthetic sets of a release, which share ε")
-
-
-class CodedFiles(StudyKind):
-    settings = CodedStudy
-    heads = ("Label", "Mechanism", "Constants", "Guarantee class")
+    made_of: ClassVar[str] = OF_FILES
 
     @property
     def captions(self) -> Mapping[str, Caption]:
@@ -95,39 +93,26 @@ class CodedFiles(StudyKind):
             **CAPTIONS,
         }
 
-    def replicate(self, study: CodedStudy, case: int, number: int) -> Replicate:
-        case_settings = study.cases[case]
-        file, key = coded(study, case_settings), study.key_of(case_settings.name, number)
-        return Replicate(
-            [result for arm in study.mechanisms for result in _measured(study, case_settings, arm, file, key)], []
-        )
+    def replicate(self, case: int, number: int) -> Replicate:
+        case_settings = self.cases[case]
+        file, key = coded(self, case_settings), self.key_of(case_settings.name, number)
+        return Replicate([result for arm in self.mechanisms for result in _measured(self, case_settings, arm, file, key)])
 
-    def facts(self, study: CodedStudy) -> list[Fact]:
-        lines = [f"{case.name}: {case.file}{_kept(case)}; columns {_sized(case)}" for case in study.cases]
+    def facts(self) -> list[Fact]:
         return [
-            ("Data", lines),
-            ("Replicates", [f"R = {study.replicates} of the noise; the file is the same"]),
-            ("ε", [", ".join(study.grid) + f" of {study.sets} sets together, {study.adjacency}"]),
-            randomness(study),
+            ("Data", [f"{case.name}: {case.file}{case.kept}; columns {case.sized}" for case in self.cases]),
+            ("Replicates", [f"R = {self.replicates} of the noise; the file is the same"]),
+            ("ε", [", ".join(self.grid) + f" of {self.sets} sets together, {self.adjacency}"]),
+            self.randomness,
         ]
 
-    def arms(self, study: CodedStudy) -> list[tuple[str, ...]]:
-        jobs = (job_of(study, study.cases[0], arm, study.grid[0]) for arm in study.mechanisms)
-        return [
-            (arm.label, *described(arm.mechanism, job, *(["one set"] if arm.single else [])))
-            for arm, job in zip(study.mechanisms, jobs, strict=True)
-        ]
-
-    def made_of(self, study: CodedStudy) -> str:
-        return OF_FILES
-
-
-def _kept(case: CodedCase) -> str:
-    return "".join(f", {name} {low:g} to {high:g}" for name, (low, high) in case.keep.items())
-
-
-def _sized(case: CodedCase) -> str:
-    return ", ".join(f"{name} ({len(column.levels)} levels)" for name, column in case.columns.items())
+    def job_of(self, case: CodedCase, arm: CodedArm, epsilon: str) -> Job:
+        columns = {
+            name: {"bounds": (0, len(column.levels) - 1), "whole": True, "outside": "clip"}
+            for name, column in case.columns.items()
+        }
+        sets = 1 if arm.single else self.sets
+        return job_of_columns(columns, arm.mechanism, epsilon, self.adjacency, sets, case.outcome)
 
 
 def coded(study: CodedStudy, case: CodedCase) -> RecordCodes:
@@ -151,7 +136,7 @@ def coded(study: CodedStudy, case: CodedCase) -> RecordCodes:
 def _measured(study: CodedStudy, case: CodedCase, arm: CodedArm, file: RecordCodes, key: Key) -> Iterator[Result]:
     records = Records.of_outcomes(file.codes.astype(float))
     for epsilon in study.grid:
-        job = job_of(study, case, arm, epsilon)
+        job = study.job_of(case, arm, epsilon)
         model, noise_key = model_of(job, len(records)), key.child(arm.label + epsilon)
         rng = noise_key.generator("synthesis")
         sets = [_drawn(model, theta, file, rng) for theta in released(job, model, records, noise_key)]
@@ -183,12 +168,3 @@ def measures(case: CodedCase, file: RecordCodes, sets: list[RecordCodes]) -> dic
         "one_way": similar["one_way"],
         "two_way": similar["two_way"],
     }
-
-
-def job_of(study: CodedStudy, case: CodedCase, arm: CodedArm, epsilon: str) -> Job:
-    columns = {
-        name: {"bounds": (0, len(column.levels) - 1), "whole": True, "outside": "clip"}
-        for name, column in case.columns.items()
-    }
-    sets = 1 if arm.single else study.sets
-    return job_of_columns(columns, arm.mechanism, epsilon, study.adjacency, sets, case.outcome)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import combinations_with_replacement
-from typing import Any, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import scipy
@@ -17,9 +17,8 @@ from pydantic import Field
 
 from dpdist.core.records import Floats, Ints
 from dpdist.job import Budget, Frozen, Name, budget_text
-from dpdist.studies.kinds.protocol import Caption, Fact, Replicate, Result, StudyKind
 from dpdist.studies.results import as_number
-from dpdist.studies.settings import StudyOfArms
+from dpdist.studies.settings import Caption, Fact, Replicate, Result, StudyOfArms
 
 # A space has K record values z and T parameter points θ. A mechanism maps a database D to log factors u(D) of each value
 # and parameter. It draws θ with probability proportional to prior(θ) exp Σ_i u(z_i, θ). Its loss between neighbours D and
@@ -157,22 +156,50 @@ class Guarantees(StudyOfArms):
     """Exact worst-case losses of clamped mechanisms on finite spaces, as multiples of the promised ε."""
 
     measures = (WORST_LOSS,)
+    heads: ClassVar[tuple[str, ...]] = ("Label", "Clamp M", "Weights", "Neighbours")
+    comparison_title: ClassVar[str] = "Beside the promises"
     kind: Literal["guarantees"]
     cases: tuple[FiniteCase, ...] = Field(min_length=1)
     mechanisms: tuple[FiniteArm, ...] = Field(min_length=1)
 
+    @property
+    def captions(self) -> Mapping[str, Caption]:
+        reading = (
+            "Largest |log p(θ | D) − log p(θ | D′)| over all neighbouring files D, D′ and all θ, over the promised ε: at "
+            "most 1 if the promise holds."
+        )
+        return {WORST_LOSS: Caption("worst-case loss / promised ε", reading)}
 
-def losses(study: Guarantees, case: FiniteCase, number: int) -> Replicate:
-    """Losses by arm, on the space of replicate `number`."""
-    rng = study.key_of(case.name, number).generator("space")
-    random = case.space == "random"
-    space = random_space(case.values, case.parameters, rng) if random else two_point_space()
-    results = [
-        Result(arm.label, epsilon, WORST_LOSS, loss(space, case.n, arm, as_number(epsilon)))
-        for arm in study.mechanisms
-        for epsilon in study.grid
-    ]
-    return Replicate(results, [])
+    def replicate(self, case: int, number: int) -> Replicate:
+        """Losses by arm, on the space of this replicate."""
+        finite = self.cases[case]
+        rng = self.key_of(finite.name, number).generator("space")
+        random = finite.space == "random"
+        space = random_space(finite.values, finite.parameters, rng) if random else two_point_space()
+        return Replicate(
+            [
+                Result(arm.label, epsilon, WORST_LOSS, loss(space, finite.n, arm, as_number(epsilon)))
+                for arm in self.mechanisms
+                for epsilon in self.grid
+            ]
+        )
+
+    def facts(self) -> list[Fact]:
+        return [
+            ("Spaces", [f"{case.name}: {_space(case)}, files of up to {case.n} records" for case in self.cases]),
+            ("Losses", ["exact: all files, all neighbours, all parameters; no sampling within a space"]),
+            (
+                "Replicates",
+                [f"R = {self.replicates} random spaces of each case, seed {self.seed}; the two-point space is fixed"],
+            ),
+            ("ε", [", ".join(self.grid)]),
+        ]
+
+    def arms(self) -> list[tuple[str, ...]]:
+        return [_arm(arm) for arm in self.mechanisms]
+
+    def target(self, case: str, epsilon: str, measure: str) -> float | None:
+        return 1.0
 
 
 def loss(space: Space, n: int, arm: FiniteArm, epsilon: float) -> float:
@@ -185,40 +212,6 @@ def loss(space: Space, n: int, arm: FiniteArm, epsilon: float) -> float:
         alpha = linear(bound, bound) if arm.weights == "reference" else np.ones_like(bound)
         utility = clamped(alpha[:, None] * log_density, clamp)
     return worst_loss(space, utility, n, arm.neighbours) / epsilon
-
-
-class GuaranteesKind(StudyKind):
-    settings = Guarantees
-    heads = ("Label", "Clamp M", "Weights", "Neighbours")
-    comparison_title = "Beside the promises"
-
-    @property
-    def captions(self) -> Mapping[str, Caption]:
-        reading = (
-            "Largest |log p(θ | D) − log p(θ | D′)| over all neighbouring files D, D′ and all θ, over the promised ε: at "
-            "most 1 if the promise holds."
-        )
-        return {WORST_LOSS: Caption("worst-case loss / promised ε", reading)}
-
-    def replicate(self, study: Guarantees, case: int, number: int) -> Replicate:
-        return losses(study, study.cases[case], number)
-
-    def facts(self, study: Guarantees) -> list[Fact]:
-        return [
-            ("Spaces", [f"{case.name}: {_space(case)}, files of up to {case.n} records" for case in study.cases]),
-            ("Losses", ["exact: all files, all neighbours, all parameters; no sampling within a space"]),
-            (
-                "Replicates",
-                [f"R = {study.replicates} random spaces of each case, seed {study.seed}; the two-point space is fixed"],
-            ),
-            ("ε", [", ".join(study.grid)]),
-        ]
-
-    def arms(self, study: Guarantees) -> list[tuple[str, ...]]:
-        return [_arm(arm) for arm in study.mechanisms]
-
-    def target(self, study: Any, case: str, epsilon: str, measure: str) -> float | None:
-        return 1.0
 
 
 def _space(case: FiniteCase) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import scipy
@@ -19,17 +19,8 @@ from dpdist.mechanisms.modips.post import Moments, limited_normal_mean
 from dpdist.mechanisms.modips.query import CANDIDATES, clamp_sums, draw_truncated, summing
 from dpdist.mechanisms.modips.spec import Truncation
 from dpdist.privacy.noise import simulated_noise
-from dpdist.studies.kinds.protocol import (
-    Caption,
-    Fact,
-    Replicate,
-    Result,
-    StudyKind,
-    job_of_columns,
-    model_of,
-    randomness,
-)
-from dpdist.studies.settings import StudyOfArms
+from dpdist.studies.kinds.one_stratum import job_of_columns, model_of
+from dpdist.studies.settings import Caption, Fact, Replicate, Result, StudyOfArms
 
 MEASURES = ("coverage", "bias", "root_mean_squared_error", "standard_error")
 LEVEL = 0.95
@@ -64,16 +55,12 @@ class ModipsStudy(StudyOfArms):
     """
 
     measures = MEASURES
+    heads: ClassVar[tuple[str, ...]] = ("Label", "Sets", "Sums", "Variance")
     kind: Literal["modips"]
     cases: tuple[NormalCase, ...] = Field(min_length=1)
     mechanisms: tuple[SetsArm, ...] = Field(min_length=1)
     adjacency: Adjacency = "substitution"
     files: int = Field(default=100, ge=1, description="simulated files that a replicate's measures are over")
-
-
-class ModipsKind(StudyKind):
-    settings = ModipsStudy
-    heads = ("Label", "Sets", "Sums", "Variance")
 
     @property
     def captions(self) -> Mapping[str, Caption]:
@@ -86,30 +73,30 @@ class ModipsKind(StudyKind):
             "standard_error": Caption("standard error", "√T, the mean over files."),
         }
 
-    def replicate(self, study: ModipsStudy, case: int, number: int) -> Replicate:
-        case_settings = study.cases[case]
-        key = study.key_of(case_settings.name, number)
-        files = [simulated_file(case_settings, key.child(str(k))) for k in range(study.files)]
-        variances = {arm.variance: arm for arm in study.mechanisms}
-        releases = {name: release_of(study.adjacency, case_settings, arm, study.grid[0]) for name, arm in variances.items()}
+    def replicate(self, case: int, number: int) -> Replicate:
+        case_settings = self.cases[case]
+        key = self.key_of(case_settings.name, number)
+        files = [simulated_file(case_settings, key.child(str(k))) for k in range(self.files)]
+        variances = {arm.variance: arm for arm in self.mechanisms}
+        releases = {name: release_of(self.adjacency, case_settings, arm, self.grid[0]) for name, arm in variances.items()}
         sums = {name: exact_sums(model, files) for name, (_, model) in releases.items()}
-        arms = ((arm, sums[arm.variance]) for arm in study.mechanisms)
-        return Replicate([result for arm, exact in arms for result in _measured(study, case_settings, arm, exact, key)], [])
+        arms = ((arm, sums[arm.variance]) for arm in self.mechanisms)
+        return Replicate([result for arm, exact in arms for result in _measured(self, case_settings, arm, exact, key)])
 
-    def facts(self, study: ModipsStudy) -> list[Fact]:
-        texts = [(c.name, f"{c.n:,} records of N({c.mean:g}, 1)", c.bounds) for c in study.cases]
+    def facts(self) -> list[Fact]:
+        texts = [(c.name, f"{c.n:,} records of N({c.mean:g}, 1)", c.bounds) for c in self.cases]
         cases = [f"{name}: {records}, limited to [{low:g}, {high:g}]" for name, records, (low, high) in texts]
         return [
             ("Data", ["simulated", *cases]),
-            ("Replicates", [f"R = {study.replicates} of {study.files} files each"]),
-            ("ε", [", ".join(study.grid) + f" of all sets together, {study.adjacency}"]),
-            randomness(study),
+            ("Replicates", [f"R = {self.replicates} of {self.files} files each"]),
+            ("ε", [", ".join(self.grid) + f" of all sets together, {self.adjacency}"]),
+            self.randomness,
         ]
 
-    def arms(self, study: ModipsStudy) -> list[tuple[str, ...]]:
-        return [(arm.label, str(arm.sets), arm.truncation, arm.variance) for arm in study.mechanisms]
+    def arms(self) -> list[tuple[str, ...]]:
+        return [(arm.label, str(arm.sets), arm.truncation, arm.variance) for arm in self.mechanisms]
 
-    def target(self, study: ModipsStudy, case: str, epsilon: str, measure: str) -> float | None:
+    def target(self, case: str, epsilon: str, measure: str) -> float | None:
         return LEVEL if measure == "coverage" else None
 
 

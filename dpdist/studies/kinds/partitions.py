@@ -19,22 +19,16 @@ from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.partitions.post import PartitionCounts
 from dpdist.mechanisms.partitions.query import CellCounts
 from dpdist.quality.microdata import RecordCodes, total_variation
-from dpdist.studies.kinds.protocol import (
+from dpdist.studies.kinds.one_stratum import (
     CAPTIONS,
-    Caption,
-    Fact,
-    Replicate,
-    Result,
-    StudyKind,
-    described,
+    StudyOfSets,
     job_of_columns,
     model_of,
-    randomness,
     released,
     similarity,
     total_variation_of,
 )
-from dpdist.studies.settings import MechanismArm, StudyOfArms
+from dpdist.studies.settings import Caption, Fact, MechanismArm, Replicate, Result
 
 CATEGORIES = {"x1": 2, "x2": 3, "x3": 4, "x4": 5}
 NUMBER, BINS = "y", 15
@@ -55,7 +49,7 @@ class LawCase(Frozen):
     law: Literal["main_effects", "saturated"]
 
 
-class PartitionStudy(StudyOfArms):
+class PartitionStudy(StudyOfSets):
     """Compares synthetic records with the file's, and regressions on both."""
 
     measures = MEASURES
@@ -64,11 +58,6 @@ class PartitionStudy(StudyOfArms):
     mechanisms: tuple[MechanismArm, ...] = Field(min_length=1)
     adjacency: Adjacency = "zero_out"
     sets: int = Field(default=4, ge=1, le=100, description="synthetic sets of a release, which share ε")
-
-
-class PartitionsKind(StudyKind):
-    settings = PartitionStudy
-    heads = ("Label", "Mechanism", "Constants", "Guarantee class")
 
     @property
     def captions(self) -> Mapping[str, Caption]:
@@ -86,34 +75,36 @@ class PartitionsKind(StudyKind):
             ),
         }
 
-    def replicate(self, study: PartitionStudy, case: int, number: int) -> Replicate:
-        case_settings = study.cases[case]
-        key = study.key_of(case_settings.name, number)
+    def replicate(self, case: int, number: int) -> Replicate:
+        case_settings = self.cases[case]
+        key = self.key_of(case_settings.name, number)
         means = _means(case_settings, key)
         file = _file(case_settings, means, key)
         return Replicate(
-            [result for arm in study.mechanisms for result in _measured(study, case_settings, arm, means, file, key)], []
+            [result for arm in self.mechanisms for result in _measured(self, case_settings, arm, means, file, key)]
         )
 
-    def facts(self, study: PartitionStudy) -> list[Fact]:
-        cases = [f"{case.name}: {case.n:,} records, {case.law.replace('_', ' ')}" for case in study.cases]
+    def facts(self) -> list[Fact]:
+        cases = [f"{case.name}: {case.n:,} records, {case.law.replace('_', ' ')}" for case in self.cases]
         return [
             ("Data", ["simulated, 2 × 3 × 4 × 5 categories and 15 bins", *cases]),
-            ("Replicates", [f"R = {study.replicates}"]),
-            ("ε", [", ".join(study.grid) + f" of {study.sets} sets together, {study.adjacency}"]),
-            randomness(study),
+            ("Replicates", [f"R = {self.replicates}"]),
+            ("ε", [", ".join(self.grid) + f" of {self.sets} sets together, {self.adjacency}"]),
+            self.randomness,
         ]
 
-    def arms(self, study: PartitionStudy) -> list[tuple[str, ...]]:
-        jobs = (job_of(study, study.cases[0], arm, study.grid[0]) for arm in study.mechanisms)
-        return [(arm.label, *described(arm.mechanism, job)) for arm, job in zip(study.mechanisms, jobs, strict=True)]
+    def job_of(self, case: LawCase, arm: MechanismArm, epsilon: str) -> Job:
+        coded = {name: {"bounds": (0, size - 1), "whole": True, "outside": "clip"} for name, size in CATEGORIES.items()}
+        columns = coded | {NUMBER: {"bounds": BOUNDS[case.law], "outside": "clip"}}
+        mechanism = arm.mechanism | {"bins": {NUMBER: BINS}}
+        return job_of_columns(columns, mechanism, epsilon, self.adjacency, self.sets, NUMBER)
 
 
 def _measured(
     study: PartitionStudy, case: LawCase, arm: MechanismArm, means: Floats, file: Records, key: Key
 ) -> Iterator[Result]:
     for epsilon in study.grid:
-        job = job_of(study, case, arm, epsilon)
+        job = study.job_of(case, arm, epsilon)
         model, noise_key = model_of(job, case.n), key.child(arm.label + epsilon)
         assert isinstance(model, PartitionCounts)
         exact = CellCounts(model).sums(file).reshape(SHAPE)
@@ -163,10 +154,3 @@ def _file(case: LawCase, means: Floats, key: Key) -> Records:
     which = rng.integers(0, len(means), case.n)
     number = np.clip(rng.normal(means[which], 1.0), *BOUNDS[case.law])
     return Records.of_outcomes(np.column_stack([*np.unravel_index(which, sizes), number]).astype(float))
-
-
-def job_of(study: PartitionStudy, case: LawCase, arm: MechanismArm, epsilon: str) -> Job:
-    coded = {name: {"bounds": (0, size - 1), "whole": True, "outside": "clip"} for name, size in CATEGORIES.items()}
-    columns = coded | {NUMBER: {"bounds": BOUNDS[case.law], "outside": "clip"}}
-    mechanism = arm.mechanism | {"bins": {NUMBER: BINS}}
-    return job_of_columns(columns, mechanism, epsilon, study.adjacency, study.sets, NUMBER)

@@ -14,7 +14,7 @@ from dpdist.core.records import Cells, Crosstab, Floats, Ints
 from dpdist.estimation.direct import Totals, totals
 from dpdist.job import Job, StatisticName
 from dpdist.quality.evaluate import truth_in_cells
-from dpdist.studies.kinds.protocol import Caption, Result
+from dpdist.studies.settings import Caption, Result
 from dpdist.survey.census import place, take_census
 from dpdist.survey.source import Source, open_source
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, Union
 
 import numpy as np
 from pydantic import Field, create_model, model_validator
@@ -56,9 +56,17 @@ from dpdist.quality.microdata import distances, location
 from dpdist.quality.predicted.replicates import taught
 from dpdist.sampling import sampler_of
 from dpdist.studies.generators import GENERATORS, Generator, GeneratorName
-from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Refusal, Replicate, Result, StudyKind, randomness
 from dpdist.studies.results import as_number
-from dpdist.studies.settings import Study, known_or_refused
+from dpdist.studies.settings import (
+    Caption,
+    Fact,
+    RecordRows,
+    Refusal,
+    Replicate,
+    Result,
+    Study,
+    known_or_refused,
+)
 
 CHAINS = 4
 """Number of Markov chains of a fit by Stan, which together give the study's draws."""
@@ -175,6 +183,7 @@ else:
 class Simulation(Study):
     """Mechanisms on data simulated from known laws."""
 
+    heads: ClassVar[tuple[str, ...]] = ("Label", "Mechanism", "Weights", "Guarantee class, or target")
     kind: Literal["simulation"] = "simulation"
     cases: tuple[Case, ...] = Field(min_length=1)
     adjacency: Adjacency = "zero_out"
@@ -218,8 +227,48 @@ class Simulation(Study):
     def grid_of(self, arm: Arm) -> tuple[str, ...]:
         return self.grid if arm.epsilons is None else tuple(budget_text(epsilon) for epsilon in arm.epsilons)
 
-    def arms_of(self, case: Case) -> tuple[Arm, ...]:
-        return tuple(arm for arm in self.mechanisms if arm.cases is None or case.name in arm.cases)
+    @property
+    def captions(self) -> Mapping[str, Caption]:
+        return CAPTIONS
+
+    def refusals(self) -> Iterator[Refusal]:
+        for place, arm in enumerate(self.mechanisms):
+            refused: dict[tuple[str, str], str] = {}
+            for case in self.cases:
+                if arm.cases is None or case.name in arm.cases:
+                    job = job_of(self, case, arm, self.grid[0] or ANY)
+                    refused |= {(against.fault, against.remedy): case.name for against in contradictions(job)}
+            for (what, remedy), name in refused.items():
+                yield Refusal(place, f"{arm.key} on {name}: {what}", remedy)
+
+    def replicate(self, case: int, number: int) -> Replicate:
+        return replicate(self, self.cases[case], number, records=number == 1)
+
+    def facts(self) -> list[Fact]:
+        cases = [f"{c.name}: {c.n:,} records of {c.generator.generator().text}, {c.family} model" for c in self.cases]
+        drawn = {"stan": f"{CHAINS} Markov chains together"}
+        samplers = sorted({case.sampler for case in self.cases})
+        texts = [f"{drawn.get(name, 'independent, no Markov chains')} ({name})" for name in samplers]
+        grid = ", ".join(self.grid) + f" per synthetic set, {self.adjacency}"
+        return [
+            ("Data", ["simulated", *cases]),
+            ("Replicates", [f"R = {self.replicates}, each with a file of its own in every case"]),
+            ("ε", [grid if self.epsilons else "no grid: ε follows from the fit"]),
+            ("Posterior draws", [f"S = {self.draws:,}, {text}" for text in texts]),
+            ("Synthetic sets", ["1 per run, n records each"]),
+            self.randomness,
+        ]
+
+    def arms(self) -> list[tuple[str, ...]]:
+        return [_arm(self, arm) for arm in self.mechanisms]
+
+    def target(self, case: str, epsilon: str, measure: str) -> float | None:
+        laws = {defined.name: defined.generator.generator() for defined in self.cases}
+        if case in laws and measure in (truth := laws[case].truth()):
+            return truth[measure]
+        if epsilon and measure == "database_bound":
+            return as_number(epsilon) / 2.0
+        return as_number(epsilon) if epsilon and measure.startswith("epsilon_local") else None
 
 
 CAPTIONS: Mapping[str, Caption] = {
@@ -289,56 +338,6 @@ CAPTIONS: Mapping[str, Caption] = {
 }
 
 
-class SimulationKind(StudyKind):
-    settings = Simulation
-    heads = ("Label", "Mechanism", "Weights", "Guarantee class, or target")
-
-    @property
-    def captions(self) -> Mapping[str, Caption]:
-        return CAPTIONS
-
-    def refusals(self, study: Simulation) -> Iterator[Refusal]:
-        for place, arm in enumerate(study.mechanisms):
-            refused: dict[tuple[str, str], str] = {}
-            for case in study.cases:
-                if arm.cases is None or case.name in arm.cases:
-                    job = job_of(study, case, arm, study.grid[0] or ANY)
-                    refused |= {(against.fault, against.remedy): case.name for against in contradictions(job)}
-            for (what, remedy), name in refused.items():
-                yield Refusal(place, f"{arm.key} on {name}: {what}", remedy)
-
-    def replicate(self, study: Simulation, case: int, number: int) -> Replicate:
-        return replicate(study, study.cases[case], number, records=number == 1)
-
-    def facts(self, study: Simulation) -> list[Fact]:
-        cases = [f"{c.name}: {c.n:,} records of {c.generator.generator().text}, {c.family} model" for c in study.cases]
-        samplers = sorted({case.sampler for case in study.cases})
-        grid = ", ".join(study.grid) + f" per synthetic set, {study.adjacency}"
-        return [
-            ("Data", ["simulated", *cases]),
-            ("Replicates", [f"R = {study.replicates}, each with a file of its own in every case"]),
-            ("ε", [grid if study.epsilons else "no grid: ε follows from the fit"]),
-            ("Posterior draws", [f"S = {study.draws:,}, {_drawn_by(name)} ({name})" for name in samplers]),
-            ("Synthetic sets", ["1 per run, n records each"]),
-            randomness(study),
-        ]
-
-    def arms(self, study: Simulation) -> list[tuple[str, ...]]:
-        return [_arm(study, arm) for arm in study.mechanisms]
-
-    def target(self, study: Simulation, case: str, epsilon: str, measure: str) -> float | None:
-        laws = {defined.name: defined.generator.generator() for defined in study.cases}
-        if case in laws and measure in (truth := laws[case].truth()):
-            return truth[measure]
-        if epsilon and measure == "database_bound":
-            return as_number(epsilon) / 2.0
-        return as_number(epsilon) if epsilon and measure.startswith("epsilon_local") else None
-
-
-def _drawn_by(sampler: str) -> str:
-    return f"{CHAINS} Markov chains together" if sampler == "stan" else "independent, no Markov chains"
-
-
 def _arm(study: Simulation, arm: Arm) -> tuple[str, ...]:
     if arm.adds_noise:
         bins = ", ".join(f"{getattr(arm, name) or '⌈ln n⌉'} {name}" for name in arm.scanned)
@@ -400,7 +399,9 @@ def replicate(study: Simulation, case: Case, number: int, records: bool = False)
         Result(DATA, epsilon, *figure) for epsilon in grid for figure in location_measures(study, [file.outcome * unit])
     ]
     runs: dict[tuple[str, str], Run | None] = {}
-    for arm in study.arms_of(case):
+    for arm in study.mechanisms:
+        if arm.cases is not None and case.name not in arm.cases:
+            continue
         several, epsilons = study.needs_epsilon(arm), study.grid_of(arm)
         for epsilon in epsilons if several else epsilons[:1]:
             reached = runs.get((arm.match, epsilon)) if arm.match else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -58,9 +58,8 @@ from dpdist.studies.kinds.populations import (
     simulated,
     systematic_sample,
 )
-from dpdist.studies.kinds.protocol import Caption, Fact, RecordRows, Replicate, Result, StudyKind, randomness
 from dpdist.studies.kinds.simulation import CAPTIONS, StudyRecorder
-from dpdist.studies.settings import StudyOfFiles
+from dpdist.studies.settings import Caption, Fact, RecordRows, Replicate, Result, StudyOfFiles
 from dpdist.survey.simulate import FIELDS, SEXES
 from dpdist.survey.source import open_source
 
@@ -128,9 +127,28 @@ class Synthetic(Frozen):
         return self
 
 
+NOISED = {
+    "direct": ("survey-weighted estimates of the sample, not protected", "–", "none"),
+    "laplace": ("direct + Laplace noise of the sample's own sensitivity, all of ε in every figure", "–", "none"),
+    "laplace_composed": ("the same, ε shared by the 8 figures that one record enters", "–", "none"),
+    "laplace_strict": (
+        "clipped sums of base cells + Laplace noise at public bounds, margins added",
+        "–",
+        "strict",
+    ),
+}
+ALONE = (
+    "Nominal .90, by the combining rule for an analysis of the synthetic sets without the published errors. With one set "
+    "the variance is W alone, without the spread between sets. It never includes the bias of the privacy weights."
+)
+TABLE = "; counts and mean salaries by field × sex with margins"
+OWN_SAMPLE, OWN_POPULATION = "a sample of its own", "a population and a sample of its own"
+
+
 class TablesStudy(StudyOfFiles):
     """RMSE over replicates against the truth, relative to yardsticks', by field × sex with margins."""
 
+    heads: ClassVar[tuple[str, ...]] = ("Label", "Model", "Weight rule", "Estimated from")
     kind: Literal["tables"]
     cases: tuple[TableCase, ...] = Field(min_length=1)
     mechanisms: tuple[Synthetic, ...] = Field(min_length=1)
@@ -161,29 +179,6 @@ class TablesStudy(StudyOfFiles):
         coverage = tuple(f"{name}_coverage{which}" for which in ("", "_margins", "_sets") for name in STATISTICS)
         return (*ratios, *coverage, "database_bound")
 
-
-NOISED = {
-    "direct": ("survey-weighted estimates of the sample, not protected", "–", "none"),
-    "laplace": ("direct + Laplace noise of the sample's own sensitivity, all of ε in every figure", "–", "none"),
-    "laplace_composed": ("the same, ε shared by the 8 figures that one record enters", "–", "none"),
-    "laplace_strict": (
-        "clipped sums of base cells + Laplace noise at public bounds, margins added",
-        "–",
-        "strict",
-    ),
-}
-ALONE = (
-    "Nominal .90, by the combining rule for an analysis of the synthetic sets without the published errors. With one set "
-    "the variance is W alone, without the spread between sets. It never includes the bias of the privacy weights."
-)
-TABLE = "; counts and mean salaries by field × sex with margins"
-OWN_SAMPLE, OWN_POPULATION = "a sample of its own", "a population and a sample of its own"
-
-
-class TablesKind(StudyKind):
-    settings = TablesStudy
-    heads = ("Label", "Model", "Weight rule", "Estimated from")
-
     @property
     def captions(self) -> Mapping[str, Caption]:
         sets = {
@@ -197,35 +192,35 @@ class TablesKind(StudyKind):
         bound = {"database_bound": CAPTIONS["database_bound"]}
         return ratios_of_errors(YARDSTICKS) | coverages() | margins | sets | bound
 
-    def replicate(self, study: TablesStudy, case: int, number: int) -> Replicate:
-        return tabulate(study, study.cases[case], number)
+    def replicate(self, case: int, number: int) -> Replicate:
+        return tabulate(self, self.cases[case], number)
 
-    def by_cell(self, study: Any, results: pd.DataFrame) -> pd.DataFrame:
-        return ratios(study.seed, YARDSTICKS, results)
+    def by_cell(self, results: pd.DataFrame) -> pd.DataFrame:
+        return ratios(self.seed, YARDSTICKS, results)
 
-    def facts(self, study: TablesStudy) -> list[Fact]:
-        cases = [f"{c.name}: {_drawn(c)}" for c in study.cases]
-        files = all(c.file is not None for c in study.cases)
-        sets = [f"ε = {e} for m = {m}" for m, e in zip(study.sets, study.grid, strict=True)]
+    def facts(self) -> list[Fact]:
+        cases = [f"{c.name}: {_drawn(c)}" for c in self.cases]
+        files = all(c.file is not None for c in self.cases)
+        sets = [f"ε = {e} for m = {m}" for m, e in zip(self.sets, self.grid, strict=True)]
         return [
             ("Data", ["public files" + TABLE if files else "simulated doctorates" + TABLE + ", 27 cells", *cases]),
-            ("Replicates", [f"R = {study.replicates}, each with {OWN_SAMPLE if files else OWN_POPULATION} in every case"]),
+            ("Replicates", [f"R = {self.replicates}, each with {OWN_SAMPLE if files else OWN_POPULATION} in every case"]),
             (
                 "ε",
-                [f"{budget_text(study.epsilon_per_set)} per synthetic set, zero_out; noised tables have the total", *sets],
+                [f"{budget_text(self.epsilon_per_set)} per synthetic set, zero_out; noised tables have the total", *sets],
             ),
-            ("Posterior draws", [f"S = {study.draws:,}, independent, one pooled fit"]),
-            randomness(study),
+            ("Posterior draws", [f"S = {self.draws:,}, independent, one pooled fit"]),
+            self.randomness,
         ]
 
-    def target(self, study: TablesStudy, case: str, epsilon: str, measure: str) -> float | None:
+    def target(self, case: str, epsilon: str, measure: str) -> float | None:
         if measure == "database_bound":
-            return float(study.epsilon_per_set) / 2.0
-        return super().target(study, case, epsilon, measure)
+            return float(self.epsilon_per_set) / 2.0
+        return super().target(case, epsilon, measure)
 
-    def arms(self, study: TablesStudy) -> list[tuple[str, ...]]:
+    def arms(self) -> list[tuple[str, ...]]:
         noised = [(name, *texts[:2], f"guarantee: {texts[2]}") for name, texts in NOISED.items()]
-        return [*noised, *map(_arm, study.mechanisms)]
+        return [*noised, *map(_arm, self.mechanisms)]
 
 
 def _drawn(case: TableCase) -> str:

@@ -1,0 +1,97 @@
+"""Releases of a file that is one stratum, and how similar its synthetic records are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dpdist.confidential.records import Records
+from dpdist.core.keys import Key
+from dpdist.core.records import Crosstab
+from dpdist.engine.protocol import StratumRecorder, noise_of, run_rounds
+from dpdist.job import Adjacency, Job
+from dpdist.mechanisms.parts import builder_of
+from dpdist.mechanisms.registry import mechanism_of
+from dpdist.models.protocol import Draws
+from dpdist.quality.microdata import RecordCodes, propensity, total_variation
+from dpdist.sampling.samplers import ExactSampler
+from dpdist.studies.settings import Caption, StudyOfArms
+
+
+class StudyOfSets(StudyOfArms):
+    """A study that compares the synthetic sets of mechanisms that a job can name."""
+
+    heads: ClassVar[tuple[str, ...]] = ("Label", "Mechanism", "Constants", "Guarantee class")
+
+    @abstractmethod
+    def job_of(self, case: Any, arm: Any, epsilon: str) -> Job:
+        """The release of an arm."""
+
+    def arms(self) -> list[tuple[str, ...]]:
+        return list(self._arms())
+
+    def _arms(self) -> Iterator[tuple[str, ...]]:
+        for arm in self.mechanisms:
+            job = self.job_of(self.cases[0], arm, self.grid[0])
+            constants = [f"{name} {_text(value)}" for name, value in arm.mechanism.items() if name != "name"]
+            constants += ["one set"] if getattr(arm, "single", False) else []
+            yield arm.label, job.mechanism.name, "; ".join(constants) or "–", mechanism_of(job).promise(job).per_set.name
+
+
+def job_of_columns(
+    columns: Mapping[str, Any], mechanism: Mapping[str, Any], epsilon: str, adjacency: Adjacency, sets: int, of: str
+) -> Job:
+    """The job of a file of these outcomes, with a table of the mean of one of them."""
+    return Job.model_validate(
+        {
+            "dataset": "study",
+            "period": "1",
+            "columns": columns,
+            "outcome": list(columns),
+            "mechanism": mechanism,
+            "budget": {"epsilon": epsilon, "adjacency": adjacency},
+            "synthetic_sets": sets,
+            "tables": [{"name": "t", "by": [], "statistics": [{"mean": of}]}],
+        }
+    )
+
+
+def model_of(job: Job, records: int) -> Any:
+    return builder_of(job).build(job, Crosstab({}, {}, np.array([records]), (), ()), slice(0, 1))
+
+
+def released(job: Job, model: Any, file: Records, key: Key) -> tuple[Draws, ...]:
+    rounds = mechanism_of(job).protect(job, model, StratumRecorder(), None)
+    return run_rounds(rounds, model, ExactSampler(1), key, "all", [file], noise=noise_of(key)).parameters
+
+
+def _text(value: Any) -> str:
+    return f"[{', '.join(map(_text, value))}]" if isinstance(value, list | tuple) else str(value)
+
+
+_APART = "Half the L1 distance between shares of synthetic records and of the file's, mean over marginals and sets."
+
+
+def total_variation_of(what: str) -> Caption:
+    """A caption."""
+    return Caption(f"total variation of {what}", _APART)
+
+
+CAPTIONS = {"one_way": total_variation_of("single columns"), "two_way": total_variation_of("pairs of columns")}
+"""Captions of the measures of `similarity`, except SPECKS, for which a study names the predictors."""
+
+
+def over_sets(measure: Callable[[RecordCodes], float], sets: Sequence[RecordCodes]) -> float:
+    return float(np.mean([measure(records) for records in sets]))
+
+
+def similarity(file: RecordCodes, sets: Sequence[RecordCodes]) -> Mapping[str, float]:
+    """Total variation of single columns and of pairs, and SPECKS, as means over sets."""
+    return {
+        "one_way": float(np.mean([total_variation(file, records, 1) for records in sets])),
+        "two_way": float(np.mean([total_variation(file, records, 2) for records in sets])),
+        "specks": over_sets(lambda records: propensity(file, records).specks, sets),
+    }
