@@ -35,7 +35,7 @@ from uuid import uuid4
 
 from dpdist.core.files import Scratch, sha256
 from dpdist.core.public_files import MANIFEST
-from dpdist.storage.store import read_mark
+from dpdist.storage.store import Store, read_mark
 
 # An object is complete or does not exist. The files of a unit of work are stored one by one; then its completion record
 # is stored. Noise, key and completion records are stored only if absent, so that one of several writers wins. Files that
@@ -56,7 +56,7 @@ SETTLINGS = 6
 """Number of conditional puts in a row that may be refused although there is no object to fetch."""
 
 
-class Bucket:
+class Bucket(Store):
     """One process's view of a workspace in an object store."""
 
     shared = False
