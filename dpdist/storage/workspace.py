@@ -109,6 +109,16 @@ _OPENED: WeakValueDictionary[tuple[str, str], Workspace] = WeakValueDictionary()
 """Workspaces of runs in this process, in which later tasks find files that are already copied."""
 
 
+class _Place:
+    """A path of a workspace, by its parts below the root."""
+
+    def __init__(self, *parts: str) -> None:
+        self._parts = parts
+
+    def __get__(self, space: Workspace, owner: type[Workspace]) -> Path:
+        return space.root.joinpath(*self._parts)
+
+
 @dataclass(frozen=True)
 class Workspace:
     """The paths of a run's files, and the store with its files, completion records, owner and key."""
@@ -116,73 +126,42 @@ class Workspace:
     root: Path
     store: Store = FOLDER
 
-    @property
-    def public(self) -> Path:
-        return self.root / "public"
-
-    @property
-    def held_release(self) -> Path:
-        """The folder of a release that waits for approval."""
-        return self.root / HELD
-
-    @property
-    def confidential(self) -> Path:
-        return self.root / "confidential"
-
-    @property
-    def decisions(self) -> Path:
-        return self.confidential / "decisions.json"
-
-    @property
-    def records(self) -> Path:
-        return self.confidential / "records" / "records.arrow"
-
-    @property
-    def crosstab(self) -> Path:
-        return self.confidential / "records" / "frame.parquet"
-
-    @property
-    def noisy_crosstab(self) -> Path:
-        """The published crosstab, where predictors are protected. Fits use no other crosstab then."""
-        return self.confidential / "records" / "noisy_frame.parquet"
-
-    @property
-    def reference(self) -> Path:
-        return self.confidential / "records" / "reference.arrow"
-
-    @property
-    def copied(self) -> Path:
-        return self.confidential / "records" / "copied.parquet"
-
-    @property
-    def absent(self) -> Path:
-        """The reference's records in crosses that the current file lacks, if the mechanism learns from them."""
-        return self.confidential / "records" / "absent.parquet"
-
-    @property
-    def history(self) -> Path:
-        """Totals of earlier periods, if the reference is a release that states them."""
-        return self.confidential / "records" / "history.json"
+    public = _Place("public")
+    held_release = _Place(HELD)
+    """The folder of a release that waits for approval."""
+    status = _Place(STATUS)
+    confidential = _Place("confidential")
+    decisions = _Place("confidential", "decisions.json")
+    records = _Place("confidential", "records", "records.arrow")
+    crosstab = _Place("confidential", "records", "frame.parquet")
+    noisy_crosstab = _Place("confidential", "records", "noisy_frame.parquet")
+    """The published crosstab, where predictors are protected. Fits use no other crosstab then."""
+    reference = _Place("confidential", "records", "reference.arrow")
+    copied = _Place("confidential", "records", "copied.parquet")
+    absent = _Place("confidential", "records", "absent.parquet")
+    """The reference's records in crosses that the current file lacks, if the mechanism learns from them."""
+    history = _Place("confidential", "records", "history.json")
+    """Totals of earlier periods, if the reference is a release that states them."""
+    job = _Place("confidential", "job.json")
+    key = _Place("confidential", "key")
+    log = _Place("confidential", "log")
+    fits = _Place("confidential", f"{SCRATCH}fits")
+    """Private folders for runs of Stan. The next run removes what a killed run left there."""
+    log_lik = _Place("confidential", "log_lik.zarr")
+    posterior = _Place("confidential", "posterior.zarr")
+    evaluation = _Place("confidential", "evaluation")
+    report = _Place("confidential", "report.html")
+    parts = _Place("confidential", "parts")
+    journals = _Place("confidential", "journal")
+    completions = _Place("confidential", "marks")
+    replay = _Place("confidential", "replay")
+    """A file that exists if the run repeats the draws of another run, or of a key."""
+    receipt = _Place("confidential", "ledger.json")
+    """The receipt of the run's charge: its ledger, and the entry there."""
+    identity = _Place("confidential", "identity.json")
 
     def learned(self, fit: str, stratum: int) -> Path:
         return self.confidential / "reference" / f"{fit}-{stratum:06d}-{LEARNED_FORM}.pickle"
-
-    @property
-    def job(self) -> Path:
-        return self.confidential / "job.json"
-
-    @property
-    def key(self) -> Path:
-        return self.confidential / "key"
-
-    @property
-    def log(self) -> Path:
-        return self.confidential / "log"
-
-    @property
-    def fits(self) -> Path:
-        """Private folders for runs of Stan. The next run removes what a killed run left there."""
-        return self.confidential / f"{SCRATCH}fits"
 
     def noise(self, fit: str, stratum: int, set: int) -> Path:
         """The noise of a stratum and set, with what it is for.
@@ -191,57 +170,11 @@ class Workspace:
         """
         return self.confidential / "noise" / f"{fit}-{stratum:06d}-{set:03d}.npz"
 
-    @property
-    def log_lik(self) -> Path:
-        return self.confidential / "log_lik.zarr"
-
-    @property
-    def posterior(self) -> Path:
-        return self.confidential / "posterior.zarr"
-
-    @property
-    def evaluation(self) -> Path:
-        return self.confidential / "evaluation"
-
-    @property
-    def report(self) -> Path:
-        return self.confidential / "report.html"
-
-    @property
-    def status(self) -> Path:
-        return self.root / STATUS
-
     def part(self, fit: str, stratum: int) -> Path:
         return self.parts / f"{fit}-{stratum:06d}"
 
-    @property
-    def parts(self) -> Path:
-        return self.confidential / "parts"
-
     def journal(self, fit: str, stratum: int) -> Path:
         return self.journals / f"{fit}-{stratum:06d}"
-
-    @property
-    def journals(self) -> Path:
-        return self.confidential / "journal"
-
-    @property
-    def completions(self) -> Path:
-        return self.confidential / "marks"
-
-    @property
-    def replay(self) -> Path:
-        """A file that exists if the run repeats the draws of another run, or of a key."""
-        return self.confidential / "replay"
-
-    @property
-    def receipt(self) -> Path:
-        """The receipt of the run's charge: its ledger, and the entry there."""
-        return self.confidential / "ledger.json"
-
-    @property
-    def identity(self) -> Path:
-        return self.confidential / "identity.json"
 
     @classmethod
     def of_place(cls, place: str | Path, reading: bool = False) -> Workspace:
