@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy
@@ -31,12 +31,9 @@ BETWEEN = (2.0**-1000, 1.0 - 2.0**-53)
 class Bernoulli(ConjugateModel):
     """Bernoulli model of one stratum's outcome, 0 or 1; statistics are (1, 2): Σα, Σαy."""
 
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        return (Parameter("probability"),)
-
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        return self.sums(records, alpha, records.outcome)
+    parameters = (Parameter("probability"),)
+    program = "bernoulli"
+    of_program: ClassVar[Mapping[str, str]] = {"probability": "probability"}
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         total, ones = statistics[0]
@@ -47,25 +44,17 @@ class Bernoulli(ConjugateModel):
         total, ones = statistics[:, 0].T
         return Draws({"probability": np.clip((PRIOR_A + ones) / (PRIOR_A + PRIOR_B + total), *BETWEEN)})
 
-    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        y = (open_uniforms(rng, (len(crosstab_row),)) > 1.0 - theta["probability"][0]).astype(float)
-        return np.clip(y, *self.outcome_bounds), np.ones(len(crosstab_row))
+    def outcomes(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> Floats:
+        return np.asarray(open_uniforms(rng, (len(crosstab_row),)) > 1.0 - theta["probability"][0], dtype=np.float64)
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         at_zero, at_one = np.clip([0.0, 1.0], *self.outcome_bounds)
         p = theta["probability"][:, None]
         return self.per_row(p * at_one + (1.0 - p) * at_zero)
 
-    @property
-    def program(self) -> str:
-        return "bernoulli"
-
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
         total, ones = map(float, statistics[0])
         return {"total": total, "sum_y": min(ones, total), "prior_a": PRIOR_A, "prior_b": PRIOR_B, **no_records("y")}
-
-    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        return {"probability": draws["probability"]}
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         features = np.column_stack([1.0 - records.outcome, records.outcome])
@@ -92,12 +81,12 @@ underflow.
 class Beta(OutcomeModel):
     """Beta model of one stratum's outcome; statistics are (1, 3): Σα, Σα log y, Σα log(1 − y)."""
 
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        return (Parameter("mean"), Parameter("precision"))
+    parameters = (Parameter("mean"), Parameter("precision"))
+    program = "beta"
+    of_program: ClassVar[Mapping[str, str]] = {"mean": "phi", "precision": "lambda"}
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        return share_statistics(self, records, alpha)
+        return self.sums(records, alpha, *share_features(records.outcome)[:, 1:].T)
 
     def draw_on_grid(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Draws from the grid's interpolant, which is within `grid.GRID_ERROR` of the posterior in total variation."""
@@ -117,9 +106,8 @@ class Beta(OutcomeModel):
         logit, log_precision = coordinates.T
         return np.asarray(-np.logaddexp(0.0, logit) - np.logaddexp(0.0, -logit) - PRECISION_TAIL * log_precision)
 
-    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        y = simulated_share(theta["mean"][0], theta["precision"][0], open_uniforms(rng, (len(crosstab_row),)))
-        return np.clip(y, *self.outcome_bounds), np.ones(len(crosstab_row))
+    def outcomes(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> Floats:
+        return simulated_share(theta["mean"][0], theta["precision"][0], open_uniforms(rng, (len(crosstab_row),)))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         mean, precision = theta["mean"], theta["precision"]
@@ -130,16 +118,9 @@ class Beta(OutcomeModel):
         share = scipy.special.betainc(mean * precision, (1.0 - mean) * precision, np.clip(value, 0.0, 1.0))
         return self.within_bounds(np.asarray(share, dtype=np.float64), value)
 
-    @property
-    def program(self) -> str:
-        return "beta"
-
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
         total, log_y, log1m_y = map(float, check_shares(statistics)[0])
         return {"total": total, "sum_log": log_y, "sum_log1m": log1m_y, **no_records("y")}
-
-    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        return {"mean": draws["phi"], "precision": draws["lambda"]}
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         table = share_table(draws["mean"], draws["precision"])
@@ -191,10 +172,6 @@ class BetaPosterior:
         return centre, 1.0 / np.sqrt(information)
 
 
-def share_statistics(model: OutcomeModel, records: Records, alpha: Floats) -> Floats:
-    return model.sums(records, alpha, *share_features(records.outcome)[:, 1:].T)
-
-
 def check_shares(statistics: Floats) -> Floats:
     """Returns the statistics unchanged; raises `Improper` if an outcome is not inside (0, 1)."""
     if not np.isfinite(statistics).all():
@@ -234,33 +211,28 @@ class BetaRegression(RegressionModel):
     [G] prints no priors. Here they are β ~ N(0, PRIOR_SD²) independently, and λ ~ Pareto(.1, 1.5) as in `Beta`.
     """
 
+    program = "beta_regression"
+    of_program: ClassVar[Mapping[str, str]] = {"coefficients": "coefficients", "precision": "lambda"}
+
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         return (self.coefficients, Parameter("precision"))
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
-        return share_statistics(self, records, alpha)
+        return self.sums(records, alpha, *share_features(records.outcome)[:, 1:].T)
 
-    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def outcomes(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> Floats:
         mean = scipy.special.expit(self.location(theta))[0][self.pattern(crosstab_row)]
-        y = simulated_share(mean, theta["precision"][0], open_uniforms(rng, (len(crosstab_row),)))
-        return np.clip(y, *self.outcome_bounds), np.ones(len(crosstab_row))
+        return simulated_share(mean, theta["precision"][0], open_uniforms(rng, (len(crosstab_row),)))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         mean, precision = scipy.special.expit(self.location(theta)), theta["precision"][:, None]
         return self.per_row(limited_beta_mean(mean, precision, self.outcome_bounds))
 
-    @property
-    def program(self) -> str:
-        return "beta_regression"
-
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
         total, log_y, log1m_y = check_shares(statistics).T.tolist()
         sums = {"total": total, "sum_log": log_y, "sum_log1m": log1m_y}
         return {**self.design_data(), **sums, "prior_sd": PRIOR_SD, **no_records("pattern", "y")}
-
-    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        return {"coefficients": self.with_aliased(draws["coefficients"]), "precision": draws["lambda"]}
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         mean, size = scipy.special.expit(self.location(draws)), self.summed(draws)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import scipy
@@ -32,12 +32,10 @@ SMALLEST = 1e-300
 class Poisson(ConjugateModel):
     """Poisson model of one stratum's outcome; statistics are (1, 2): Σα, Σαy."""
 
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        return (Parameter("rate"),)
-
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        return self.sums(records, alpha, records.outcome)
+    parameters = (Parameter("rate"),)
+    program = "poisson"
+    of_program: ClassVar[Mapping[str, str]] = {"rate": "rate"}
+    of_counts: ClassVar[bool] = True
 
     def draw(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         total, sum_y = statistics[0]
@@ -48,9 +46,8 @@ class Poisson(ConjugateModel):
         total, sum_y = statistics[:, 0].T
         return Draws({"rate": np.maximum((PRIOR_SHAPE + sum_y) / (PRIOR_RATE + total), SMALLEST)})
 
-    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        y = scipy.stats.poisson.ppf(open_uniforms(rng, (len(crosstab_row),)), theta["rate"][0])
-        return np.clip(y, *integer_bounds(self.outcome_bounds)), np.ones(len(crosstab_row))
+    def outcomes(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> Floats:
+        return np.asarray(scipy.stats.poisson.ppf(open_uniforms(rng, (len(crosstab_row),)), theta["rate"][0]))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         return self.per_row(limited_poisson_mean(theta["rate"], self.outcome_bounds)[:, None])
@@ -59,17 +56,10 @@ class Poisson(ConjugateModel):
         share = np.where(value >= 0, scipy.special.pdtr(np.maximum(np.floor(value), 0.0), theta["rate"][:, None]), 0.0)
         return self.within_bounds(share, value)
 
-    @property
-    def program(self) -> str:
-        return "poisson"
-
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
         total, sum_y = map(float, statistics[0])
         prior = {"prior_shape": PRIOR_SHAPE, "prior_rate": PRIOR_RATE}
         return {"total": total, "sum_y": sum_y, **prior, **no_records("y")}
-
-    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        return {"rate": draws["rate"]}
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         table = ParameterTable.of(-draws["rate"], np.log(draws["rate"]), -1.0)
@@ -99,31 +89,24 @@ class PoissonRegression(RegressionModel):
     depend on β alone.
     """
 
+    program = "poisson_regression"
+    of_program: ClassVar[Mapping[str, str]] = {"coefficients": "beta"}
+    of_counts: ClassVar[bool] = True
+
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         return (self.coefficients,)
 
-    def statistics(self, records: Records, alpha: Floats) -> Floats:
-        return self.sums(records, alpha, records.outcome)
-
-    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def outcomes(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> Floats:
         rate = np.exp(self.location(theta))[0][self.pattern(crosstab_row)]
-        y = scipy.stats.poisson.ppf(open_uniforms(rng, (len(crosstab_row),)), rate)
-        return np.clip(y, *integer_bounds(self.outcome_bounds)), np.ones(len(crosstab_row))
+        return np.asarray(scipy.stats.poisson.ppf(open_uniforms(rng, (len(crosstab_row),)), rate))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         return self.per_row(limited_poisson_mean(np.exp(self.location(theta)), self.outcome_bounds))
 
-    @property
-    def program(self) -> str:
-        return "poisson_regression"
-
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
         total, sum_y = statistics.T.tolist()
         return {**self.design_data(), "total": total, "sum_y": sum_y, **no_records("pattern", "y")}
-
-    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        return {"coefficients": self.with_aliased(draws["beta"])}
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         location, size = self.location(draws), self.summed(draws)
@@ -162,6 +145,8 @@ class OfDistinctOutcomes(OutcomeModel):
     Rows of several blocks are concatenated. A record with α = 0 adds no row.
     """
 
+    of_counts: ClassVar[bool] = True
+
     @property
     def combine(self) -> Literal["sum", "concat"]:
         return "concat"
@@ -174,9 +159,9 @@ class OfDistinctOutcomes(OutcomeModel):
 class NegativeBinomial(OfDistinctOutcomes):
     """Negative binomial model of one stratum's outcome."""
 
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        return (Parameter("mean"), Parameter("dispersion"))
+    parameters = (Parameter("mean"), Parameter("dispersion"))
+    program = "negative_binomial"
+    of_program: ClassVar[Mapping[str, str]] = {"mean": "mu", "dispersion": "phi"}
 
     def draw_on_grid(self, statistics: Floats, draws: int, rng: np.random.Generator) -> Draws:
         """Draws from the grid's interpolant, which is within `grid.GRID_ERROR` of the posterior in total variation."""
@@ -196,10 +181,10 @@ class NegativeBinomial(OfDistinctOutcomes):
         log_mean, log_dispersion = coordinates.T
         return np.asarray(SHAPE * log_dispersion - RATE * np.exp(log_dispersion) - log_mean**2 / (2.0 * LOG_MEAN_SD**2))
 
-    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def outcomes(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> Floats:
         mean, dispersion = theta["mean"][0], theta["dispersion"][0]
-        y = scipy.stats.nbinom.ppf(open_uniforms(rng, (len(crosstab_row),)), dispersion, dispersion / (mean + dispersion))
-        return np.clip(y, *integer_bounds(self.outcome_bounds)), np.ones(len(crosstab_row))
+        levels = open_uniforms(rng, (len(crosstab_row),))
+        return np.asarray(scipy.stats.nbinom.ppf(levels, dispersion, dispersion / (mean + dispersion)))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         mean = limited_negative_binomial_mean(theta["mean"], theta["dispersion"], self.outcome_bounds)
@@ -210,17 +195,10 @@ class NegativeBinomial(OfDistinctOutcomes):
         share = scipy.stats.nbinom.cdf(np.floor(value), dispersion, dispersion / (mean + dispersion))
         return self.within_bounds(np.asarray(share), value)
 
-    @property
-    def program(self) -> str:
-        return "negative_binomial"
-
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
         value, total = combined(statistics).T.tolist()
         prior = {"log_mu_sd": LOG_MEAN_SD, "phi_shape": SHAPE, "phi_rate": RATE}
         return {"M": len(value), "value": value, "total": total, **prior, **no_records("y")}
-
-    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        return {"mean": draws["mu"], "dispersion": draws["phi"]}
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         mean, dispersion = draws["mean"], draws["dispersion"]
@@ -324,16 +302,15 @@ KINDS = ("dispersed", "concentrated")
 class NegativeBinomialMixture(OfDistinctOutcomes):
     """Mixture of one stratum's counts."""
 
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        return (Parameter("mean"), Parameter("dispersion", (("kind", KINDS),)), Parameter("share"))
+    parameters = (Parameter("mean"), Parameter("dispersion", (("kind", KINDS),)), Parameter("share"))
+    program = "negative_binomial_mixture"
+    of_program: ClassVar[Mapping[str, str]] = {"mean": "mu", "dispersion": "phi", "share": "share"}
 
-    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def outcomes(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> Floats:
         mean, dispersion, share = theta["mean"][0], theta["dispersion"][0], theta["share"][0]
         kind, level = open_uniforms(rng, (len(crosstab_row), 2)).T
         size = np.where(kind < share, *dispersion)
-        y = scipy.stats.nbinom.ppf(level, size, size / (mean + size))
-        return np.clip(y, *integer_bounds(self.outcome_bounds)), np.ones(len(crosstab_row))
+        return np.asarray(scipy.stats.nbinom.ppf(level, size, size / (mean + size)))
 
     def expect(self, theta: Draws) -> tuple[Floats, Floats]:
         of_kind = [
@@ -349,10 +326,6 @@ class NegativeBinomialMixture(OfDistinctOutcomes):
         ]
         return self.within_bounds(mix(share, *of_kind), value)
 
-    @property
-    def program(self) -> str:
-        return "negative_binomial_mixture"
-
     def stan_data(self, statistics: Floats) -> Mapping[str, Any]:
         value, total = combined(statistics).T.tolist()
         prior = {
@@ -362,9 +335,6 @@ class NegativeBinomialMixture(OfDistinctOutcomes):
             "share_shape": SHARE,
         }
         return {"M": len(value), "value": value, "total": total, **prior, **no_records("y")}
-
-    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        return {"mean": draws["mu"], "dispersion": draws["phi"], "share": draws["share"]}
 
     def tiles(self, draws: Draws, records: Records) -> Iterator[Tile]:
         mean, share, size = draws["mean"], draws["share"], tile_records(len(draws))

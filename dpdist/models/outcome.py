@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -40,6 +40,11 @@ def clamped_records(
 class OutcomeModel(PublicModel):
     """A model of the outcome y given predictors x, for one stratum; its figures limit y to its public bounds."""
 
+    of_program: ClassVar[Mapping[str, str]] = {}
+    """Names of the Stan program's parameters by those of the model's."""
+    of_counts: ClassVar[bool] = False
+    """True for whole outcomes."""
+
     @property
     def combine(self) -> Literal["sum", "concat"]:
         return "sum"
@@ -50,6 +55,21 @@ class OutcomeModel(PublicModel):
         pattern, weight = self.pattern(records.row)[on], alpha[on]
         terms = (weight, *(weight * column[on] for column in columns))
         return np.column_stack([np.bincount(pattern, weights=t, minlength=patterns) for t in terms])
+
+    def statistics(self, records: Records, alpha: Floats) -> Floats:
+        """Σα and Σαy by pattern."""
+        return self.sums(records, alpha, records.outcome)
+
+    def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        limits = integer_bounds(self.outcome_bounds) if self.of_counts else self.outcome_bounds
+        return np.clip(self.outcomes(theta, crosstab_row, rng), *limits), np.ones(len(crosstab_row))
+
+    def outcomes(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> Floats:
+        """Simulated outcomes without limits, (record,), under the first draw of θ."""
+        raise NotImplementedError
+
+    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        return {name: draws[source] for name, source in self.of_program.items()}
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Log likelihood (draw, record)."""
@@ -105,11 +125,12 @@ class RegressionModel(OutcomeModel):
     def coefficients(self) -> Parameter:
         return Parameter("coefficients", (("predictor", self.design.names),))
 
-    def with_aliased(self, coefficients: Floats) -> Floats:
-        """Coefficients (draw, predictor) of all predictors; NaN for those that the stratum does not identify."""
-        full = np.full((len(coefficients), len(self.design.names)), np.nan)
-        full[:, self.design.columns] = coefficients
-        return full
+    def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        """Coefficients (draw, predictor) are of all predictors; NaN for those that the stratum does not identify."""
+        parameters = super().from_stan(draws)
+        full = np.full((len(parameters["coefficients"]), len(self.design.names)), np.nan)
+        full[:, self.design.columns] = parameters["coefficients"]
+        return {**parameters, "coefficients": full}
 
     def location(self, draws: Draws) -> Floats:
         """x'coefficients of every pattern, (draw, pattern)."""
