@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import (
     BeforeValidator,
@@ -37,40 +37,36 @@ class HistogramReference(Frozen):
 class ReferenceForm(Frozen):
     """Keys and facts of all forms of a reference. Limits and shapes are taken from the reference."""
 
+    holds_records: ClassVar[bool] = False
+    """True for records that the job declares public; false for measurements of this or another release."""
+    known_before: ClassVar[bool] = True
     period: Period | None = Field(default=None, description="period of the file; it must differ from the job's")
     provenance: str | None = Field(default=None, max_length=500, description="source, and why it is public")
 
     @property
-    def holds_records(self) -> bool:
-        """True for records that the job declares public; false for measurements of this or another release."""
-        return False
-
-    @property
-    def known_before(self) -> bool:
-        return True
-
-    @property
     def is_redacted(self) -> bool:
         """True if no path is given, as in a published job."""
-        return False
+        return "path" in type(self).model_fields and self.file is None
+
+    # Keys of other forms are unset.
 
     @property
     def file(self) -> str | None:
-        return None
+        return getattr(self, "path", None)
 
     @property
     def release_folder(self) -> str | None:
         """The folder of the earlier release, if it is the reference."""
-        return None
+        return getattr(self, "release", None)
 
     @property
     def signer(self) -> str | None:
-        return None
+        return getattr(self, "key", None)
 
     @property
     def histograms(self) -> HistogramReference | None:
         """The histograms of the current file, if the job has them; they take a part of the budget."""
-        return None
+        return getattr(self, "histogram", None)
 
     @property
     def location(self) -> str | None:
@@ -99,21 +95,10 @@ class ReferenceForm(Frozen):
 class FileReference(TextFile, ReferenceForm):
     """Records that the job declares public: an earlier period's file, or another file with the same columns and design."""
 
+    holds_records: ClassVar[bool] = True
     path: str | None = Field(
         default=None, description="a public file with the job's columns: Parquet, CSV, SAS, Stata or SPSS"
     )
-
-    @property
-    def holds_records(self) -> bool:
-        return True
-
-    @property
-    def is_redacted(self) -> bool:
-        return self.path is None
-
-    @property
-    def file(self) -> str | None:
-        return self.path
 
     @property
     def text_format(self) -> TextFile:
@@ -123,11 +108,8 @@ class FileReference(TextFile, ReferenceForm):
 class SimulatedReference(ReferenceForm):
     """A simulated survey as reference, for examples."""
 
+    holds_records: ClassVar[bool] = True
     simulate: Simulate = Field(description="a simulated survey instead of a path, for examples")
-
-    @property
-    def holds_records(self) -> bool:
-        return True
 
 
 class ReleaseReference(ReferenceForm):
@@ -146,31 +128,12 @@ class ReleaseReference(ReferenceForm):
         default=None, description="noisy histograms of the current file, paid from the budget"
     )
 
-    @property
-    def release_folder(self) -> str:
-        return self.release
-
-    @property
-    def signer(self) -> str | None:
-        return self.key
-
-    @property
-    def histograms(self) -> HistogramReference | None:
-        return self.histogram
-
 
 class HistogramsAlone(ReferenceForm):
     """Noisy histograms of the current file in place of a reference."""
 
+    known_before: ClassVar[bool] = False
     histogram: HistogramReference = Field(description="noisy histograms of the current file, paid from the budget")
-
-    @property
-    def known_before(self) -> bool:
-        return False
-
-    @property
-    def histograms(self) -> HistogramReference:
-        return self.histogram
 
 
 FORMS: dict[str, type[ReferenceForm]] = {

@@ -145,11 +145,8 @@ class OfDistinctOutcomes(OutcomeModel):
     Rows of several blocks are concatenated. A record with α = 0 adds no row.
     """
 
+    combine: ClassVar[Literal["sum", "concat"]] = "concat"
     of_counts: ClassVar[bool] = True
-
-    @property
-    def combine(self) -> Literal["sum", "concat"]:
-        return "concat"
 
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         on = alpha > 0

@@ -40,14 +40,11 @@ def clamped_records(
 class OutcomeModel(PublicModel):
     """A model of the outcome y given predictors x, for one stratum; its figures limit y to its public bounds."""
 
+    combine: ClassVar[Literal["sum", "concat"]] = "sum"
     of_program: ClassVar[Mapping[str, str]] = {}
     """Names of the Stan program's parameters by those of the model's."""
     of_counts: ClassVar[bool] = False
     """True for whole outcomes."""
-
-    @property
-    def combine(self) -> Literal["sum", "concat"]:
-        return "sum"
 
     def sums(self, records: Records, alpha: Floats, *columns: Floats) -> Floats:
         """Σα and Σα·column by pattern, (pattern, 1 + column); records with α = 0 do not change them."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import scipy
@@ -33,20 +33,17 @@ class Generator(ABC):
 
     unit: float = 1.0
     """The unit of location figures, such as a dollar."""
-
-    @property
-    def levels(self) -> Mapping[str, tuple[str, ...]]:
-        """Levels of the predictors."""
-        return {}
+    levels: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Levels of the predictors."""
 
     @property
     @abstractmethod
     def text(self) -> str: ...
 
     @property
-    @abstractmethod
     def bounds(self) -> tuple[float, float]:
-        """Public bounds, as a job states them."""
+        """Public bounds, as a job states them; here those of counts."""
+        return 0.0, 1e9
 
     @abstractmethod
     def sample(self, n: int, rng: np.random.Generator) -> SampleOutcomes:
@@ -95,10 +92,6 @@ class PoissonOutcomes(Generator):
     def text(self) -> str:
         return f"Poisson({self.mean:g})"
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        return 0.0, 1e9
-
     def sample(self, n: int, rng: np.random.Generator) -> SampleOutcomes:
         return SampleOutcomes(rng.poisson(self.mean, n).astype(float), {})
 
@@ -123,10 +116,6 @@ class MixedCounts(Generator):
     def text(self) -> str:
         first, second = (f"NB(μ={self.mean:g}, φ={phi:g})" for phi in (self.dispersion_1, self.dispersion_2))
         return f"{self.share_1:g}·{first} + {1.0 - self.share_1:g}·{second}"
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        return 0.0, 1e9
 
     def sample(self, n: int, rng: np.random.Generator) -> SampleOutcomes:
         dispersion = np.where(rng.random(n) < self.share_1, self.dispersion_1, self.dispersion_2)
@@ -175,6 +164,7 @@ class Salaries(Generator):
     variation is normal. Salaries are at most `bound`; with `unit` of this size, the outcome is a share inside (0, 1).
     """
 
+    levels: ClassVar[Mapping[str, tuple[str, ...]]] = {"sex": SEXES, "age": AGES, "weeks": WEEKS}
     median: float
     spread: float
     sex: float
@@ -187,10 +177,6 @@ class Salaries(Generator):
         check({"median": self.median, "spread": self.spread, "bound": self.bound, "unit": self.unit}, {})
         if self._residual() <= 0.0:
             raise ValueError("sex, age and weeks explain more than the spread: make spread larger, or an effect smaller")
-
-    @property
-    def levels(self) -> Mapping[str, tuple[str, ...]]:
-        return {"sex": SEXES, "age": AGES, "weeks": WEEKS}
 
     @property
     def text(self) -> str:
@@ -237,6 +223,7 @@ class Salaries(Generator):
 class CountOutcomes(Generator):
     """Poisson counts with log means linear in sex and age; `mean` is the mean of all."""
 
+    levels: ClassVar[Mapping[str, tuple[str, ...]]] = {"sex": SEXES, "age": AGES}
     mean: float
     sex: float
     age: float
@@ -245,16 +232,8 @@ class CountOutcomes(Generator):
         check({"mean": self.mean}, {})
 
     @property
-    def levels(self) -> Mapping[str, tuple[str, ...]]:
-        return {"sex": SEXES, "age": AGES}
-
-    @property
     def text(self) -> str:
         return f"Poisson counts by sex and age, mean {self.mean:g}"
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        return 0.0, 1e9
 
     def sample(self, n: int, rng: np.random.Generator) -> SampleOutcomes:
         codes = _codes(self.levels, n, rng)
