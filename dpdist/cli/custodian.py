@@ -138,43 +138,31 @@ def page_to_open(workspace: str | Path) -> Path:
     return Workspace.of_place(workspace).report
 
 
-def audit_text(table: Confidential[pd.DataFrame]) -> RenderableType:
-    """Formats the results of an audit for the custodian."""
-    legend = (
+MEANINGS = {
+    "Leave-one-out audit": (
         "exceeded: number of records whose exact loss, with fits and weights computed again without the record, is above "
         "the bound; largest_share: the largest loss as a share of the bound"
-    )
-    return Group(table_text("Leave-one-out audit (confidential)", table.disclose_to_custodian()), Text(legend, style="dim"))
-
-
-def lower_bounds_text(table: Confidential[pd.DataFrame]) -> RenderableType:
-    """Formats lower bounds on ε, which were estimated from draws of releases, for the custodian."""
-    meaning = (
+    ),
+    "Lower bounds": (
         "at_least: the ε that the draws prove, each with a confidence of 95 %; if it is above the claimed ε, the claim "
-        "is wrong"
-    )
-    bounds = table.disclose_to_custodian()
-    left_out = (
-        f"left out: {int(bounds['left_out'].sum())} of {len(bounds)} strata, because the mechanism cannot release "
-        "them again"
-    )
-    return Group(table_text("Lower bounds (confidential)", bounds), Text(f"{meaning}\n{left_out}", style="dim"))
-
-
-def black_box_text(table: Confidential[pd.DataFrame]) -> RenderableType:
-    """Formats what an audit by releases of two files shows, for the custodian."""
-    meaning = (
+        "is wrong\nleft out: {left_out} of {strata} strata, because the mechanism cannot release them again"
+    ),
+    "Two files": (
         "at_least: the ε that the releases prove, with a confidence of 95 %; if it is above the claimed ε, the claim is "
         "wrong; p_value: the largest probability of a difference this clear if the claim holds"
-    )
-    return Group(table_text("Two files (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))
-
-
-def attacks_text(table: Confidential[pd.DataFrame]) -> RenderableType:
-    """Formats the results of attacks on synthetic records for the custodian."""
-    meaning = (
+    ),
+    "Attacks": (
         "if synthetic records do not reveal who was in the file, share_nearer_to_members is one half and excess is 0; "
         "at_least: a lower bound on the ε of an exchange, with 95 % confidence, from the number of pairs that were "
         "guessed correctly"
-    )
-    return Group(table_text("Attacks (confidential)", table.disclose_to_custodian()), Text(meaning, style="dim"))
+    ),
+}
+"""What the columns of an audit's table mean, by its title."""
+
+
+def audited_text(title: str, table: Confidential[pd.DataFrame]) -> RenderableType:
+    """Formats the results of an audit for the custodian."""
+    figures = table.disclose_to_custodian()
+    left_out = int(figures["left_out"].sum()) if "left_out" in figures else 0
+    meaning = MEANINGS[title].format(left_out=left_out, strata=len(figures))
+    return Group(table_text(f"{title} (confidential)", figures), Text(meaning, style="dim"))

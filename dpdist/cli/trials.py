@@ -65,7 +65,7 @@ def audit(
         if as_json:
             print(json.dumps({"event": "done"}))
         elif confidential:
-            out.print(custodian.black_box_text(audited))
+            out.print(custodian.audited_text("Two files", audited))
         elif not quiet:
             out.print("Audited: add --confidential to see the figures.")
         refuse_shown(audited)
@@ -77,17 +77,16 @@ def audit(
             from dpdist.cli import custodian
 
             if holdout is not None:
-                audited, text, refuse = attack(workspace, holdout, listener), custodian.attacks_text, refuse_shown
+                audited, title, refuse = attack(workspace, holdout, listener), "Attacks", refuse_shown
             elif draws is not None:
-                audited, text = bound_from_outside(workspace, draws, listener), custodian.lower_bounds_text
-                refuse = refuse_losses
+                audited, title, refuse = bound_from_outside(workspace, draws, listener), "Lower bounds", refuse_losses
             else:
-                audited, text = audit_workspace(workspace, records, all_rules, listener), custodian.audit_text
+                audited, title = audit_workspace(workspace, records, all_rules, listener), "Leave-one-out audit"
                 refuse = refuse_losses
         if as_json:
             print(json.dumps({"event": "done", "tables": "confidential/evaluation/audit-*.parquet"}))
         elif confidential:
-            out.print(text(audited))
+            out.print(custodian.audited_text(title, audited))
         elif not quiet:
             out.print("Audited: see confidential/evaluation/audit-*.parquet, or add --confidential.")
         refuse(workspace, audited)

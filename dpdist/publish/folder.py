@@ -37,7 +37,7 @@ from dpdist.publish.noisy_figures import (
     write_model_tables,
 )
 from dpdist.publish.predicted_errors import OfTable, Ratios, Within, beyond_direct, entry, within_cells
-from dpdist.publish.printed_tables import WrittenTables, far_off_in, printed_table
+from dpdist.publish.printed_tables import WrittenTables, far_off_in, printed_table, written_tables
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ByBatch, ReleasedObject, run_here, write_released
 from dpdist.publish.standard_errors import CellsKey, cells_key, simulate_errors, take_noise
@@ -130,7 +130,10 @@ def _publish(released: ReleasedObject, public: Path, listener: Listener, unfit: 
         released, building / "tables", *grounds_of(released, building, listener, by_batch), listener
     )
     _return_memory_of_many_rows(released)
-    write_json(building / "statement.json", with_withheld(tables.job, tables.rows, statement(released, beyond)))
+    stated = with_withheld(
+        released.job, lambda spec: pq.read_table(building / "tables" / f"{spec.name}.parquet"), statement(released, beyond)
+    )
+    write_json(building / "statement.json", stated)
     written = json.loads((building / "statement.json").read_text(encoding="utf-8"))  # printed texts are those of the file
     write_measurements(building / MEASUREMENTS, released)
     write_measurements_stata(building / MEASUREMENTS, released.job)
@@ -217,7 +220,7 @@ def _write_tables(
             noise.update(figures.noise)
             tick(1)
     remember_noise(released, noise)
-    return WrittenTables(job, folder, released.crosstab, entry(beyond)), beyond
+    return written_tables(job, folder, released.crosstab, entry(beyond)), beyond
 
 
 def grounds_of(

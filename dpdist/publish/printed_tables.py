@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ import scipy
 from numpy.typing import NDArray
 
 from dpdist.core.records import TOTAL, Crosstab, Floats, Ints, codes_of, quotient
+from dpdist.core.sharing import PiecesInTurn
 from dpdist.job import Job, Statistic, StatisticName, Table
 from dpdist.job.presentation import FLAGS, Presentation, Quality, Thresholds
 from dpdist.publish.withholding import BECAUSE, rows_with, rule
@@ -339,38 +340,23 @@ def printed_table(job: Job, spec: Table, table: pa.Table, far: FarOff, crosstab:
     )
 
 
-@dataclass(frozen=True)
-class WrittenTables(Sequence[tuple[PrintedTable, pa.Table]]):
-    """Published tables in a folder, in the job's order: as printed, and in long form with a row for each cell, statistic
-    and estimator. Each is read when it is asked for, so memory holds one of them, however many there are.
+WrittenTables: TypeAlias = Sequence[tuple[PrintedTable, pa.Table]]
+"""Published tables in the job's order: as printed, and in long form with a row for each cell, statistic and estimator."""
+
+
+def written_tables(job: Job, folder: Path, crosstab: Crosstab | None, statement: Mapping[str, Any]) -> WrittenTables:
+    """The published tables in a folder. Each is read when it is asked for, so memory holds one of them.
+
+    `crosstab` has the numbers of sample records, which are printed if the job says so. `statement` is what is published
+    of predicted errors (`predicted_errors.entry`).
     """
 
-    job: Job
-    folder: Path
-    crosstab: Crosstab | None
-    """It has the numbers of sample records, which are printed if the job says so."""
-    statement: Mapping[str, Any]
-    """What is published of predicted errors (`predicted_errors.entry`)."""
+    def written(number: int) -> tuple[PrintedTable, pa.Table]:
+        spec = job.tables[number]
+        rows = pq.read_table(folder / f"{spec.name}.parquet")
+        return printed_table(job, spec, rows, far_off_in(statement, spec.name), crosstab), rows
 
-    def __len__(self) -> int:
-        return len(self.job.tables)
-
-    @overload
-    def __getitem__(self, number: int) -> tuple[PrintedTable, pa.Table]: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> list[tuple[PrintedTable, pa.Table]]: ...
-
-    def __getitem__(self, number: int | slice) -> Any:
-        if isinstance(number, slice):
-            return [self[k] for k in range(len(self))[number]]
-        spec = self.job.tables[number]
-        rows = self.rows(spec)
-        return printed_table(self.job, spec, rows, far_off_in(self.statement, spec.name), self.crosstab), rows
-
-    def rows(self, table: Table) -> pa.Table:
-        """A table in long form."""
-        return pq.read_table(self.folder / f"{table.name}.parquet")
+    return PiecesInTurn(written, len(job.tables))
 
 
 def in_large_units(table: PrintedTable) -> PrintedTable:

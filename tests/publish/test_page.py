@@ -27,7 +27,7 @@ from small_release import JOB, decimals_of, survey
 import dpdist
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.publish.printed_tables import FEW_TABLES, NO_ESTIMATE, PrintedTable, WrittenTables, printed_table
+from dpdist.publish.printed_tables import FEW_TABLES, NO_ESTIMATE, PrintedTable, printed_table, written_tables
 from dpdist.publish.writers import page as page_writer, workbook
 from dpdist.publish.writers.csv_tables import wide_text
 from dpdist.publish.writers.dotplot import chart, plots
@@ -371,7 +371,7 @@ def test_memory_of_a_page_does_not_grow_with_the_number_of_its_tables(
         many = job.model_copy(update={"tables": tables})
         for one in tables:
             pq.write_table(table, tmp_path / f"{one.name}.parquet")
-        written = WrittenTables(many, tmp_path, None, {})
+        written = written_tables(many, tmp_path, None, {})
         tracemalloc.start()
         write_page(tmp_path / "index.html", many, list(written) if at_once else written, STATEMENT)
         peaks[number, at_once] = tracemalloc.get_traced_memory()[1]
