@@ -47,7 +47,7 @@ from dpdist.studies.rehearsal_trials import (
     trial,
     with_repetitions,
 )
-from dpdist.studies.results import versions
+from dpdist.studies.run import versions
 from dpdist.survey.census import take_census
 from dpdist.survey.source import TableSource
 

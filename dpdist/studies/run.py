@@ -1,23 +1,27 @@
-"""Runs studies: replicates in parallel, results and page; or several studies with one page of published figures."""
+"""Runs studies: replicates in parallel as Parquet files, their table and page; or several studies with one page."""
 
 from __future__ import annotations
 
 import json
+import platform
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from markupsafe import Markup
 from pydantic import BeforeValidator, Field, model_validator
 
 from dpdist.core.errors import StudyError, WorkspaceError, require
-from dpdist.core.files import exclusive, write_json, write_text
+from dpdist.core.files import exclusive, replaced, write_json, write_text
 from dpdist.core.progress import Event, Listener, silent, stage
 from dpdist.core.records import Floats
 from dpdist.core.this_process import refuse_nested_start
@@ -27,10 +31,9 @@ from dpdist.job.validation import validate_content
 from dpdist.job.yaml_lines import mapping, read_yaml
 from dpdist.publish.writers.page import environment
 from dpdist.runtime.executors import executor
-from dpdist.studies import results
 from dpdist.studies.figures import StudyMaterial, number
 from dpdist.studies.file import NOT_A_MAPPING, load_study
-from dpdist.studies.settings import Note, Study, one_line
+from dpdist.studies.settings import Note, RecordRows, Result, Study, as_number, one_line
 from dpdist.studies.verdicts import ANSWERS, READING, comparison_of, findings
 
 
@@ -89,7 +92,7 @@ def run(
                         tick(1)
         material = material_of(study, folder)
         with stage(listener, "page", 1) as tick:
-            write_text(folder / "index.html", page(material, results.versions()))
+            write_text(folder / "index.html", page(material, versions()))
             tick(1)
     return folder
 
@@ -106,35 +109,115 @@ class Task:
         index, number = self.units[key]
         name, replicate = self.study.case_names[index], self.study.replicate(index, number)
         if number == 1:
-            results.write_records(results.records_path(self.folder, name), name, replicate.records)
-        results.write_results(results.part_path(self.folder, name, number), name, number, replicate.results)
+            write_records(records_path(self.folder, name), name, replicate.records)
+        write_results(part_path(self.folder, name, number), name, number, replicate.results)
+
+
+COLUMNS = ("mechanism", "epsilon", "measure", "mean", "sd", "replicates")
+
+
+def part_path(folder: Path, case: str, number: int) -> Path:
+    return folder / "parts" / f"{case}-{number:05d}.parquet"
+
+
+def records_path(folder: Path, case: str) -> Path:
+    return folder / "parts" / f"{case}-records.parquet"
+
+
+def write_results(path: Path, case: str, number: int, results: Sequence[Result]) -> None:
+    """Writes a replicate's part atomically: case, mechanism, epsilon (exact text), replicate, measure, value."""
+    columns = {
+        "case": [case] * len(results),
+        "mechanism": [r.mechanism for r in results],
+        "epsilon": [r.epsilon for r in results],
+        "replicate": pa.array([number] * len(results), pa.int32()),
+        "measure": [r.measure for r in results],
+        "value": [r.value for r in results],
+    }
+    with replaced(path) as temporary:
+        pq.write_table(pa.table(columns), temporary)
+
+
+def write_records(path: Path, case: str, rows: Sequence[RecordRows]) -> None:
+    """Writes by-products atomically: case, mechanism, epsilon, record, column, value."""
+    empty = {"record": [0], "value": [0.0], "case": "", "mechanism": "", "epsilon": "", "column": ""}
+    frames = [pd.DataFrame(empty).iloc[:0]]
+    frames += [
+        pd.DataFrame({"record": range(len(values)), "value": values}).assign(
+            case=case, mechanism=row.mechanism, epsilon=row.epsilon, column=name
+        )
+        for row in rows
+        for name, values in row.columns.items()
+    ]
+    with replaced(path) as temporary:
+        pd.concat(frames).to_parquet(temporary, index=False)
+
+
+def read_part(path: Path) -> pd.DataFrame | None:
+    """None if the file is missing or damaged."""
+    try:
+        return pd.read_parquet(path)
+    except (OSError, pa.ArrowInvalid):
+        return None
+
+
+def tidy(parts: Sequence[pd.DataFrame], cases: int) -> pd.DataFrame:
+    """All parts as one table: mechanism, epsilon, replicate, measure, value; `case` first if there are several."""
+    table = pd.concat(parts, ignore_index=True)
+    table["epsilon"] = pd.to_numeric(table["epsilon"].map(as_number))
+    return table if cases > 1 else table.drop(columns="case")
+
+
+def summarise(table: pd.DataFrame) -> pd.DataFrame:
+    """Mean, standard deviation (n − 1) and number of replicates of every measure, in order."""
+    by = [name for name in ("mechanism", "epsilon", "measure", "case") if name in table]
+    grouped = table.groupby(by, sort=False, dropna=False)["value"]
+    summary = grouped.agg(mean="mean", sd="std", replicates="count").reset_index()
+    return summary[[*COLUMNS, *(["case"] if "case" in table else [])]]
+
+
+def write_table(folder: Path, table: pd.DataFrame, summary: pd.DataFrame) -> None:
+    with replaced(folder / "replicates.parquet") as temporary:
+        table.to_parquet(temporary, index=False)
+    write_text(folder / "summary.csv", summary.to_csv(index=False, float_format="%.10g"))
+
+
+def versions() -> Mapping[str, str]:
+    """Packages on which figures may depend, with their versions."""
+    packages = ("dpdist", "numpy", "scipy", "randomgen", "numba")
+    return {"python": platform.python_version()} | {name: _version(name) for name in packages}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "source"
 
 
 def material_of(study: Study, folder: Path) -> StudyMaterial:
     """Reads all replicates of a study that has run, and writes its tables."""
     parts = [read(folder, study, c, k) for c in range(len(study.cases)) for k in range(1, study.replicates + 1)]
-    table = results.tidy(parts, len(study.cases))
-    results.write_table(folder, table, results.summarise(table))
+    table = tidy(parts, len(study.cases))
+    write_table(folder, table, summarise(table))
     replicates = pd.concat(parts)
     if (by_cell := study.by_cell(replicates)) is not None:
         write_text(folder / "ratios.csv", by_cell.to_csv(index=False, float_format="%.10g"))
         # The table has a million errors; the page shows their summary in ratios.csv.
         replicates = pd.concat([replicates[~replicates["measure"].str.contains(" error ")], by_cell])
-    return StudyMaterial(
-        study, replicates, pd.concat([pd.read_parquet(results.records_path(folder, n)) for n in study.case_names])
-    )
+    return StudyMaterial(study, replicates, pd.concat([pd.read_parquet(records_path(folder, n)) for n in study.case_names]))
 
 
 def done(folder: Path, study: Study, case: int, number: int) -> bool:
     name = study.case_names[case]
-    if number == 1 and results.read_part(results.records_path(folder, name)) is None:
+    if number == 1 and read_part(records_path(folder, name)) is None:
         return False
-    return results.read_part(results.part_path(folder, name, number)) is not None
+    return read_part(part_path(folder, name, number)) is not None
 
 
 def read(folder: Path, study: Study, case: int, number: int) -> pd.DataFrame:
-    path = results.part_path(folder, study.case_names[case], number)
-    if (part := results.read_part(path)) is None:
+    path = part_path(folder, study.case_names[case], number)
+    if (part := read_part(path)) is None:
         raise WorkspaceError(str(folder), f"{path.name} vanished while the study ran", "run the same command again")
     return part
 
@@ -144,7 +227,7 @@ def owned(folder: Path, study: Study) -> Iterator[None]:
     """Claims the folder for this study alone. Parts of another study or version are refused."""
     (folder / "parts").mkdir(parents=True, exist_ok=True)
     with exclusive(folder / ".lock", folder, "another study runs in it", "wait for it, or choose another folder"):
-        path, here = folder / "study.json", {"study": dict(study.identity), "versions": dict(results.versions())}
+        path, here = folder / "study.json", {"study": dict(study.identity), "versions": dict(versions())}
         if not path.exists():
             if any((folder / "parts").iterdir()) or (folder / "summary.csv").exists():
                 raise WorkspaceError(str(folder), "it holds results of an unknown study", "choose an empty folder", 2)
@@ -167,7 +250,7 @@ INTERVALS = (
 )
 
 
-def page(material: StudyMaterial, versions: Mapping[str, str]) -> str:
+def page(material: StudyMaterial, packages: Mapping[str, str]) -> str:
     """One HTML document that loads nothing."""
     study, results, _ = material
     template = environment("dpdist.studies").get_template("page.html")
@@ -175,7 +258,7 @@ def page(material: StudyMaterial, versions: Mapping[str, str]) -> str:
 
     shown_measures = [name for name in study.all_measures if name in set(results.measure)]
     captions = {name: material.caption(name) for name in shown_measures}
-    used = ", ".join(f"{name} {version}" for name, version in versions.items())
+    used = ", ".join(f"{name} {version}" for name, version in packages.items())
     return template.render(
         study=study,
         facts=[*study.facts(), ("Versions", [used])],
@@ -285,7 +368,7 @@ def run_overview(
         parts.append(_part(entry, study.model_copy(update={"replicates": number}), folder / study.study, listener, data))
         page = environment("dpdist.studies").get_template("overview.html")
         text = page.render(overview=overview, parts=parts, without=without, answers=list(ANSWERS.values()),
-                           how_verdicts_are_made=READING, versions=results.versions())  # fmt: skip
+                           how_verdicts_are_made=READING, versions=versions())  # fmt: skip
         write_text(folder / "index.html", text)
     return folder
 

@@ -179,6 +179,12 @@ class Limit(Frozen):
         return " and ".join(bounds + ([f"at most {self.at_most:g}"] if self.at_most is not None else []))
 
 
+def as_number(epsilon: str) -> float:
+    """NaN if there is no ε."""
+    numerator, _, denominator = epsilon.partition("/")
+    return float(numerator) / float(denominator or 1) if epsilon else float("nan")
+
+
 def one_line(value: Any) -> Any:
     return " ".join(value.split()) if isinstance(value, str) else value
 

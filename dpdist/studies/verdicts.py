@@ -15,8 +15,7 @@ from dpdist.core.records import Floats
 from dpdist.estimation.estimators import NORMAL_95
 from dpdist.studies.figures import StudyMaterial, number
 from dpdist.studies.kinds.populations import MONTE_CARLO
-from dpdist.studies.results import as_number
-from dpdist.studies.settings import ComparisonTable, Limit, Note, StudyRow
+from dpdist.studies.settings import ComparisonTable, Limit, Note, StudyRow, as_number
 
 CONFIDENCE = 0.95
 MARGIN_IN_SD = 0.5

@@ -17,8 +17,7 @@ from pydantic import Field
 
 from dpdist.core.records import Floats, Ints
 from dpdist.job import Budget, Frozen, Name, budget_text
-from dpdist.studies.results import as_number
-from dpdist.studies.settings import Caption, Fact, Replicate, Result, StudyOfArms
+from dpdist.studies.settings import Caption, Fact, Replicate, Result, StudyOfArms, as_number
 
 # A space has K record values z and T parameter points θ. A mechanism maps a database D to log factors u(D) of each value
 # and parameter. It draws θ with probability proportional to prior(θ) exp Σ_i u(z_i, θ). Its loss between neighbours D and

@@ -56,7 +56,6 @@ from dpdist.quality.microdata import distances, location
 from dpdist.quality.predicted.replicates import taught
 from dpdist.sampling import sampler_of
 from dpdist.studies.generators import GENERATORS, Generator, GeneratorName
-from dpdist.studies.results import as_number
 from dpdist.studies.settings import (
     Caption,
     Fact,
@@ -65,6 +64,7 @@ from dpdist.studies.settings import (
     Replicate,
     Result,
     Study,
+    as_number,
     known_or_refused,
 )
 
