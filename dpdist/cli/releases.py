@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,7 +34,7 @@ from dpdist.cli.console import (
 )
 from dpdist.cli.listening import listening
 from dpdist.core.cautions import described
-from dpdist.core.errors import JobError, Problem
+from dpdist.core.errors import JobError, Problem, ProblemsError
 from dpdist.core.progress import Event
 
 if TYPE_CHECKING:
@@ -43,6 +44,46 @@ if TYPE_CHECKING:
 REFUSED = 4
 """Exit code of a run whose release is held, because its confidential verdict says "do not publish"."""
 NO_PAGE = "confidential/report.html was not written"
+
+
+def _read_job(job: str | Path, settings: Sequence[str] | None, input: Path | None = None) -> Job:
+    """Reads and checks the job. Raises `JobError`.
+
+    If the job is refused for a column, the names of the file's columns are read. The problem then states that the file has
+    no such column, if that is the cause.
+    """
+    from dpdist.job.loading import freeze, resolve
+
+    resolved = resolve(job, settings)
+    try:
+        return freeze(resolved)
+    except JobError as error:
+        of_columns = any(problem.where.startswith("columns.") for problem in error.problems)
+        absent = _absent(resolved.keys, input) if of_columns else {}
+        problems = [absent.get(problem.where, problem) for problem in error.problems]
+        raise JobError(error.source, problems) from None
+
+
+def _absent(keys: Mapping[str, Any], input: Path | None) -> dict[str, Problem]:
+    """Returns problems by key of the job: a weight or an outcome that is not a column of the file."""
+    from pydantic import ValidationError
+
+    from dpdist.job.data import Input
+    from dpdist.survey.schema import missing_column
+    from dpdist.survey.source import open_file
+
+    try:
+        settings = Input.model_validate(keys.get("input") or {})
+        path = input or settings.path
+        names = list(open_file(Path(path), settings).columns) if path else []
+    except (ProblemsError, ValidationError):
+        return {}
+    survey, outcome, columns = keys.get("survey"), keys.get("outcome"), keys.get("columns")
+    weight = survey.get("weight") if isinstance(survey, dict) else None
+    numbers = [name for name in (weight, *(outcome if isinstance(outcome, list) else [outcome])) if isinstance(name, str)]
+    if {*(columns if isinstance(columns, dict) else ()), *numbers}.isdisjoint(names):
+        return {}  # the first line may be a record, which is never shown
+    return {f"columns.{name}": missing_column(name, names) for name in numbers if name not in names}
 
 
 def validate(
@@ -58,12 +99,11 @@ def validate(
     with errors_reported(show_values, as_json, ANEW):
         with listening(quiet, as_json, answers=True) as listener:
             from dpdist.cli.caution_lines import caution_lines
-            from dpdist.cli.loading import read_job
             from dpdist.cli.plan_text import clipped, for_custodian, valid_text
             from dpdist.ledger.runs import terms
             from dpdist.release import cautions, validate as validate_job
 
-            plan = validate_job(read_job(job, settings, input), input, listener)
+            plan = validate_job(_read_job(job, settings, input), input, listener)
             account = terms(plan.job, plan.promise.total)
             cautions_found = cautions(plan)
         if as_json:
@@ -98,7 +138,6 @@ def plan(
     show_values: ShowValues = False,
 ) -> None:
     """Predict errors; show guarantee and cost. Nothing is spent."""
-    from dpdist.cli.loading import read_job
     from dpdist.cli.plan_text import needed_text, plan_json, plan_text
     from dpdist.core.files import write_text
     from dpdist.quality.predicted.alternatives import alternatives
@@ -116,7 +155,7 @@ def plan(
                 job, [Problem("--open", "--for-error prints a single figure, and writes no page", "one of both", remedy)]
             )
         with listening(quiet=False, as_json=as_json, answers=True) as listener:
-            checked = validate_job(read_job(job, settings, input), input, listener)
+            checked = validate_job(_read_job(job, settings, input), input, listener)
             if error is not None:
                 needed = needed_text(checked, error, table, listener, public)
             else:
@@ -165,7 +204,6 @@ def run(
 ) -> None:
     """Run a job: spend its budget, write a public folder. Repeat it to resume a run."""
     from dpdist.cli import report as reporting
-    from dpdist.cli.loading import read_job
     from dpdist.cli.observing import observed
     from dpdist.job.loading import in_path
     from dpdist.release import run as run_job
@@ -174,7 +212,7 @@ def run(
         folder = workspace
         with listening(quiet, as_json) as progress, observed(lambda: folder, log, metrics, progress, traces) as listener:
             of_period = schedule.settings_of(job, settings, period, scheduled, workspace, input)
-            placed: Job = cluster.placed(read_job(job, of_period, input), scheduler, tls)
+            placed: Job = cluster.placed(_read_job(job, of_period, input), scheduler, tls)
             folder = in_path(workspace, placed.period, "--workspace", job)
             file = input and Path(in_path(str(input), placed.period, "--input", job))
             heard = schedule.Heard(listener)
