@@ -1,4 +1,4 @@
-"""Statistics are objects, one file each: a job writes them, and they say their label, their needs and their sums."""
+"""Statistics are objects: a job writes them, and they say their label, their needs and their sums."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from dpdist.core.records import Crosstab, cross
 from dpdist.estimation.linear import Units, figures_of
-from dpdist.job import Statistic, statistics
-from dpdist.job.statistics import KINDS, kind
+from dpdist.job import Statistic
+from dpdist.job.statistics import KINDS
 from dpdist.job.tables import Statistics
 
 WRITTEN: dict[str, tuple[Any, str]] = {
@@ -64,15 +64,6 @@ def test_values_are_those_of_the_definitions() -> None:
     ratio = figures_of(of(WRITTEN["ratio"][0]), cells, ("pay", "hours"))
     moved = (ratio.of(units(1e-6)) - ratio.of(units()))[0] / 1e-6
     assert (moved, ratio.shares(units()).sum(axis=1)) == (pytest.approx([0.25, 0.0]), pytest.approx([0.0, 0.0]))
-
-
-def test_two_statistics_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Count(kind.Kind):
-        name = "count"
-
-    monkeypatch.setattr(statistics.total, "Count", Count, raising=False)
-    with pytest.raises(TypeError, match="two statistics have the name 'count'"):
-        statistics._places()
 
 
 @pytest.mark.parametrize(

@@ -847,7 +847,7 @@ def test_a_statistic_with_the_name_of_a_key_is_refused(installed: pytest.MonkeyP
 
 
 GAP = """
-from dpdist.job.statistics.ratio import Ratio
+from dpdist.job.statistics.figures import Ratio
 class Faulty(Ratio):
     CONTRACT = 2
     name, written = "gap", "{gap: [outcome, outcome]}"

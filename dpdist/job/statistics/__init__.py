@@ -1,25 +1,25 @@
-"""Statistics of tables by name: a file each in this folder, which is read whole, and plug-ins of other distributions."""
+"""Statistics of tables by name: dpdist's, and plug-ins of other distributions."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from inspect import isabstract
-from pkgutil import iter_modules
 from typing import Any
 
 from dpdist.core.plugins import STATISTICS, Members
 from dpdist.job.statistics.kind import CONSTANTS, RESERVED, Kind
 
-
-def _places() -> dict[str, str]:
-    places = dict[str, str]()
-    for module in iter_modules(__path__):
-        for member in vars(import_module(f"{__name__}.{module.name}")).values():
-            if isinstance(member, type) and issubclass(member, Kind) and "name" in vars(member):
-                if member.name in places:
-                    raise TypeError(f"two statistics have the name '{member.name}': rename one, in {member.__module__}")
-                places[member.name] = f"{member.__module__}:{member.__qualname__}"
-    return places
+PLACES = {
+    "count": "dpdist.job.statistics.figures:Count",
+    "difference": "dpdist.job.statistics.figures:CellDifference",
+    "mean": "dpdist.job.statistics.figures:Mean",
+    "proportion": "dpdist.job.statistics.figures:Proportion",
+    "quantile": "dpdist.job.statistics.figures:Quantile",
+    "median": "dpdist.job.statistics.figures:Median",
+    "ratio": "dpdist.job.statistics.figures:Ratio",
+    "share": "dpdist.job.statistics.figures:Share",
+    "total": "dpdist.job.statistics.figures:Total",
+}
+"""Places of dpdist's statistics by name. Those of plug-ins are entry points."""
 
 
 def _fault(name: str, member: Any) -> str:
@@ -38,5 +38,5 @@ def _fault(name: str, member: Any) -> str:
     return ""
 
 
-KINDS: Members[type[Kind]] = Members(STATISTICS, _places(), _fault)
+KINDS: Members[type[Kind]] = Members(STATISTICS, PLACES, _fault)
 """Classes of statistics by the name that a job writes."""
