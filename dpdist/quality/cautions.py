@@ -13,6 +13,7 @@ from dpdist.core.records import Crosstab, first_named
 from dpdist.estimation.donors import DONORS
 from dpdist.estimation.estimators import margins_of
 from dpdist.job import Job, budget_text, family_facts
+from dpdist.job.rules import listed
 from dpdist.models.copula.model import Scores
 from dpdist.models.copula.shapes import FEWEST_UNMIXED
 from dpdist.models.protocol import StratumModel
@@ -193,6 +194,5 @@ def _empty_levels(job: Job, crosstab: Crosstab) -> Iterator[Caution]:
         present = set(codes[crosstab.count > 0].tolist())
         empty = [str(level) for code, level in enumerate(crosstab.levels[name]) if code not in present]
         if empty:
-            names = ", ".join(empty[:5]) + (", …" if len(empty) > 5 else "")
             numbers = {"empty": f"{len(empty):,}", "levels": f"{len(crosstab.levels[name]):,}"}
-            yield Caution.of("empty_levels", column=name, names=names, **numbers)
+            yield Caution.of("empty_levels", column=name, names=listed(empty, 5), **numbers)

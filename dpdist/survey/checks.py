@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from dpdist.estimation.estimators import Margin, NotMet, factors, margins_of
 from dpdist.job import Column, Job, family_facts
 from dpdist.job.data import NOT_REPORTED, Keep, Recode, level_text
 from dpdist.job.families import families_for
+from dpdist.job.rules import listed
 from dpdist.survey.batch import DECIMAL_TEXT, LARGEST_WHOLE, WHOLE_TEXT, Batch, Findings, Mask, positions, texts_of
 from dpdist.survey.schema import (
     AS_NUMBERS,
@@ -439,12 +440,8 @@ def _category(name: str, column: Column, b: Batch, dropped: str = "", others_out
     counts = column.outside == "error" and len(column.whole_levels) == len(levels) - column.with_missing
     clip = "; or state outside: clip there, if levels are sizes or other counts;" if counts else ","
     remedy = as_numbers or f"add the level to columns.{name}.levels{clip} {RECODE}, or correct the file"
-    b.wrong(codes < 0, name, "the file contains values that are not among the declared levels", _shown(levels, str), remedy)
+    b.wrong(codes < 0, name, "the file contains values that are not among the declared levels", listed(levels), remedy)
     return codes
-
-
-def _shown(levels: Sequence[Level], form: Callable[[object], str]) -> str:
-    return ", ".join(map(form, levels[:8])) + (", …" if len(levels) > 8 else "")
 
 
 def _nearly(name: str, levels: Sequence[Level], codes: Codes, b: Batch, declare: str = "") -> str:
@@ -456,7 +453,7 @@ def _nearly(name: str, levels: Sequence[Level], codes: Codes, b: Batch, declare:
     if not is_text(values.type) or not none.any():
         return ""
     texts, texts_of_levels = pc.unique(values.filter(pa.array(none))).to_pylist()[:MOST_TEXTS], list(map(str, levels))
-    allowed = f"as the job writes them: {_shown(texts_of_levels, repr)}"
+    allowed = f"as the job writes them: {listed(list(map(repr, texts_of_levels)))}"
 
     def refuse(alike: Sequence[str], fault: str, allowed: str, remedy: str) -> None:
         b.wrong(none & (positions(values, alike, exact=True) >= 0), name, fault, allowed, declare or remedy, repr)

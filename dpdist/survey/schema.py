@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from dpdist.core.errors import Problem, suggestion
 from dpdist.job import Column, Job
+from dpdist.job.rules import listed
 from dpdist.job.yaml_lines import flow
 from dpdist.survey.typed_file import CSV_NULLS, ELSEWHERE_NULLS, is_number, is_text, plain_type
 
@@ -197,9 +198,9 @@ def missing_column(name: str, names: Sequence[str]) -> Problem:
         return Problem(name, fault, f"text in {encoding_name}", remedy)
     for cause, alike in causes([other for other in names if other != name], [name]).items():
         fault = f"{MISSING}; a name in the file differs only by {cause.fault.removesuffix(' them')}"
-        return Problem(name, fault, f"the file has {_listed(names)}", f"did you mean {alike[0]!r}?")
+        return Problem(name, fault, f"the file has {listed(names, SHOWN)}", f"did you mean {alike[0]!r}?")
     remedy = suggestion(name, names, "correct the name in the job or the file")
-    return Problem(name, MISSING, f"the file has {_listed(names)}", remedy)
+    return Problem(name, MISSING, f"the file has {listed(names, SHOWN)}", remedy)
 
 
 def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]], pa.Schema]) -> list[Problem]:
@@ -211,7 +212,7 @@ def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]
     for name in columns:
         if name not in names:
             remedy = f"{suggestion(name, names)} correct the name under microdata.columns, or leave it out".strip()
-            problems.append(Problem(name, MISSING, f"the reference has {_listed(names)}", remedy))
+            problems.append(Problem(name, MISSING, f"the reference has {listed(names, SHOWN)}", remedy))
         elif list(names).count(name) > 1:
             problems.append(Problem(name, "appears twice in the reference", "each column once", "rename or delete one"))
     for field in [] if problems or not columns else schema(columns):
@@ -220,10 +221,6 @@ def check_copied(job: Job, names: Sequence[str], schema: Callable[[Sequence[str]
             allowed = "texts, numbers, dates, or true and false"
             problems.append(Problem(field.name, f"wrong type: {kind}", allowed, "leave it out of microdata.columns"))
     return problems
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
 
 
 def _comparable(column: Column, kind: pa.DataType) -> bool:
