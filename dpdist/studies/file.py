@@ -72,11 +72,6 @@ def parse_study(text: str, source: str = "study") -> Study:
         problem = Problem("kind", f"no kind of study '{name}'", ", ".join(KINDS), remedy, 1, (lines[("kind",)],))
         raise StudyError(source, [problem])
     study: Study = validate_content(KINDS[name], keys, source, lines, StudyError)
-    problems = [
-        Problem(f"mechanisms.{place}", fault, "what a release of this family may say", remedy, 1, (line,))
-        for place, fault, remedy in study.refusals()
-        if (line := lines.get(("mechanisms", place), "line 1"))
-    ]
-    if problems:
+    if problems := [against.problem(lines) for against in study.refusals()]:
         raise StudyError(source, problems)
     return study

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from dpdist.core.errors import Problem, StudyError, suggestion
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats
-from dpdist.job import Budget, Frozen, Name, Runtime, budget_text
+from dpdist.job import Budget, Contradiction, Frozen, Name, Runtime, budget_text
 
 FigureKind = Literal[
     "violins", "ecdf", "densities", "record_bounds", "weights_and_bounds", "outcomes_and_weights", "by_size"
@@ -62,14 +62,6 @@ class Caption(NamedTuple):
     title: str
     reading: str = ""
     axis: str = ""
-
-
-class Refusal(NamedTuple):
-    """An arm, by its place, with settings that no release can have."""
-
-    place: int
-    fault: str
-    remedy: str
 
 
 class StudyRow(Frozen):
@@ -244,7 +236,8 @@ class Study(Frozen):
     def arms(self) -> list[tuple[str, ...]]:
         """Rows of the page's table of arms, under `heads`."""
 
-    def refusals(self) -> Iterator[Refusal]:
+    def refusals(self) -> Iterator[Contradiction]:
+        """Settings that no release can have."""
         yield from ()
 
     def by_cell(self, results: pd.DataFrame) -> pd.DataFrame | None:

@@ -36,6 +36,7 @@ from dpdist.job import (
     SPECS,
     Adjacency,
     Budget,
+    Contradiction,
     Family,
     Frozen,
     Job,
@@ -60,7 +61,6 @@ from dpdist.studies.settings import (
     Caption,
     Fact,
     RecordRows,
-    Refusal,
     Replicate,
     Result,
     Study,
@@ -231,7 +231,7 @@ class Simulation(Study):
     def captions(self) -> Mapping[str, Caption]:
         return CAPTIONS
 
-    def refusals(self) -> Iterator[Refusal]:
+    def refusals(self) -> Iterator[Contradiction]:
         for place, arm in enumerate(self.mechanisms):
             refused: dict[tuple[str, str], str] = {}
             for case in self.cases:
@@ -239,7 +239,7 @@ class Simulation(Study):
                     job = job_of(self, case, arm, self.grid[0] or ANY)
                     refused |= {(against.fault, against.remedy): case.name for against in contradictions(job)}
             for (what, remedy), name in refused.items():
-                yield Refusal(place, f"{arm.key} on {name}: {what}", remedy)
+                yield Contradiction(("mechanisms", place), f"{arm.key} on {name}: {what}", remedy, OF_A_RELEASE)
 
     def replicate(self, case: int, number: int) -> Replicate:
         return replicate(self, self.cases[case], number, records=number == 1)
@@ -360,6 +360,7 @@ def _arm(study: Simulation, arm: Arm) -> tuple[str, ...]:
     return arm.key, arm.name, settings, promise
 
 
+OF_A_RELEASE = "what a release of this family may say"
 ANY = "1"
 """ε in the job of an arm whose results do not depend on ε."""
 
