@@ -10,21 +10,73 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from fractions import Fraction
 from math import ceil, floor, inf
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
-from dpdist.job.data import Column
-from dpdist.job.families import FamilyFacts, Support, facts_of, samplers_of
+from dpdist.job.budget import ReleaseBudget
+from dpdist.job.data import Column, Survey
+from dpdist.job.families import FamilyFacts, Model, Record, Sampler, Support, facts_of, samplers_of
+from dpdist.job.reference import Reference
 from dpdist.job.rules import Contradiction, broken
+from dpdist.job.tables import Rake
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Fallback, Frozen, Guarantee, StatisticName
 from dpdist.job.weights import WEIGHT_RULES, RuleOrName, Weights, rule_of
 
-if TYPE_CHECKING:  # jobs import this module
-    from dpdist.job.whole import Job
 
-JobView: TypeAlias = "Job"
-"""The job, as a specification sees it. Guarantees and refusals depend on nothing else."""
+class JobView(Protocol):
+    """Keys of a job, and facts that follow from them. Guarantees and refusals depend on nothing else."""
+
+    @property
+    def columns(self) -> Mapping[str, Column]: ...
+
+    @property
+    def survey(self) -> Survey: ...
+
+    @property
+    def strata(self) -> tuple[str, ...]: ...
+
+    @property
+    def outcomes(self) -> tuple[str, ...]: ...
+
+    @property
+    def likelihood(self) -> Model: ...
+
+    @property
+    def family(self) -> str: ...
+
+    @property
+    def budget(self) -> ReleaseBudget: ...
+
+    @property
+    def mechanism(self) -> Any: ...
+
+    @property
+    def synthetic_sets(self) -> int: ...
+
+    @property
+    def epsilon_per_set(self) -> Fraction: ...
+
+    @property
+    def reference(self) -> Reference | None: ...
+
+    @property
+    def sampler(self) -> Sampler: ...
+
+    @property
+    def record(self) -> Record: ...
+
+    @property
+    def rake(self) -> tuple[Rake, ...]: ...
+
+    @property
+    def most_records(self) -> int: ...
+
+    @property
+    def strict(self) -> bool: ...
+
+    @property
+    def outcome_dependent_rules(self) -> tuple[str, ...]: ...
 
 
 def family_facts(job: JobView) -> FamilyFacts:
