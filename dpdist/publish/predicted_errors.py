@@ -30,7 +30,7 @@ from dpdist.publish.released import ReleasedObject, plain_effects
 from dpdist.publish.standard_errors import (
     NOISED,
     CellsKey,
-    CellSums,
+    LawSpread,
     TableVariances,
     VarianceParts,
     cell_estimates,
@@ -137,10 +137,10 @@ class Within(NamedTuple):
     """
 
     direct: list[Expected]
-    sums: dict[CellsKey, CellSums]
+    sums: dict[CellsKey, LawSpread]
     noised: Expected
 
-    def over(self, released: ReleasedObject, table: Table, cells: Cells) -> CellSums:
+    def over(self, released: ReleasedObject, table: Table, cells: Cells) -> LawSpread:
         """Draws of unprotected sums over a table's cells."""
         if self.sums:
             return self.sums[cells_key(cells)]
@@ -148,18 +148,18 @@ class Within(NamedTuple):
         return reduce(_plus, parts)
 
 
-def _over(released: ReleasedObject, table: Table, stratum: int, expected: Expected) -> CellSums:
+def _over(released: ReleasedObject, table: Table, stratum: int, expected: Expected) -> LawSpread:
     """Sums of a stratum's expectations over a table's cells."""
     rows = released.crosstab.rows_of(stratum)
     if len(released.crosstab.stratum_labels) == 1:
         cells, n = released.cells(table), released.crosstab.count.astype(float)
-        return CellSums(*(cells.sums(n, values.T).T for values in expected))
+        return LawSpread(*(cells.sums(n, values.T).T for values in expected))
     membership, n = released.rows_of_cells(table)[:, rows.start : rows.stop], released.crosstab.count[rows].astype(float)
-    return CellSums(*((membership @ (n * values).T).T for values in expected))
+    return LawSpread(*((membership @ (n * values).T).T for values in expected))
 
 
-def _plus(sums: CellSums, other: CellSums) -> CellSums:
-    return CellSums(*map(np.add, sums, other))
+def _plus(sums: LawSpread, other: LawSpread) -> LawSpread:
+    return LawSpread(*map(np.add, sums, other))
 
 
 def within_cells(released: ReleasedObject, grounds: Mapping[str, Grounds]) -> dict[str, Within]:
@@ -204,7 +204,7 @@ def _direct_variances(
     of_table: TableVariances,
     weight: Floats,
     within: Within,
-    sums: CellSums,
+    sums: LawSpread,
 ) -> list[tuple[Floats, Floats]]:
     """Variances of direct counts, means and totals over samples, and of what estimates leave of them, (cell,) each.
 

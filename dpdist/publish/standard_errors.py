@@ -40,14 +40,10 @@ RECOUNTS = 200
 
 
 class LawSpread(NamedTuple):
-    """Draws of E(w|x) and E(wy|x) for every crosstab row, (draw, row); NaN in strata without laws."""
+    """Draws of E(w|x) and E(wy|x) for every crosstab row, (draw, row); NaN in strata without laws.
 
-    weight: Floats
-    product: Floats
-
-
-class CellSums(NamedTuple):
-    """Draws of Σ n E(w|x) and Σ n E(wy|x) over the rows of every cell, (draw, cell)."""
+    Or of Σ n E(w|x) and Σ n E(wy|x) over the rows of every cell, (draw, cell).
+    """
 
     weight: Floats
     product: Floats
@@ -75,7 +71,7 @@ class Spreads:
 
     laws: tuple[LawSpread, ...]
     recounts: Recounts | None = None
-    by_cells: Mapping[CellsKey, Sequence[CellSums]] | None = None
+    by_cells: Mapping[CellsKey, Sequence[LawSpread]] | None = None
     last: dict[CellsKey, TableVariances] = field(default_factory=dict, repr=False)
     """What `table_variances` has computed for the last table, by its key."""
 
@@ -114,19 +110,24 @@ class ErrorSources(NamedTuple):
 
 
 def simulate_errors(
-    released: ReleasedObject, tick: Callable[[int], None], by_batch: ByBatch = run_here, noise_alone: bool = False
+    released: ReleasedObject,
+    tick: Callable[[int], None],
+    by_batch: ByBatch = run_here,
+    *,
+    noise_alone: bool = False,
+    by_row: bool = False,
 ) -> ErrorSources:
     """Laws and spreads of a release. `by_batch` does the work of the batches.
 
     Other samples are not drawn if `noise_alone` and if the model simulates its parameters directly.
 
     Where tables have counts, means and totals alone, batches return sums over cells, and no rows stay in memory. Public
-    totals, noisy counts and further statistics need all rows at once.
+    totals, noisy counts and further statistics need all rows at once, as do callers who state `by_row`.
     """
     if not has_laws(released.job, released.model(0)):
         return ErrorSources(None, None)
-    batches, by_row = released.crosstab.batches(), needs_rows(released.job, released.crosstab)
-    if by_row:
+    batches = released.crosstab.batches()
+    if by_row or needs_rows(released.job, released.crosstab):
         by_stratum, parts = list[Laws | None](), list[list[list[LawSpread]]]()
         work = partial(laws_and_spreads, noise_alone=noise_alone)
         for batch, (laws_of_batch, part) in zip(batches, by_batch(work, released, batches), strict=True):
@@ -143,17 +144,6 @@ def simulate_errors(
         tick(len(batch))
     keys, outcomes = dict.fromkeys(key for key, _ in sums), range(len(released.job.outcomes))
     return ErrorSources([Spreads((), None, {key: sums[key, j].laws() for key in keys}) for j in outcomes], None)
-
-
-def laws(released: ReleasedObject, tick: Callable[[int], None]) -> list[Laws | None] | None:
-    """Laws (`refit.Laws`) of every stratum; None if there are none (`has_laws`)."""
-    if not has_laws(released.job, released.model(0)):
-        return None
-    by_stratum = list[Laws | None]()
-    for batch in released.crosstab.batches():
-        by_stratum += laws_of(released, batch)
-        tick(len(batch))
-    return by_stratum
 
 
 def laws_of(released: ReleasedObject, strata: range, noise_alone: bool = False) -> list[Laws | None]:
@@ -180,7 +170,7 @@ class TouchedSums(NamedTuple):
 
     cells: int
     touched: Ints
-    laws: Sequence[CellSums]
+    laws: Sequence[LawSpread]
 
 
 def sums_over_cells(
@@ -196,7 +186,7 @@ def sums_over_cells(
         touched = np.unique(inside.indices).astype(np.int64)
         membership = scipy.sparse.csr_array(scipy.sparse.csr_array(inside)[touched])
         for outcome, of_outcome in enumerate(spread):
-            by_law = {id(law): CellSums(*((membership @ (n * part).T).T for part in law)) for law in of_outcome}
+            by_law = {id(law): LawSpread(*((membership @ (n * part).T).T for part in law)) for law in of_outcome}
             sums[cells_key(cells), outcome] = TouchedSums(len(cells), touched, [by_law[id(law)] for law in of_outcome])
     return sums
 
@@ -206,18 +196,18 @@ class _BatchSums:
 
     def __init__(self, cells: int) -> None:
         self._cells, self._one_sampling = cells, True
-        self._sums = [CellSums(*np.zeros((2, 1, cells))) for _ in RefitExpectations._fields]
+        self._sums = [LawSpread(*np.zeros((2, 1, cells))) for _ in RefitExpectations._fields]
 
     def add(self, part: TouchedSums) -> None:
         self._one_sampling &= part.laws[1] is part.laws[0]
         for k, law in enumerate(part.laws):
             draws = max(len(self._sums[k].weight), len(law.weight))
             if draws > len(self._sums[k].weight):
-                self._sums[k] = CellSums(*(np.broadcast_to(sums, (draws, self._cells)).copy() for sums in self._sums[k]))
+                self._sums[k] = LawSpread(*(np.broadcast_to(sums, (draws, self._cells)).copy() for sums in self._sums[k]))
             for sums, more in zip(self._sums[k], law, strict=True):
                 sums[:, part.touched] += more
 
-    def laws(self) -> list[CellSums]:
+    def laws(self) -> list[LawSpread]:
         centres, plain, *rest = self._sums
         return [centres, centres if self._one_sampling else plain, *rest]
 
@@ -227,20 +217,6 @@ def recounts(released: ReleasedObject) -> Floats | None:
     if not released.job.noisy_crosstab:
         return None
     return counted_again(released.job, released.crosstab, RECOUNTS, released.seed.generator("precision counts"))
-
-
-def spreads(released: ReleasedObject, tick: Callable[[int], None]) -> list[Spreads] | None:
-    """Draws of every outcome's expectations in every crosstab row; None if the model has no laws."""
-    return spreads_under(released, laws(released, tick))
-
-
-def spreads_under(released: ReleasedObject, by_stratum: Sequence[Laws | None] | None) -> list[Spreads] | None:
-    """The result of `spreads`, from known laws."""
-    if by_stratum is None:
-        return None
-    batches = released.crosstab.batches()
-    parts = [_spreads_of(released, batch, by_stratum[batch.start : batch.stop]) for batch in batches]
-    return _join(released, by_stratum, batches, parts)
 
 
 def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | None]) -> list[list[LawSpread]]:

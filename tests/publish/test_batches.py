@@ -16,7 +16,7 @@ import dpdist
 from dpdist.core import records
 from dpdist.publish.folder import grounds_of, publish
 from dpdist.publish.released import ByBatch, Parameters, ReleasedObject, read_released, run_here, write_released
-from dpdist.publish.standard_errors import Spreads, simulate_errors, spreads, variances
+from dpdist.publish.standard_errors import Spreads, simulate_errors, variances
 
 JOB = (
     doctorates(8000, 800, 3)
@@ -59,7 +59,7 @@ def test_sums_over_batches_have_the_standard_errors_of_all_rows(
     release: ReleasedObject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the last digit in one batch, and to rounding in three. Control: without the last batch they are others."""
-    (by_rows,) = spreads(release, lambda _: None) or ()
+    (by_rows,) = simulate_errors(release, lambda _: None, by_row=True).spreads or ()
     grounds = grounds_of(release, tmp_path, records=False)[0]["salary"]
     assert grounds.expected is not None
 

@@ -17,7 +17,7 @@ from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import redrawing
 from dpdist.publish.refit import _fit_twice, _subsample
 from dpdist.publish.released import ReleasedObject, read_released
-from dpdist.publish.standard_errors import composition, spreads
+from dpdist.publish.standard_errors import composition, simulate_errors
 from dpdist.publish.synthesis import expectations, synthesize
 from dpdist.publish.tables import Grounds, estimates
 
@@ -90,7 +90,8 @@ def test_records_add_their_own_noise_to_the_error_of_the_parameters(
     cells = cross(release.crosstab, ["sex"], True)
     sums, expected = synthesize(release, tmp_path / "synthetic", lambda _: None).sums[0], expectations(release)
     assert expected is not None
-    found = estimates(release, cells, Grounds(expected, sums, spreads(release, lambda _: None)[0]))
+    spreads = simulate_errors(release, lambda _: None, by_row=True).spreads
+    found = estimates(release, cells, Grounds(expected, sums, spreads[0]))
     known = composition(release, cells, expected)
     records = [pd.read_parquet(tmp_path / "synthetic" / f"set-{k + 1}.parquet") for k in range(sets)]
     within = np.mean([by_hand(each) for each in records], axis=0)

@@ -31,7 +31,7 @@ from dpdist.planning.blocks import block_rows
 from dpdist.privacy.claims import promised
 from dpdist.publish.further_statistics import Material, further_intervals
 from dpdist.publish.released import ReleasedObject
-from dpdist.publish.standard_errors import laws, spreads_under
+from dpdist.publish.standard_errors import simulate_errors
 from dpdist.publish.synthesis import expectations, synthesize
 from dpdist.sampling import facts, reference_sampler, sampler_of
 from dpdist.survey.census import place, take_census
@@ -206,9 +206,9 @@ def covered(arm: str, number: int) -> Iterator[dict[str, Any]]:
     release = released(job, crosstab, records, key)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
         synthesize(release, Path(folder) / "synthetic", lambda _: None)
-        known = laws(release, lambda _: None)
+        errors = simulate_errors(release, lambda _: None)
         expected = [each for j in range(len(job.outcomes)) if (each := expectations(release, j)) is not None]
-        material = Material(release, expected or None, spreads_under(release, known), known, Path(folder) / "synthetic")
+        material = Material(release, expected or None, *errors, Path(folder) / "synthetic")
         cells = cross(crosstab, job.tables[0].by, True)
         held = Cells(cells.by, cells.labels, cells.membership.tocsc()[:, row].tocsr())
         yield from _rows(material, cells, held, units, {"arm": arm, "replicate": number})

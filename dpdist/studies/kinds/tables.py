@@ -38,7 +38,7 @@ from dpdist.privacy.cell_sums import CellBounds, noise_scale
 from dpdist.privacy.claims import promised
 from dpdist.privacy.weights import NotReached
 from dpdist.publish.released import ReleasedObject
-from dpdist.publish.standard_errors import Spreads, spreads
+from dpdist.publish.standard_errors import Spreads, simulate_errors
 from dpdist.publish.tables import Grounds, combined_records, estimates
 from dpdist.quality.evaluate import noised
 from dpdist.sampling import facts, sampler_of
@@ -396,8 +396,9 @@ def _synthetic(
     expected = [(weight[0], product[0]) for weight, product in map(model.expect, fit.parameters)]
     sums = [_sums(model, survey, theta, key, number) for number, theta in enumerate(fit.parameters, start=1)]
     shared = f"{arm.weights.model_dump_json()} {arm.population_weights}"
-    if shared not in errors and (spread := spreads(published_object, lambda _: None)) is not None:
-        errors[shared] = spread[0]
+    if shared not in errors:
+        spreads = simulate_errors(published_object, lambda _: None, by_row=True).spreads
+        errors |= {shared: spreads[0]} if spreads is not None else {}
     for m, epsilon in zip(study.sets, study.grid, strict=True):
         release = replace(published_object, sets=described[:m])
         grounds = Grounds(expected[:m], sums[:m], errors.get(shared))
