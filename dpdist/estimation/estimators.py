@@ -123,8 +123,10 @@ def raked_counts_and_means(
 ) -> Figures:
     """Counts, means and totals after raking, from the sums before it, if every record is its own PSU.
 
-    Variances are computed from the residuals of a regression on the margins.
+    Variances are computed from the residuals of a regression on the margins. Without margins nothing is raked.
     """
+    if not margins:
+        return counts_and_means(sums, crosstab, cells, stage)
     inside, unraked = cells.membership.toarray(), sums
     sums = raked(unraked, factors(unraked.a, margins))
     count, total = (cells.membership @ values for values in (sums.a, sums.b))

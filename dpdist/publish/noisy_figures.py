@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from dpdist.core.keys import Recent, digest
 from dpdist.core.records import Cells, Floats
 from dpdist.estimation.donors import CELL
-from dpdist.estimation.estimators import STATISTICS, Interval, PsuSums, counts_and_means, t_interval
+from dpdist.estimation.estimators import STATISTICS, Interval, t_interval
 from dpdist.job import DesignEffect, StatisticName, Table
 from dpdist.mechanisms.parts import Figures, measured_of
 from dpdist.models.protocol import DRAWS, DesignEffectOf, Draws, ModelTable, StratumModel, supports
@@ -31,6 +31,7 @@ from dpdist.publish.standard_errors import (
     CellsKey,
     Spreads,
     VarianceParts,
+    composition,
     noise_variances,
     normal_variance,
     simulate_errors,
@@ -227,9 +228,13 @@ class NoisedTables:
         """
         assert self.redraws is not None
         released, noise = self.released, self.noise(table)
-        once = _composition(released, cells, *(values[0] for values in self.model.expect(self.theta)))
+
+        def variances(weight: Floats, product: Floats) -> list[Floats]:
+            return [figures.variance for figures in composition(released, cells, [(weight, product)])]
+
+        once = np.array(variances(*(values[0] for values in self.model.expect(self.theta))))
         pairs = (values[:COMPOSED] for values in self.model.expect(self.redraws))
-        twice = np.array([_composition(released, cells, a, b) for a, b in zip(*pairs, strict=True)])
+        twice = np.array([variances(*pair) for pair in zip(*pairs, strict=True)])
         finite = np.isfinite(twice)
         added = np.where(finite, twice, 0.0).sum(axis=0) / np.maximum(finite.sum(axis=0), 1) - once
         composed = np.maximum(0.0, once - added)
@@ -239,14 +244,6 @@ class NoisedTables:
             VarianceParts(effect * variance, noise.get(name, np.full(len(cells), np.nan)))
             for name, effect, variance in parts
         ]
-
-
-def _composition(released: ReleasedObject, cells: Cells, weight: Floats, outcome: Floats) -> Floats:
-    """Variances due to the composition of the sample, (statistic, cell), for E(w|x) and E(wy|x) of the crosstab's rows."""
-    crosstab, n, a, b = released.crosstab, released.crosstab.count.astype(float), weight, outcome
-    stage = released.stage
-    statistics = counts_and_means(PsuSums(n * a, n * b, n * a * a, n * a * b, n * b * b), crosstab, cells, stage)
-    return np.array([statistic.variance for statistic in statistics])
 
 
 def release_key(released: ReleasedObject) -> str:

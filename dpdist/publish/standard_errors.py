@@ -21,7 +21,6 @@ from dpdist.estimation.estimators import (
     Figures,
     Margin,
     PsuSums,
-    counts_and_means,
     factors,
     margins_of,
     raked_counts_and_means,
@@ -307,13 +306,8 @@ def composition(released: ReleasedObject, cells: Cells, expected: Sequence[Expec
     crosstab = released.crosstab
     n = crosstab.count.astype(float)
     a, b = (np.mean([pair[i] for pair in expected], axis=0) for i in range(2))
-    stage = released.stage
-    rake, sums = margins_of(released.job, crosstab), PsuSums(n * a, n * b, n * a * a, n * a * b, n * b * b)
-    return (
-        raked_counts_and_means(sums, crosstab, cells, rake, stage)
-        if rake
-        else counts_and_means(sums, crosstab, cells, stage)
-    )
+    sums = PsuSums(n * a, n * b, n * a * a, n * a * b, n * b * b)
+    return raked_counts_and_means(sums, crosstab, cells, margins_of(released.job, crosstab), released.stage)
 
 
 class VarianceParts(NamedTuple):

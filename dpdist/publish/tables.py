@@ -15,7 +15,6 @@ from dpdist.estimation.estimators import (
     Interval,
     PsuSums,
     combine_sets,
-    counts_and_means,
     margins_of,
     positive_interval,
     raked_counts_and_means,
@@ -224,14 +223,8 @@ def _combined(
 
 def _per_set(released: ReleasedObject, cells: Cells, sums: Sequence[PsuSums]) -> list[Figures]:
     """Counts, means and totals of every set's records, raked where the job states public totals."""
-    crosstab, stage = released.crosstab, released.stage
-    rake = margins_of(released.job, crosstab)
-    return [
-        raked_counts_and_means(set_sums, crosstab, cells, rake, stage)
-        if rake
-        else counts_and_means(set_sums, crosstab, cells, stage)
-        for set_sums in sums
-    ]
+    crosstab, rake = released.crosstab, margins_of(released.job, released.crosstab)
+    return [raked_counts_and_means(set_sums, crosstab, cells, rake, released.stage) for set_sums in sums]
 
 
 def _intervals(points: Sequence[Floats], totals: Sequence[Floats], degrees: Sequence[Floats]) -> list[Interval]:

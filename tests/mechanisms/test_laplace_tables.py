@@ -358,7 +358,8 @@ def test_errors_over_many_small_cells_do_not_count_the_noise_twice(monkeypatch: 
             )
             cells = model.tables[0].cells
             said.append(NoisedTables.of(release, model).variance_parts(job.tables[0], cells)[0].total[-1])
-            old.append(noisy_figures._composition(release, cells, *(values[0] for values in model.expect(theta)))[0][-1])
+            expected = tuple(values[0] for values in model.expect(theta))
+            old.append(noisy_figures.composition(release, cells, [expected])[0].variance[-1])
     spread, published, before = np.std(totals), np.sqrt(np.mean(said)), np.sqrt(np.mean(old))
     assert 0.6 * spread < published < 2.5 * spread
     assert before > 3.0 * spread
