@@ -446,7 +446,7 @@ class Direct:
             (statistic.of or statistic).level_of_quantile,
         )
         if level is None:
-            value = figures.of(self._units(self.weight))[0]
+            value = figures.of(Units.of_records(self.weight, self.outcomes))[0]
             return Estimate(value, np.where(np.isnan(value), np.nan, self._variance(figures)))
         outcome = self.outcomes[self.job.outcomes.index((statistic.of or statistic).variable or "")]
         estimates = quantile(self.sample, cells_of_records.membership, outcome, level)
@@ -466,17 +466,10 @@ class Direct:
         records = pd.DataFrame({"frame": self.row, "psu": self.psu, "records": 1})
         return DesignSample(self.weight, *stages_of(records, self.crosstab, self.design))
 
-    def _units(self, weight: Floats) -> Units:
-        def below(outcome: int, record: Ints, value: Floats) -> Floats:
-            return np.asarray((weight[record] * (self.outcomes[outcome][record] <= value))[None])
-
-        products = [(weight * products)[None] for products in self.outcomes]
-        return Units(np.ones(len(weight)), weight[None], products, below, self.outcomes)
-
     def _variance(self, figures: StatisticFigures) -> Floats:
         """Returns the variance under replicate weights, or of PSUs within design strata."""
-        units, sample = self._units(self.weight), self.sample
+        units, sample = Units.of_records(self.weight, self.outcomes), self.sample
         if sample.replicates is None or sample.replication is None:
             return of_sums(figures.shares(units), sample.psu, sample.stages)
-        replicates = np.concatenate([figures.of(self._units(weight)) for weight in sample.replicates.T])
+        replicates = np.concatenate([figures.of(Units.of_records(weight, self.outcomes)) for weight in sample.replicates.T])
         return sample.replication.variance(figures.of(units)[0], replicates)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import scipy
@@ -38,6 +38,16 @@ class Units:
     below: Below | None = None
     outcomes: Sequence[Floats] | None = None
     """Outcomes by record; None if units are crosstab rows."""
+
+    @classmethod
+    def of_records(cls, weight: Floats, outcomes: Sequence[Floats]) -> Self:
+        """Records as units, with their weights and outcomes, (record,) each."""
+
+        def below(outcome: int, record: Ints, value: Floats) -> Floats:
+            return np.asarray((weight[record] * (outcomes[outcome][record] <= value))[None])
+
+        products = [(weight * values)[None] for values in outcomes]
+        return cls(np.ones(len(weight)), weight[None], products, below, outcomes)
 
 
 # The linearised form of a ratio is Σ (ν − (N/D) δ)/D over units, where a unit adds ν to N and δ to D. For a difference of
@@ -287,12 +297,7 @@ class StatisticFigures:
 
     @property
     def origin(self) -> Ints:
-        place, number = (
-            self.cells.by.index(self.statistic.column or ""),
-            {label: k for k, label in enumerate(self.cells.labels)},
-        )
-        level = str(self.statistic.level)
-        return np.array([number[(*label[:place], level, *label[place + 1 :])] for label in self.cells.labels])
+        return compared_with(self.statistic, self.cells.by, self.cells.labels)
 
     def less(self, figures: Floats) -> Floats:
         """Differences from each cell's comparison cell; NaN for that cell itself."""
@@ -322,6 +327,12 @@ class _CellSums:
         weight, products = self.units.weight, self.units.products
         values = weight if outcome is None else products[self.figures.outcomes.index(outcome)]
         return Sum(across(self.figures.cells, columns), values)
+
+
+def compared_with(statistic: Statistic, by: Sequence[str], labels: Sequence[tuple[str, ...]]) -> Ints:
+    """The position of every cell's comparison cell, (cell,)."""
+    place, number = by.index(statistic.column or ""), {label: k for k, label in enumerate(labels)}
+    return np.array([number[(*label[:place], str(statistic.level), *label[place + 1 :])] for label in labels])
 
 
 def figures_of(statistic: Statistic, cells: Cells, outcomes: tuple[str, ...]) -> StatisticFigures:

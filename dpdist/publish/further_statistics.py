@@ -58,22 +58,14 @@ class Distributions:
         answers = getattr(self._models[0], "answers", None) if self._models else None
         return value if answers is None else answers(value, outcome)
 
-    def of_sets(self, weight: Floats) -> Below:
+    def of_sets(self, weight: Floats, sets: slice = slice(None)) -> Below:
         """Returns a function of (row, value) pairs: the row's weight at or below the value in every set, (set, pair).
 
-        `weight` is the weight of every row in every set, (set, row).
+        `weight` is the weight of every row in each of these sets, (set, row).
         """
 
         def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
-            return np.concatenate([model.until(theta, row, value, outcome) for theta in self._thetas[stratum]])
-
-        return self._below(weight, share)
-
-    def of_set(self, number: int, weight: Floats) -> Below:
-        """`of_sets` for one set, by its number from 0: (1, pair)."""
-
-        def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
-            return model.until(self._thetas[stratum][number], row, value, outcome)
+            return np.concatenate([model.until(theta, row, value, outcome) for theta in self._thetas[stratum][sets]])
 
         return self._below(weight, share)
 
@@ -166,7 +158,7 @@ class Material:
                 self._n,
                 all_sets.weight[[k]],
                 [product[[k]] for product in all_sets.products],
-                distributions.of_set(k, all_sets.weight[[k]]),
+                distributions.of_sets(all_sets.weight[[k]], slice(k, k + 1)),
             )
             for k in range(len(all_sets.weight))
         ]
@@ -210,12 +202,7 @@ class Material:
         read = pq.read_table(self.records / f"set-{number + 1}.parquet", columns=list(job.components))
         outcomes = [read[name].to_numpy() for name in job.outcomes]
         weight = read[job.survey.weight].to_numpy() if job.survey.weight else np.ones(len(read))
-
-        def below(outcome: int, record: Ints, value: Floats) -> Floats:
-            return np.asarray((weight[record] * (outcomes[outcome][record] <= value))[None])
-
-        products = [(weight * outcome_values)[None] for outcome_values in outcomes]
-        return Units(np.ones(len(weight)), weight[None], products, below, outcomes)
+        return Units.of_records(weight, outcomes)
 
     @cached_property
     def _n(self) -> Floats:

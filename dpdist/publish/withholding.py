@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpdist.core.cautions import Caution, described
 from dpdist.core.records import Floats
+from dpdist.estimation.linear import compared_with
 from dpdist.job import Job, Statistic, Table
 
 BECAUSE = "withheld_because"
@@ -73,7 +74,8 @@ def _withheld(job: Job, spec: Table, rows: pd.DataFrame, most: float) -> dict[St
         first = of_statistic[of_statistic["estimator"] == of_statistic["estimator"].iloc[0]]
         if statistic.of is not None:
             base = blank.get(statistic.of, np.zeros(len(first), dtype=bool))
-            blank[statistic] = base | base[_origins(spec, first, statistic)]
+            labels = list(first[list(spec.by)].itertuples(index=False, name=None))
+            blank[statistic] = base | base[compared_with(statistic, spec.by, labels)]
             continue
         value, error = (first[name].to_numpy(dtype=float) for name in ("estimate", "standard_error"))
         blank[statistic] = error > most * _sizes(value, of_share=_of_share(job, statistic))
@@ -99,13 +101,6 @@ def rows_with(rows: pd.DataFrame, statistic: Statistic) -> NDArray[np.bool_]:
     """True for a table's rows of this statistic, (row,)."""
     variable = rows["variable"].isna() if statistic.about is None else rows["variable"] == statistic.about
     return np.asarray((rows["statistic"] == statistic.label) & variable)
-
-
-def _origins(spec: Table, first: pd.DataFrame, statistic: Statistic) -> list[int]:
-    """The position of every cell's comparison cell."""
-    labels = list(first[list(spec.by)].itertuples(index=False, name=None))
-    place, number = spec.by.index(statistic.column or ""), {label: k for k, label in enumerate(labels)}
-    return [number[(*label[:place], str(statistic.level), *label[place + 1 :])] for label in labels]
 
 
 def with_withheld(job: Job, rows_of: Callable[[Table], pa.Table], statement: dict[str, Any]) -> dict[str, Any]:
