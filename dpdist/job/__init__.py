@@ -4,7 +4,6 @@ Public domains and bounds of columns are stated in the job. They are never infer
 """
 
 from dpdist.job.budget import LedgerSettings, Limits, ReleaseBudget, Window, epsilon_of, rho_of
-from dpdist.job.calibration import Calibration
 from dpdist.job.data import Column, DesignEffect, ReplicateWeights, Simulate, TextFile
 from dpdist.job.families import (
     FAMILIES,
@@ -22,7 +21,7 @@ from dpdist.job.mechanism import JobView, MechanismSpec, Noisy, OwnKey, declared
 from dpdist.job.presentation import FLAGS, Gate, Presentation, refuse_formats
 from dpdist.job.reference import Fit, Reference, SimulatedReference
 from dpdist.job.rules import Contradiction, broken
-from dpdist.job.specs import SPECS, Former, Mechanism, spec_of, those
+from dpdist.job.specs import SPECS, Calibration, Former, Mechanism, spec_of, those
 from dpdist.job.tables import Hierarchy, Statistic, Table
 from dpdist.job.values import (
     LEAST_BUDGET,

@@ -1,6 +1,7 @@
 """Lists the `spec.py` of every mechanism, which `mechanism: {name: …}` selects; and the mechanisms of dpdist 0.2.
 
-A specification is the file `spec.py` of the mechanism's folder. It is imported where a job names the mechanism.
+A specification is the file `spec.py` of the mechanism's folder. It is imported where a job names the mechanism. The section
+`calibration` has constants of a mechanism that `dpdist calibrate` tuned.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, get_args
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationInfo
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.plugins import MECHANISMS, REFUSED, Members, PluginRefused
-from dpdist.job.budget import FRAME_MINIMUM
+from dpdist.job.budget import FRAME_MINIMUM, PrivacyUnit, ReleaseBudget
+from dpdist.job.data import Column, Keep, Survey
+from dpdist.job.families import Model, Outcome
 from dpdist.job.mechanism import JobView, MechanismSpec, Noisy, OwnKey
-from dpdist.job.values import Guarantee
-from dpdist.job.yaml_lines import Keys, Lines, place
+from dpdist.job.values import Frozen, Guarantee, Measure, Name, Period
+from dpdist.job.yaml_lines import Keys, Lines, as_yaml, place
 
 # A job file may use three of the names for one more version: it then runs as `tables`. Jobs of earlier releases keep their
 # mechanism as they state it, so that their folders are opened and verified.
@@ -219,3 +222,49 @@ def spec_of(settings: Mapping[str, Any]) -> type[MechanismSpec] | None:
 
 def those(fact: Callable[[type[MechanismSpec]], object]) -> tuple[str, ...]:
     return tuple(name for name, spec in SPECS.items() if fact(spec))
+
+
+FIRST_LINE = (
+    "# Tuned on a reference period by `dpdist calibrate`; later jobs name it under calibration: {path: …}, unchanged.\n"
+)
+
+CALIBRATION_SCHEMA = {
+    "type": "object",
+    "properties": {"path": {"type": "string", "description": "a file that `dpdist calibrate` wrote"}},
+}
+
+
+class Calibration(Frozen):
+    """Constants that `dpdist calibrate` tuned on an earlier period, for later periods of the same job."""
+
+    dataset: Name
+    period: Period = Field(description="period of the reference on which the constants were tuned")
+    columns: dict[str, Column]
+    universe: tuple[Keep, ...]
+    survey: Survey
+    strata: tuple[str, ...]
+    outcome: Outcome
+    model: Model | None
+    mechanism: Mechanism
+    budget: ReleaseBudget
+    synthetic_sets: int
+    privacy_unit: PrivacyUnit | None = Field(default=None, exclude_if=lambda unit: unit is None)
+    referring: bool = Field(description="whether weights are fixed on a reference")
+    bound: float = Field(description="M of a clamp, or Δ* of a set")
+    measure: Measure
+    loss: float
+    tried: int
+    reference: dict[str, str | int | None] = Field(
+        description="checksums, records and provenance of the reference on which constants were tuned"
+    )
+    sha256: str = Field(default="", description="checksum of the file, as found by the job that names it")
+
+    @property
+    def text(self) -> str:
+        """The file's text, as `load_calibration` reads it."""
+        return FIRST_LINE + as_yaml(self.model_dump(mode="json", exclude={"sha256"}))
+
+    @property
+    def public(self) -> dict[str, Any]:
+        """The published part of a calibration. It lacks the mechanism, which the statement takes from the job."""
+        return self.model_dump(mode="json", include={"period", "measure", "loss", "tried", "reference", "sha256"})

@@ -22,12 +22,11 @@ from dpdist.job.budget import (
     Split,
     rho_of,
 )
-from dpdist.job.calibration import CALIBRATION_SCHEMA, Calibration
 from dpdist.job.data import BASE_SCHEMA, Base, Column, Input, Keep, Recode, Survey
 from dpdist.job.families import MODELS, Diagnostics, Model, Outcome, Record, Runtime, Sampler, samplers_of
 from dpdist.job.presentation import Acceptance, Approval, Correction, Gate, Presentation
 from dpdist.job.reference import Fit, HistogramReference, HistogramsAlone, Reference
-from dpdist.job.specs import SPECS, STORED, Former, Mechanism
+from dpdist.job.specs import CALIBRATION_SCHEMA, SPECS, STORED, Calibration, Former, Mechanism
 from dpdist.job.statistics import KINDS
 from dpdist.job.tables import Hierarchies, ListedOut, Microdata, Nesting, Rake, Table, nestings
 from dpdist.job.values import (
