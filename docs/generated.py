@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this checkout
 
 import typer
+from schemas import DRAFT, manifest_schema, proof_schema, statement_schema
 
 from dpdist.audit.attacking import ATTACKS
 from dpdist.audit.auditing import LOSSES, LOWER_BOUNDS
@@ -26,7 +27,6 @@ from dpdist.core.files import JOB, PROOF, RELEASE, STATEMENT
 from dpdist.job import FAMILIES, SAMPLERS, SPECS, Job, MechanismSpec
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.publish.schemas import DRAFT, manifest_schema, proof_schema, statement_schema
 from dpdist.quality.errors import TABLES
 
 FILES = {

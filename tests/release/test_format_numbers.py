@@ -28,7 +28,6 @@ from dpdist.core.minisign import PublicKey
 from dpdist.core.public_files import MANIFEST, SIGNATURE, canonical, release_id
 from dpdist.job.specs import AGAIN
 from dpdist.opening.verifying import problems
-from dpdist.publish.schemas import manifest_schema, statement_schema
 from dpdist.survey.earlier_release import read_earlier
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -36,6 +35,7 @@ MADE = sorted(folder.parent for folder in FIXTURES.glob("*/*/manifest.json"))
 """Public folders of earlier versions."""
 VERSIONS = sorted({folder.parent for folder in MADE})
 STATEMENT = "statement.json"
+SCHEMAS = Path(__file__).parents[2] / "docs" / "reference" / "schemas"
 
 
 def named(folder: Path) -> str:
@@ -256,7 +256,8 @@ def test_a_workspace_of_a_later_format_is_refused_before_anything_is_spent(tmp_p
 def test_public_files_follow_their_schemas(earlier: Path) -> None:
     """As made, and published again. Control: a statement without a guarantee, and a manifest without its files."""
     for _ in range(2):
-        for name, schema, needed in ((STATEMENT, statement_schema(), "guarantee"), (MANIFEST, manifest_schema(), "files")):
+        for name, page, needed in ((STATEMENT, "statement-1.json", "guarantee"), (MANIFEST, "manifest-1.json", "files")):
+            schema = json.loads((SCHEMAS / page).read_text(encoding="utf-8"))
             content = json.loads((earlier / "public" / name).read_text(encoding="utf-8"))
             jsonschema.validate(content, schema, jsonschema.Draft202012Validator)
             with pytest.raises(jsonschema.ValidationError, match=needed):

@@ -1,6 +1,4 @@
-"""JSON schemas of manifest, statement and proof record, for docs and readers in other languages.
-
-The pages are in docs/reference/schemas.
+"""JSON schemas of manifest, statement and proof record, for readers in other languages: `generated.py` writes the pages.
 
 Other keys are allowed: a later dpdist may add keys to a format, and changes none.
 """
