@@ -310,7 +310,7 @@ def _membership(job: Job, files: list[Points], rng: np.random.Generator) -> Rows
 
 
 def _points(job: Job, crosstab: Crosstab, blocks: list[Records], names: list[str]) -> Points:
-    codes = [np.column_stack([np.empty((len(b), 0)), *(crosstab.codes[name][b.row] for name in names)]) for b in blocks]
+    codes = [crosstab.codes_of(names, block.row) for block in blocks]
     return Points(np.concatenate(codes).astype(np.int64), np.concatenate([_numbers(job, b) for b in blocks]))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -56,6 +56,15 @@ def grouped(columns: Sequence[Codes]) -> tuple[Ints, Ints]:
     return group.reshape(-1).astype(np.int64), first.astype(np.int64)
 
 
+def first_rows(table: Codes, wanted: Codes) -> Codes:
+    """For each row of `wanted`, the first row of `table` with the same codes, or −1; both are (row, column)."""
+    both = np.concatenate([table, wanted])
+    group = grouped([np.zeros(len(both), dtype=np.int32), *both.T])[0]
+    first = np.full(int(group.max(initial=-1)) + 1, -1, dtype=np.int32)
+    first[group[: len(table)][::-1]] = np.arange(len(table), dtype=np.int32)[::-1]
+    return first[group[len(table) :]]
+
+
 @dataclass(frozen=True)
 class Crosstab:
     """Sample counts, one row for each combination of the public columns, sorted by stratum first.
@@ -82,6 +91,11 @@ class Crosstab:
         group, first = grouped([self.codes[name] for name in names])
         columns = ([self.levels[name][code] for code in self.codes[name][first].tolist()] for name in names)
         return group.astype(np.int32), list(zip(*columns, strict=True))
+
+    def codes_of(self, names: Iterable[str], rows: slice | Codes | Ints = slice(None)) -> Codes:
+        """Codes of these columns, (row, column)."""
+        none = np.zeros((len(self.count[rows]), 0), dtype=np.int32)
+        return np.column_stack([none, *(self.codes[name][rows] for name in names)])
 
     @cached_property
     def stratum(self) -> Codes:

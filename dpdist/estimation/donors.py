@@ -117,7 +117,7 @@ class Donors:
     def __len__(self) -> int:
         return len(self.cell)
 
-    def by_levels(self, columns: Sequence[str], codes: Ints) -> AbsentRecords:
+    def by_levels(self, columns: Sequence[str], codes: Codes | Ints) -> AbsentRecords:
         """All records, those in crosses that the file lacks too, by levels. `codes` (cell, column) are those of cells."""
         if (self.cell < 0).any():
             raise IndexError("a cell below 0")

@@ -69,12 +69,11 @@ def patterns(crosstab: Crosstab, columns: Sequence[str], rows: slice) -> Design:
 
     `names` are the combinations. `matrix` is empty, because each combination is a predictor.
     """
-    codes = np.column_stack([np.zeros(rows.stop - rows.start, dtype=np.int32)] + [crosstab.codes[c][rows] for c in columns])
-    distinct, pattern = np.unique(codes, axis=0, return_inverse=True)
+    distinct, pattern = np.unique(crosstab.codes_of(columns, rows), axis=0, return_inverse=True)
     texts = np.full(len(distinct), "", dtype=object)
     for k, name in enumerate(columns):  # by column: there are many more combinations than levels
         of_levels = np.array([" / " * (k > 0) + str(level) for level in crosstab.levels[name]], dtype=object)
-        texts = texts + of_levels[distinct[:, 1 + k]]
+        texts = texts + of_levels[distinct[:, k]]
     names = tuple(text or "all" for text in texts.tolist())
     return Design(
         names, tuple(range(len(names))), np.empty((len(names), 0)), pattern.reshape(-1).astype(np.int32), rows.start

@@ -377,9 +377,8 @@ def _sampled(crosstab: Crosstab, left_out: Mapping[tuple[int, ...], int]) -> dic
 
 def _stratum_of(crosstab: Crosstab) -> dict[tuple[int | str, ...], int]:
     """The number of every design stratum, by the codes of its levels."""
-    names = crosstab.design_strata
-    codes = np.column_stack([np.zeros(len(crosstab), dtype=np.int32), *(crosstab.codes[name] for name in names)])
-    return dict(zip(map(tuple, codes[:, 1:].tolist()), crosstab.design_stratum.tolist(), strict=True))
+    codes = crosstab.codes_of(crosstab.design_strata)
+    return dict(zip(map(tuple, codes.tolist()), crosstab.design_stratum.tolist(), strict=True))
 
 
 def _psus(crosstab: Crosstab, units: Mapping[tuple[int | str, ...], int]) -> Ints:

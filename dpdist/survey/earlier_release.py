@@ -322,10 +322,7 @@ def _sample(folder: Path, job: Job, crosstab: Crosstab, history: History) -> Abs
         else:
             donors = donors_from_table(pq.read_table(regular(folder, name)), job.outcomes)
         for stratum, label in enumerate(crosstab.stratum_labels):
-            rows = np.column_stack(
-                [np.zeros(len(crosstab), dtype=np.int32), *(crosstab.codes[name] for name in job.cell_columns)]
-            )
-            cells = np.unique(rows[crosstab.rows_of(stratum), 1:], axis=0)
+            cells = np.unique(crosstab.codes_of(job.cell_columns, crosstab.rows_of(stratum)), axis=0)
             part = donors[label].by_levels(job.cell_columns, history[label][-1].codes if history else cells)
             row = crosstab.rows_of(stratum).start
             levels = {name: np.full(len(part.weight), crosstab.codes[name][row]) for name in crosstab.strata}

@@ -17,7 +17,7 @@ import pyarrow as pa
 from dpdist.confidential.records import Records
 from dpdist.core.cautions import Caution
 from dpdist.core.errors import DataError, Problem
-from dpdist.core.records import Crosstab, Ints
+from dpdist.core.records import Crosstab, Ints, first_rows
 from dpdist.estimation.donors import AbsentRecords
 from dpdist.job import Job, SimulatedReference
 from dpdist.survey.batch import Batch, Findings
@@ -209,10 +209,9 @@ def absent_records(job: Job, reference: ReferenceFile, placed: Records) -> Absen
 
     None where numbers of records are secret: which crosses the file lacks is then secret, too.
     """
-    codes, names = reference.census.crosstab.codes, job.reference_columns
+    names = job.reference_columns
     absent = np.flatnonzero(reference.row[placed.row] < (-1 if job.sizes_in_sums else 0))
-    row, none = placed.row[absent], np.zeros((len(absent), 0), dtype=np.int32)
-    by_column = np.column_stack([none, *(codes[name][row] for name in names)])
+    by_column = reference.census.crosstab.codes_of(names, placed.row[absent])
     return AbsentRecords(names, by_column, placed.weight[absent], placed.outcomes[absent])
 
 
@@ -243,18 +242,10 @@ def _matched(job: Job, crosstab: Crosstab, other: Crosstab) -> tuple[Ints, list[
     The second result names the combinations of `crosstab` that `other` lacks.
     """
     names = job.reference_columns
-    first: dict[tuple[int, ...], int] = {}
-    for number, key in enumerate(_keys(crosstab, names)):
-        first.setdefault(key, number)
-    keys = _keys(other, names)
-    row = np.array([first.get(key, -1) for key in keys], dtype=np.int64)
+    ours, theirs = crosstab.codes_of(names), other.codes_of(names)
+    lacking = np.unique(ours[first_rows(theirs, ours) < 0], axis=0)
     labels = [
-        " and ".join(f"{name} = {crosstab.levels[name][code]}" for name, code in zip(names, key, strict=True))
-        for key in first.keys() - set(keys)
+        " and ".join(f"{name} = {crosstab.levels[name][code]}" for name, code in zip(names, codes, strict=True))
+        for codes in lacking.tolist()
     ]
-    return row, sorted(labels)
-
-
-def _keys(crosstab: Crosstab, names: tuple[str, ...]) -> list[tuple[int, ...]]:
-    columns = [crosstab.codes[name].tolist() for name in names]
-    return list(zip(*columns, strict=True)) if columns else [()] * len(crosstab)
+    return first_rows(ours, theirs).astype(np.int64), sorted(labels)

@@ -15,7 +15,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.cautions import Caution
 from dpdist.core.errors import DataError, Problem
 from dpdist.core.public_files import printable
-from dpdist.core.records import Codes, Crosstab, Floats, Ints
+from dpdist.core.records import Codes, Crosstab, Floats, Ints, first_rows
 from dpdist.estimation.donors import CELL, AbsentRecords, History, law_of
 from dpdist.job import Column, Job
 from dpdist.survey.earlier_release import EarlierRelease, read_earlier
@@ -112,13 +112,7 @@ def _by_columns(earlier: EarlierRelease, columns: Sequence[str]) -> History:
 
 def _of_records(job: Job, crosstab: Crosstab, earlier: EarlierRelease, sample: AbsentRecords) -> ReferenceRelease:
     """A release that states totals, with the records from which it began by rows of the current crosstab."""
-    none = np.zeros((len(crosstab), 0), dtype=np.int32)
-    codes = np.column_stack([none, *(crosstab.codes[name] for name in sample.columns)]).astype(np.int32)
-    combinations, place = np.unique(np.concatenate([codes, sample.codes]), axis=0, return_inverse=True)
-    of_frame, of_records = np.split(place.reshape(-1), [len(codes)])
-    first = np.full(len(combinations), -1, dtype=np.int32)
-    first[of_frame[::-1]] = np.arange(len(codes), dtype=np.int32)[::-1]
-    row = first[of_records]
+    row = first_rows(crosstab.codes_of(sample.columns), sample.codes)
     order = np.argsort(row, kind="stable")
     present, missing = order[(row[order] >= 0)], order[(row[order] < 0)]
     records = Records.of_outcomes(sample.outcomes[present], sample.weight[present], row[present])

@@ -115,8 +115,8 @@ class Population:
         records, other = placed_records(job, reference), reference.census.crosstab
         start, size, order = np.zeros(len(crosstab), dtype=np.int64), np.zeros(len(crosstab), dtype=np.int64), list[Ints]()
         for names in (tuple(crosstab.codes), dict.fromkeys([*job.reference_columns, *job.cell_columns]), ()):
-            levels = [np.column_stack([np.zeros(len(of)), *(of.codes[name] for name in names)]) for of in (crosstab, other)]
-            key = np.unique(np.vstack(levels), axis=0, return_inverse=True)[1].reshape(-1)
+            both = np.vstack([crosstab.codes_of(names), other.codes_of(names)])
+            key = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)
             ours, theirs = key[: len(crosstab)], key[len(crosstab) :][records.row]
             sizes, first = np.bincount(theirs, minlength=int(key.max()) + 1), size == 0
             start[first] = (np.cumsum(sizes) - sizes)[ours][first] + len(records) * len(order)
