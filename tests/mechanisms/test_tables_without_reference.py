@@ -400,6 +400,17 @@ def test_a_law_of_several_parts_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     assert near() < 0.5
 
 
+def test_few_records_have_a_law_under_any_noise() -> None:
+    """53 records at ε₀ = .02, .2 and 1e4, 40 draws of noise each."""
+    rng, bins = np.random.default_rng(0), BinnedColumns.of((0.0, 500.0), [(0.0, 1e6)])
+    weight, outcome = np.exp(rng.normal(3.0, 0.5, 53)), np.exp(rng.normal(10.0, 0.5, 53))
+    for epsilon in (0.02, 0.2, 1e4):
+        for _ in range(40):
+            answers = answers_of(bins, weight, outcome[:, None], epsilon, rng)
+            laws = [bins.sample(answers, 100, draw) for draw in range(3)]
+            assert all(np.isfinite(law.outcomes).all() and np.isfinite(law.weight).all() for law in laws)
+
+
 @pytest.mark.parametrize("sizes", [(1.1, 400.0), (4.0, 15.0, 90.0), (2.2, 21.0, 210.0)])
 def test_few_sizes_of_weights_are_found(sizes: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """10,000 weights of strata, one size in each, under 12 draws of noise of scale 89 (the largest bins have 40 to 57): the

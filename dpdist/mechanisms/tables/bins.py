@@ -43,8 +43,10 @@ USUAL_CORRELATIONS = ((0.1, 0.8), (0.5, 0.2))
 """Standard deviations of such correlations before the measurement, and their probabilities: of households, of firms."""
 NODES = 400
 """Number of quantiles by which the probability of a quadrant is computed."""
+FEWEST_ABOVE = 1e-6
+"""Smallest share of records on either side of a threshold: a law may have all in one bin."""
 CURVES = 256
-"""Number of curves that a process keeps."""
+"""Number of sides of columns whose modes a process keeps."""
 
 
 class Total(NamedTuple):
@@ -116,7 +118,7 @@ class Curve(NamedTuple):
             return np.append(of_bins, of_bins.sum())
 
         def variance(fitted: Floats) -> Floats:
-            return np.append(2.0 * scale**2 + np.maximum(fitted[:-1], 1.0), total.variance)
+            return np.asarray(np.maximum(fitted, 1.0) + np.append(np.full(len(place), 2.0 * scale**2), total.variance))
 
         def loss(beta: Floats, worth: Floats) -> float:
             return float((observed - counts(beta)) ** 2 @ worth + ((beta / of_prior) ** 2).sum())
@@ -209,7 +211,7 @@ class Bins(NamedTuple):
             others = np.ones(len(noisy), dtype=bool)
             others[side] = False
             seen = noisy[others & (~self.alone | (noisy > LEAST * scale))]
-            variance = 2.0 * scale**2 * float(np.count_nonzero(others)) + 1.0
+            variance = 2.0 * scale**2 * float(np.count_nonzero(others))
             total = Total(max(records - float(seen.sum()), 1.0), variance)
             modes = _modes_of(place.tobytes(), noisy[side].tobytes(), scale, total)
             if modes:
@@ -302,7 +304,7 @@ class BinnedColumns(NamedTuple):
             nearest = int(np.abs(above - 0.5).argmin())
             ends.append(bins.cuts[nearest])
             shares_above.append(above[nearest])
-        return np.array(ends), np.clip(shares_above, 0.0, 1.0)
+        return np.array(ends), np.clip(shares_above, FEWEST_ABOVE, 1.0 - FEWEST_ABOVE)
 
     def correlations(self, answers: BinnedAnswers) -> Floats:
         """Probabilities of `CORRELATIONS` of the weight with every outcome, (outcome, correlation), given quadrant sums."""

@@ -1,11 +1,11 @@
 """Public model of weights and outcomes: E(w|x) and E_w(y|x) by base cell, with its own errors, from reference records.
 
 A learner predicts first: main effects by a penalised log-linear fit, which keeps the reference's totals by level, or
-boosted trees on top of them. Random effects of cells of tables and of pairs of columns, and of base cells, shrink what it
-leaves (best linear unbiased prediction).
-Variance components solve the moment equations of products of residuals of two distinct records (MINQUE(0), non-
-negative). So the prediction is between main effects and the reference's own cells, and states its error. Residuals of
-reference records are leave-one-out: their record's own influence is taken out exactly, as in any linear smoother.
+boosted trees on top of them; of an outcome of both signs, gains and losses apart. Random effects of cells of tables and
+of pairs of columns, and of base cells, shrink what it leaves (best linear unbiased prediction). Variance components
+solve the moment equations of products of residuals of two distinct records (MINQUE(0), non-negative). So the
+prediction is between main effects and the reference's own cells, and states its error. Residuals of reference records
+are leave-one-out: their record's own influence is taken out exactly, as in any linear smoother.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ POWERS = np.linspace(-2.0, 2.0, 17)
 """Powers of a prediction that its residuals' mean square may be proportional to: 1 for counts, 2 for sizes."""
 FEWEST_OF_CHOICE = 4
 """Smallest number of reference records of which each half has two, and predicts the other."""
+LEAST_BETTER = 1e-6
+"""Smallest part of what records by other folds leave that a fit of gains and losses must explain to be used."""
 NOTHING_LEFT = 0.1
 """Residuals in spreads, on average, of a value that columns decide."""
 SAME_VALUE, FEWEST_OF_ONE, HARDLY = 0.95, 20, 0.05
@@ -148,7 +150,8 @@ def _fit(
     left = [(weight * (outcome - fit.of_others)) ** 2 for fit in (above, signed)]
     scale = np.maximum(Spread.of(signed.size_by_others, left[0] + left[1])(signed.size_by_others) ** 2, 1e-300)
     of_above, of_signed = (float(np.log1p(squares / scale).sum()) for squares in left)
-    return signed if of_signed < of_above else above
+    # Where one cross decides all fits, they differ by rounding.
+    return signed if of_signed < (1.0 - LEAST_BETTER) * of_above else above
 
 
 class _Coordinate(NamedTuple):

@@ -95,8 +95,8 @@ BINNED_LAPLACE = "The counts have discrete Laplace noise with scale h/ε₀ (2h/
 BINNED_GAUSSIAN = "The counts have discrete Gaussian noise with σ = √(h/2ρ₀) (√(h/ρ₀) under substitution)."
 IN_QUADRANTS = (
     "After the bins, quadrant sums are measured: for each of K outcomes, a record adds 1 if its weight and its outcome are "
-    "both above, or both not above, their medians by the bin counts, and −1 otherwise. The L1 sensitivity is K when its "
-    "values are left out, and 2K when they change. "
+    "both above, or both not above, the bin ends nearest their medians by the bin counts, and −1 otherwise. The L1 "
+    "sensitivity is K when its values are left out, and 2K when they change. "
 )
 QUADRANTS_LAPLACE = IN_QUADRANTS + (
     "Bin counts have discrete Laplace noise with scale h/(0.9 ε₀), quadrant sums with scale K/(0.1 ε₀), and twice that "
@@ -107,9 +107,9 @@ QUADRANTS_GAUSSIAN = IN_QUADRANTS + (
     "with σ = √(K/(0.2 ρ₀)) (twice that under substitution)."
 )
 SHAPE_OF_BINS = (
-    "Limits, and values beyond them, are estimated from the noisy bin counts of the whole stratum, with weights and "
-    "outcomes of a cell assumed independent. Differences between cells are estimated from the noisy sums. Standard errors "
-    "may miss a tail that the noise hides or that only one cell has."
+    "Limits, and values beyond them, are estimated from the noisy bin counts of the whole stratum; weights and outcomes "
+    "are assumed to have normal scores with one correlation. Differences between cells are estimated from the noisy sums. "
+    "Standard errors may miss a tail that the noise hides or that only one cell has."
 )
 SPLIT = "; sequential within a set: ε₀ = {} for bin counts, ε₁ = {} for the tables"
 SPLIT_RHO = "; sequential within a set: ρ₀ = {:.6g} (equivalent to ε₀ = {}) for bin counts, ρ₁ = {:.6g} for the tables"
