@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, noise_of: Callable[[str], A
     people = survey(2400).sample(frac=1.0, random_state=5)
     people.tail(1200).to_parquet(folder / "others.parquet")
     people.head(1200).to_parquet(folder / "members.parquet")
-    with noise_of("attacked"):
+    with noise_of("attacked again"):
         dpdist.run(dpdist.parse_job(JOB), folder / "ws", people.head(1200))
     return folder
 
@@ -44,7 +44,7 @@ def test_an_honest_release_shows_no_more_than_is_claimed_and_nothing_leaves_its_
     assert public_files(folder / "ws") == before
     rows = found_in(folder / "ws")
     values = rows.set_index(["attack", "measure"])["value"]
-    assert values["nearest record", "chance"] > 0.001
+    assert values["nearest record", "chance"] > 0.01
     assert abs(values["singling out", "excess"]) < 0.3
     assert rows.set_index("measure").loc["at_least", "claimed"] == 3.0, (
         "of an exchange at the same x, by the mechanism's proof: sums of changed values move by 2"

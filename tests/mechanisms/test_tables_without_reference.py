@@ -34,7 +34,7 @@ import dpdist
 from dpdist.core.errors import JobError
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.tables import bins as law_of_bins, effects
-from dpdist.mechanisms.tables.bins import BinnedAnswers, BinnedColumns, Bins, Total, _modes_of, quadrant_sums
+from dpdist.mechanisms.tables.bins import BinnedAnswers, BinnedColumns, Bins, RecordsOfSide, _modes_of, quadrant_sums
 from dpdist.mechanisms.tables.clipped_residuals import ClippedResiduals
 from dpdist.mechanisms.tables.plan import TablePlan
 from dpdist.mechanisms.tables.residual_samples import POOLED, quantile_ranks
@@ -350,7 +350,7 @@ def test_a_hump_that_noise_nearly_hides_is_found(monkeypatch: pytest.MonkeyPatch
         return int((np.abs(np.log(np.array(means) / weight.mean())) < np.log(1.5)).sum())
 
     assert near() >= 28
-    monkeypatch.setattr(law_of_bins, "Total", lambda records, variance: Total(records, 1e12))
+    monkeypatch.setattr(law_of_bins, "RecordsOfSide", lambda records, variance: RecordsOfSide(records, 1e12))
     monkeypatch.setattr(law_of_bins, "SPREADS", (0.4,))
     monkeypatch.setattr(law_of_bins, "SEEN", 1e9)
     monkeypatch.setattr(law_of_bins, "_modes_of", _modes_of.__wrapped__)  # none of those it has found
@@ -427,7 +427,7 @@ def test_few_sizes_of_weights_are_found(sizes: tuple[float, ...], monkeypatch: p
         return int((np.abs(np.log(np.array(means) / weight.mean())) < np.log(1.5)).sum())
 
     assert near() >= 9
-    monkeypatch.setattr(law_of_bins, "Total", lambda records, variance: Total(records, 1e12))
+    monkeypatch.setattr(law_of_bins, "RecordsOfSide", lambda records, variance: RecordsOfSide(records, 1e12))
     assert near() <= 6, "control"
 
 

@@ -3,7 +3,8 @@
 Bins grow geometrically with the distance from 0, or from the public bound nearest to it; 0 and public bounds have bins of
 their own. So a law over many orders of magnitude takes few counts. Noise fills empty bins, too: those of their own have
 records if their count is above noise. Log counts of the others are a parabola along the log distance, as those of a
-lognormal law are, and a smooth deviation from it. So a tail that noise hides is that of a lognormal law.
+lognormal law are, and a smooth deviation from it. So a tail that noise hides is that of a lognormal law. Counts add up to
+the public number of records.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ CURVES = 256
 """Number of sides of columns whose modes a process keeps."""
 
 
-class Total(NamedTuple):
+class RecordsOfSide(NamedTuple):
     """What is known of the number of records along a side of the anchor, and its variance."""
 
     records: float
@@ -69,7 +70,7 @@ class Curve(NamedTuple):
     """Log of the posterior's mass about this mode (Laplace's method)."""
 
     @classmethod
-    def modes(cls, place: Floats, noisy: Floats, scale: float, total: Total) -> tuple[Curve, ...]:
+    def modes(cls, place: Floats, noisy: Floats, scale: float, total: RecordsOfSide) -> tuple[Curve, ...]:
         """Modes from noisy counts of bins at these log distances, that of most mass first: those to which the parabolas
         most like the counts lead. There is none if noise may have made this likeness.
         """
@@ -89,16 +90,15 @@ class Curve(NamedTuple):
             of_seen = float(np.average(place, weights=signal))
             wider = max(float(np.sqrt(np.average((place - of_seen) ** 2, weights=signal))), SPREADS[0])
             starts.append((of_seen, wider, float(signal.sum())))
-        found = [cls._near(place, noisy, scale, total, *start) for start in starts]
-        apart = list[Curve]()
-        for mode in sorted(found, key=lambda mode: -mode.mass):
-            if all(mode.differs(other, scale) for other in apart):
-                apart.append(mode)
-        return tuple(apart)
+        modes, distinct = [cls._near(place, noisy, scale, total, *start) for start in starts], list[Curve]()
+        for mode in sorted(modes, key=lambda mode: -mode.mass):
+            if all(mode.differs(other, scale) for other in distinct):
+                distinct.append(mode)
+        return tuple(distinct)
 
     @classmethod
     def _near(
-        cls, place: Floats, noisy: Floats, scale: float, total: Total, middle: float, spread: float, records: float
+        cls, place: Floats, noisy: Floats, scale: float, total: RecordsOfSide, middle: float, spread: float, records: float
     ) -> Curve:
         """The mode near a parabola with this middle, spread and number of records."""
         t = (place - middle) / spread
@@ -162,7 +162,7 @@ class Curve(NamedTuple):
 
 
 @lru_cache(maxsize=CURVES)
-def _modes_of(place: bytes, noisy: bytes, scale: float, total: Total) -> tuple[Curve, ...]:
+def _modes_of(place: bytes, noisy: bytes, scale: float, total: RecordsOfSide) -> tuple[Curve, ...]:
     """`Curve.modes` of arrays by their bytes: the mode and all draws of a law have the same ones."""
     return Curve.modes(np.frombuffer(place), np.frombuffer(noisy), scale, total)
 
@@ -197,6 +197,10 @@ class Bins(NamedTuple):
         """True for bins of one value."""
         return np.concatenate([[True], np.nextafter(self.cuts[1:], -np.inf) <= self.cuts[:-1]])
 
+    def clear(self, noisy: Floats, scale: float) -> BoolArray:
+        """True for bins of one value that are believed to have records."""
+        return np.asarray(self.alone & (noisy > LEAST * scale))
+
     @property
     def sides(self) -> list[tuple[Ints, Floats]]:
         """Numbers of bins below and above the anchor, but those of one value, and their log distances, (bin,)."""
@@ -210,9 +214,9 @@ class Bins(NamedTuple):
         for side, place in self.sides:
             others = np.ones(len(noisy), dtype=bool)
             others[side] = False
-            seen = noisy[others & (~self.alone | (noisy > LEAST * scale))]
+            seen = noisy[others & (~self.alone | self.clear(noisy, scale))]
             variance = 2.0 * scale**2 * float(np.count_nonzero(others))
-            total = Total(max(records - float(seen.sum()), 1.0), variance)
+            total = RecordsOfSide(max(records - float(seen.sum()), 1.0), variance)
             modes = _modes_of(place.tobytes(), noisy[side].tobytes(), scale, total)
             if modes:
                 pairs.append((side, modes))
@@ -220,7 +224,7 @@ class Bins(NamedTuple):
 
     def shares(self, noisy: Floats, scale: float, records: float, rng: np.random.Generator | None = None) -> Floats:
         """Shares of bins by noisy counts, whose noise has the scale of a Laplace law: at the likeliest mode, or a draw."""
-        counts = np.where(self.alone & (noisy > LEAST * scale), noisy, 0.0)
+        counts = np.where(self.clear(noisy, scale), noisy, 0.0)
         seen, curves = np.count_nonzero(counts), self.curves(noisy, scale, records)
         for side, modes in curves:
             if rng is None:
@@ -235,14 +239,14 @@ class Bins(NamedTuple):
             # One value alone would leave no room for others.
             hidden = max(hidden, scale) if seen < 2 else hidden
             if seen < 2 or hidden > LEAST * scale:
-                counts += hidden * self._hidden(noisy, scale, hidden, rng)
+                counts += hidden * self._law_of_hidden(noisy, scale, hidden, rng)
         return np.asarray(counts / counts.sum())
 
-    def _hidden(self, noisy: Floats, scale: float, records: float, rng: np.random.Generator | None) -> Floats:
+    def _law_of_hidden(self, noisy: Floats, scale: float, records: float, rng: np.random.Generator | None) -> Floats:
         """Shares of bins in so many records that noise hides: all of one value, or on a parabola below or above the anchor,
         whichever is likeliest, or a draw of these.
         """
-        laws = [np.eye(len(noisy))[[bin]] for bin in np.flatnonzero(self.alone & (noisy <= LEAST * scale))]
+        laws = [np.eye(len(noisy))[[value]] for value in np.flatnonzero(self.alone & ~self.clear(noisy, scale))]
         for side, place in self.sides:
             *_, parabolas = _parabolas(place)
             law = np.zeros((len(parabolas), len(noisy)))

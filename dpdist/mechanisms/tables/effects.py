@@ -144,9 +144,8 @@ def _correlation_within(weight: Floats, outcome: Floats, scaling: bool, between:
     if not some.any():
         return 0.0
     sizes = np.log(weight[some]), np.log(outcome[some]) if scaling else outcome[some]
-    own = part * float(sizes[0].std() * sizes[1].std())
-    together = float(np.cov(*sizes, ddof=0)[0, 1])
-    return float(np.clip((together - between) / own, -MOST_WITHIN, MOST_WITHIN)) if own > 0.0 else 0.0
+    largest, covariance = part * float(sizes[0].std() * sizes[1].std()), float(np.cov(*sizes, ddof=0)[0, 1])
+    return float(np.clip((covariance - between) / largest, -MOST_WITHIN, MOST_WITHIN)) if largest > 0.0 else 0.0
 
 
 class NoisyCellSums(NamedTuple):
@@ -210,15 +209,18 @@ def predicted_by_sums(
         by_coordinate.append(effects)
         scaled.append(scaling)
 
+    between = [
+        0.0 if weights_known else float(np.cov(of_sizes[0], size, aweights=count, ddof=0)[0, 1]) for size in of_sizes[1:]
+    ]
+
     def within(sample: ReferenceSample) -> Prediction:
         columns = [sample.weight, *sample.outcomes.T]
         in_order = [np.sort(drawn_together(*each)) for each in zip(columns, parts, scaled, strict=True)]
-        correlations = np.zeros(len(columns) - 1)
-        for k, values in enumerate(sample.outcomes.T if not weights_known else (), start=1):
-            between = np.cov(of_sizes[0], of_sizes[k], aweights=count, ddof=0)[0, 1]
-            part = np.sqrt(parts[0] * parts[k])
-            correlations[k - 1] = _correlation_within(sample.weight, values, scaled[k], float(between), part)
-        weight, *outcomes = paired(in_order, correlations, np.random.default_rng(0))
+        correlations = [
+            0.0 if weights_known else _correlation_within(sample.weight, *each)
+            for each in zip(sample.outcomes.T, scaled[1:], between, np.sqrt(parts[0] * np.array(parts[1:])), strict=True)
+        ]
+        weight, *outcomes = paired(in_order, np.array(correlations), np.random.default_rng(0))
         return of_one_law(ReferenceSample(sample.codes, weight, np.column_stack(outcomes)), means, lowest, weights_known)
 
     after = within(law)

@@ -147,9 +147,9 @@ def _fit(
         for sign, end in ((1.0, high), (-1.0, -low))
     )
     signed = gains.less(losses)
-    left = [(weight * (outcome - fit.of_others)) ** 2 for fit in (above, signed)]
-    scale = np.maximum(Spread.of(signed.size_by_others, left[0] + left[1])(signed.size_by_others) ** 2, 1e-300)
-    of_above, of_signed = (float(np.log1p(squares / scale).sum()) for squares in left)
+    squares = [(weight * (outcome - fit.of_others)) ** 2 for fit in (above, signed)]
+    scale = np.maximum(Spread.of(signed.size_by_others, np.add(*squares))(signed.size_by_others) ** 2, 1e-300)
+    of_above, of_signed = (float(np.log1p(square / scale).sum()) for square in squares)
     # Where one cross decides all fits, they differ by rounding.
     return signed if of_signed < (1.0 - LEAST_BETTER) * of_above else above
 
