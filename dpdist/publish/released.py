@@ -376,8 +376,8 @@ def write_released(folder: Path, released: ReleasedObject) -> None:
     if released.proof is not None:
         write_json(folder / PROOF, dict(released.proof))
     pq.write_table(crosstab_table(released.crosstab), folder / "frame.parquet")
-    for number, strata in enumerate(released.sets, start=1):
-        _write_set(folder / f"set-{number}.json", {"set": number, "family": released.job.family}, strata)
+    for number, texts in enumerate(released.texts, start=1):
+        _write_set(folder / f"set-{number}.json", {"set": number, "family": released.job.family}, texts)
     if released.facts:
         pq.write_table(facts_table(released.facts), folder / DISTRIBUTIONS, compression="zstd")
     if any(map(len, released.donors.values())):
@@ -390,21 +390,14 @@ def write_released(folder: Path, released: ReleasedObject) -> None:
     write_text(folder / "seed", released.seed.hex() + "\n")
 
 
-def _write_set(path: Path, facts: Mapping[str, Any], strata: Mapping[str, Mapping[str, Any]]) -> None:
-    """Writes facts and "strata" as `write_json` would, stratum by stratum and number by number."""
-    encoder = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False, default=np.ndarray.tolist)
-
-    def indented(value: object, depth: str) -> Iterator[str]:
-        return (text.replace("\n", f"\n{depth}") for text in encoder.iterencode(value))
-
+def _write_set(path: Path, facts: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    """Writes facts and "strata", a line for each stratum."""
     with replaced(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write("{\n")
-        for name, value in facts.items():
-            file.writelines((f"  {json.dumps(name)}: ", *indented(value, "  "), ",\n"))
+        file.writelines(f"  {json.dumps(name)}: {json.dumps(value)},\n" for name, value in facts.items())
         file.write(f"  {STRATA}")
-        for number, (label, theta) in enumerate(strata.items()):
-            file.write(f"{',' if number else ''}\n    {json.dumps(label, ensure_ascii=False)}: ")
-            file.writelines(indented(theta, "    "))
+        for number, (label, text) in enumerate(texts.items()):
+            file.write(f"{',' if number else ''}\n    {json.dumps(label, ensure_ascii=False)}: {text}")
         file.write("\n  }\n}\n")
 
 

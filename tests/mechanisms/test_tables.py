@@ -125,7 +125,7 @@ def answers_of(
     counts = bins.counts(weight, outcomes)
     counts += scale * rng.laplace(size=len(counts))
     answers = BinnedAnswers(counts, scale, np.zeros(0), quadrant_scale, float(len(weight)))
-    quadrants = quadrant_sums(weight, outcomes, bins.medians(answers)[0])
+    quadrants = quadrant_sums(weight, outcomes, bins.medians(answers))
     return answers._replace(quadrants=quadrants + quadrant_scale * rng.laplace(size=len(quadrants)))
 
 

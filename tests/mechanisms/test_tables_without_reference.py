@@ -276,6 +276,16 @@ def test_weights_that_fall_with_outcomes_within_cells_are_paired(monkeypatch: py
     assert errors(range(3, 6)) > 1.0, "control"
 
 
+@pytest.mark.parametrize("bounds", [(-3e9, 1e10), (0.0, 1e6), (-40.0, -1.0), (2.0, 9.0), (-1.0, 1.0)])
+def test_values_that_stand_for_a_law_lie_in_their_bins(bounds: tuple[float, float]) -> None:
+    """Of all bins, that which ends next to 0 on the negative side included."""
+    (bins,) = BinnedColumns.of(None, [bounds]).columns
+    shares = np.random.default_rng(0).dirichlet(np.ones(len(bins.cuts)))
+    values = bins.placed(shares, 40_000)
+    found = np.bincount(bins.of(values), minlength=len(shares)) / 40_000
+    assert np.abs(found - shares).max() <= 1 / 40_000
+
+
 def test_columns_of_a_law_are_paired_evenly() -> None:
     """The mean product of lognormal columns is that of their means, within 1 %. Control: most random pairs are not."""
     rng, bins = np.random.default_rng(0), BinnedColumns.of((0.0, 1e6), [(0.0, 1e6)])
@@ -308,6 +318,30 @@ def test_weights_and_outcomes_are_paired_by_quadrant_sums(correlation: float, mo
     if abs(correlation) > 0.5:
         monkeypatch.setattr(law_of_bins, "CORRELATIONS", np.zeros(99))
         assert min(off()) > 0.25, "control"
+
+
+@pytest.mark.parametrize("correlation", [-0.7, 0.7])
+def test_an_amount_that_few_have_is_paired_as_the_budget_grows(correlation: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 of 10,000 records have an amount, ε₀ = 10⁴, 4 files: correlations with weights are found within .3. Control: at
+    most half of them, if shares above thresholds vary as those of other files do.
+    """
+    rng, bins = np.random.default_rng(4), BinnedColumns.of((0.0, 2e4), [(0.0, 1e8)])
+
+    def found() -> float:
+        u, v = rng.multivariate_normal([0.0, 0.0], [[1.0, correlation], [correlation, 1.0]], 10_000).T
+        outcome = np.where(v < np.sort(v)[-100], 0.0, np.exp(9.0 + v))
+        answers = answers_of(bins, np.exp(4.0 + 0.8 * u), outcome[:, None], 1e4, rng)
+        return float(bins.correlations(answers)[0] @ law_of_bins.CORRELATIONS)
+
+    assert max(abs(found() - correlation) for _ in range(4)) < 0.3
+    exact = BinnedColumns._shares_above
+
+    def varying(self: BinnedColumns, answers: BinnedAnswers) -> tuple[Floats, Floats]:
+        shares, _ = exact(self, answers)
+        return shares, shares * (1.0 - shares) / answers.records
+
+    monkeypatch.setattr(BinnedColumns, "_shares_above", varying)
+    assert max(abs(found()) for _ in range(4)) < 0.35, "control"
 
 
 def test_a_record_adds_1_or_takes_1_of_every_quadrant_sum(tmp_path: Path) -> None:

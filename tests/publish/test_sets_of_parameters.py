@@ -21,11 +21,11 @@ STRATA = {
 def test_a_set_is_read_as_it_was_written(tmp_path: Path, strata: dict[str, dict[str, object]]) -> None:
     """Control: a file that ends early, or has a number that JSON lacks, is no set."""
     path, again = tmp_path / "set-1.json", tmp_path / "again.json"
-    _write_set(path, {"set": 1, "family": "lognormal"}, strata)
+    _write_set(path, {"set": 1, "family": "lognormal"}, Parameters.of(strata).texts)
     read = _read_set(path)
     assert {label: json.loads(text) for label, text in read.texts.items()} == strata
     assert json.loads(path.read_text(encoding="utf-8")) == {"set": 1, "family": "lognormal", "strata": strata}
-    _write_set(again, {"set": 1, "family": "lognormal"}, read)
+    _write_set(again, {"set": 1, "family": "lognormal"}, read.texts)
     assert again.read_bytes() == path.read_bytes()
     text = path.read_text(encoding="utf-8")
     for damaged in {text[:-6], text[:-2], text + "{}", text.replace("1.5", "NaN"), text.replace("},\n", "}\n")} - {text}:

@@ -44,6 +44,8 @@ USUAL_CORRELATIONS = ((0.1, 0.8), (0.5, 0.2))
 """Standard deviations of such correlations before the measurement, and their probabilities: of households, of firms."""
 NODES = 400
 """Number of quantiles by which the probability of a quadrant is computed."""
+DRAWS = 16
+"""Number of laws that tell how far shares of records above thresholds may be off."""
 FEWEST_ABOVE = 1e-6
 """Smallest share of records on either side of a threshold: a law may have all in one bin."""
 CURVES = 256
@@ -268,7 +270,7 @@ class Bins(NamedTuple):
         part = (u - reach[place]) / np.maximum(reach[place + 1] - reach[place], 1e-300)
         left, right = self.cuts[np.maximum(place - 1, 0)] - self.anchor, self.cuts[place] - self.anchor
         near, far = np.minimum(np.abs(left), np.abs(right)), np.maximum(np.abs(left), np.abs(right))
-        near = np.where(near > 0.0, near, far / 4.0)
+        near = np.maximum(near, far / 4.0)  # a bin that ends at the anchor, or at the number next to it
         ratio = np.divide(far, near, out=np.ones_like(far), where=near > 0.0)
         distance = np.where(right > 0.0, near * ratio**part, -near * ratio ** (1.0 - part))
         lone = np.nextafter(self.cuts[place], -np.inf) <= self.cuts[np.maximum(place - 1, 0)]
@@ -300,28 +302,51 @@ class BinnedColumns(NamedTuple):
         pairs = zip(self.columns, values, strict=True)
         return np.concatenate([np.bincount(bins.of(v), minlength=len(bins.cuts)) for bins, v in pairs]).astype(np.float64)
 
-    def medians(self, answers: BinnedAnswers) -> tuple[Floats, Floats]:
-        """Ends of bins that are the nearest to the medians of columns, and the shares of records above them, (column,)."""
-        ends, shares_above = [], []
+    def medians(self, answers: BinnedAnswers) -> Floats:
+        """Ends of bins that are the nearest to the medians of columns, (column,)."""
+        ends = []
         for bins, part in zip(self.columns, np.split(answers.counts, self.ends[:-1]), strict=True):
             above = 1.0 - np.cumsum(bins.shares(part, answers.scale, answers.records))[:-1]
-            nearest = int(np.abs(above - 0.5).argmin())
-            ends.append(bins.cuts[nearest])
-            shares_above.append(above[nearest])
-        return np.array(ends), np.clip(shares_above, FEWEST_ABOVE, 1.0 - FEWEST_ABOVE)
+            ends.append(bins.cuts[int(np.abs(above - 0.5).argmin())])
+        return np.array(ends)
 
     def correlations(self, answers: BinnedAnswers) -> Floats:
         """Probabilities of `CORRELATIONS` of the weight with every outcome, (outcome, correlation), given quadrant sums."""
         sizes, probabilities = np.array(USUAL_CORRELATIONS).T
         prior = (probabilities / sizes * np.exp(-0.5 * (CORRELATIONS[:, None] / sizes) ** 2)).sum(axis=1)
-        of_weight, *above = self.medians(answers)[1]
+        (of_weight, *above), (error, *errors) = self._shares_above(answers)
+        records, noise = answers.records, 2.0 * (answers.quadrant_scale / answers.records) ** 2
         rows = []
-        for share, answer in zip(above, answers.quadrants, strict=True):
-            expected = _quadrant_means(of_weight, share)
-            variance = 2.0 * (answers.quadrant_scale / answers.records) ** 2 + (1.0 - expected**2) / answers.records
-            distance = (answer / answers.records - expected) ** 2 / variance
+        for share, of_share, answer in zip(above, errors, answers.quadrants, strict=True):
+            both = _shares_above_both(of_weight, share)
+            quadrants = np.array([both, of_weight - both, share - both, 1.0 - of_weight - share + both])
+            # Given the numbers of records on the sides of both thresholds, one of the four numbers tells the others.
+            of_records = 16.0 / (records * (1.0 / np.maximum(quadrants, FEWEST_ABOVE)).sum(axis=0))
+            of_margins = 4.0 * ((1.0 - 2.0 * share) ** 2 * error + (1.0 - 2.0 * of_weight) ** 2 * of_share)
+            variance = noise + of_records + of_margins
+            expected = 1.0 - 2.0 * (of_weight + share) + 4.0 * both
+            distance = (answer / records - expected) ** 2 / variance
             rows.append(prior * np.exp(-0.5 * (distance - distance.min())) / np.sqrt(variance))
         return np.array([row / row.sum() for row in rows]).reshape(len(above), len(CORRELATIONS))
+
+    def _shares_above(self, answers: BinnedAnswers) -> tuple[Floats, Floats]:
+        """Shares of records above the ends of `medians`, (column,), and their expected squared errors: by noisy counts of
+        bins, and by their law, about which records vary.
+        """
+        rng, records, parts = np.random.default_rng(0), answers.records, np.split(answers.counts, self.ends[:-1])
+        pairs = list[tuple[float, float]]()
+        for bins, part, end in zip(self.columns, parts, self.medians(answers), strict=True):
+            above, law = bins.cuts > end, (part, answers.scale, records)
+            few = above if 2 * np.count_nonzero(above) < len(above) else ~above
+            counted = part[few].sum() / records if few is above else 1.0 - part[few].sum() / records
+            noise = 2.0 * np.count_nonzero(few) * (answers.scale / records) ** 2
+            share = float(np.clip(bins.shares(*law)[above].sum(), FEWEST_ABOVE, 1.0 - FEWEST_ABOVE))
+            draws = np.array([bins.shares(*law, rng)[above].sum() for _ in range(DRAWS)])
+            of_law = float(np.mean((draws - share) ** 2)) + share * (1.0 - share) / records
+            square = 1.0 / (1.0 / noise + 1.0 / of_law)
+            pairs.append((square * (counted / noise + share / of_law), square))
+        shares, squares = np.array(pairs).T
+        return np.clip(shares, FEWEST_ABOVE, 1.0 - FEWEST_ABOVE), squares
 
     def sample(self, answers: BinnedAnswers, number: int, draw: int = 0) -> ReferenceSample:
         """`number` values that stand for the laws of noisy counts and quadrant sums.
@@ -363,12 +388,11 @@ def quadrant_sums(weight: Floats, outcomes: Floats, medians: Floats) -> Floats:
     return np.asarray(2.0 * np.count_nonzero(alike, axis=0) - len(weight))
 
 
-def _quadrant_means(above: float, also_above: float) -> Floats:
-    """Expected quadrant sum of a record for every correlation, by the shares of records above the medians of both."""
+def _shares_above_both(above: float, also_above: float) -> Floats:
+    """Shares of records above both thresholds for every correlation, by the shares above each."""
     z = scipy.special.ndtri(1.0 - above * (np.arange(NODES) + 0.5) / NODES)
     end, rho = scipy.special.ndtri(1.0 - also_above), CORRELATIONS[:, None]
-    both = above * scipy.special.ndtr((rho * z - end) / np.sqrt(1.0 - rho**2)).mean(axis=1)
-    return np.asarray(1.0 - 2.0 * (above + also_above) + 4.0 * both)
+    return np.asarray(above * scipy.special.ndtr((rho * z - end) / np.sqrt(1.0 - rho**2)).mean(axis=1))
 
 
 def paired(in_order: Sequence[Floats], correlations: Floats, rng: np.random.Generator) -> list[Floats]:

@@ -438,7 +438,7 @@ class ResidualCells(DonorCells):
     def medians(self) -> Floats:
         """Medians of the weight and of outcomes by noisy counts, (1 + outcome,), about which quadrants are."""
         assert self.bins is not None
-        return self.bins.medians(self._answers)[0]
+        return self.bins.medians(self._answers)
 
     def knowing(self, theta: Draws) -> Self:
         """This model with the released counts of bins, where the job has no reference, or predictions of trees."""

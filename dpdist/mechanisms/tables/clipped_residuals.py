@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,20 @@ COMMON_DRIFT = 0.05
 """Factor of the risk's term for drift that cells have in common: the logarithm of a sum's error in direct variances."""
 MOST_HIDDEN = 0.9
 """Largest part of a count that is expected beyond limits."""
+
+
+class Clipped(NamedTuple):
+    """The part of residuals of a norm that is clipped, and by how much this part grows with the norm."""
+
+    share: Floats
+    growth: Floats
+
+    @classmethod
+    def at(cls, norm: Floats) -> Clipped:
+        kept = 1.0 / np.maximum(norm, 1.0)
+        growth = kept * kept
+        growth *= norm > 1.0
+        return cls(1.0 - kept, growth)
 
 
 class ClippedResiduals(NamedTuple):
@@ -41,9 +56,12 @@ class ClippedResiduals(NamedTuple):
     records: Floats
     """Numbers of reference records, with what the pool counts for, (cell,)."""
     relative: Floats
-    """Shares times weights and totals over means that are not known, otherwise 0, (1 + outcome, cell, place)."""
+    """Shares times weights and totals over means that are not known, (1 + outcome, cell, place); without coordinates where
+    they are known."""
     moving: Floats
     """Parts of places in a drift of all records, (1 + outcome, cell, place)."""
+    moving_size: Floats
+    """The same times `size`."""
     drifts: Floats
     """What drift of all records adds to the cell's sums, (1 + outcome, cell, size), by size (`common_drifts`)."""
     more_unequal_size: Floats
@@ -79,7 +97,7 @@ class ClippedResiduals(NamedTuple):
         weight = np.column_stack([products.sum(axis=1), (products * sample[:, : OWN + POOLED, 0]).sum(axis=1)])
         second = first * deviation
         sums = first.sum(axis=2), second.sum(axis=2)
-        relative = np.zeros_like(first) if unknown_mean is None else _relative(sample, share, unknown_mean)
+        relative = np.zeros((0, *share.shape)) if unknown_mean is None else _relative(sample, share, unknown_mean)
         drifts = np.zeros((len(first), len(share), 0)) if drifts is None else drifts
         moving = np.zeros((len(first), *products.shape))
         if moves is not None:
@@ -90,8 +108,10 @@ class ClippedResiduals(NamedTuple):
             of_unequal = np.moveaxis(more_unequal[0], 2, 0).copy()
             of_unequal[0] -= centre[:, None]
             more_unequal_size, of_unequal = np.abs(of_unequal), more_unequal[1] * of_unequal
-        parts = first, second, across, weight, *sums, centre, number, records, relative, moving, drifts
-        return cls(np.abs(deviation), *parts, more_unequal_size, of_unequal, inequality_error)
+        size = np.abs(deviation)
+        moving_size = moving * size[..., : OWN + POOLED]
+        parts = first, second, across, weight, *sums, centre, number, records, relative, moving, moving_size, drifts
+        return cls(size, *parts, more_unequal_size, of_unequal, inequality_error)
 
     @classmethod
     def chosen(cls, several: Sequence[ClippedResiduals], which: Ints) -> ClippedResiduals:
@@ -101,7 +121,7 @@ class ClippedResiduals(NamedTuple):
             place = np.expand_dims(which, [k for k in range(parts[0].ndim + 1) if k != 1 + axis])
             return np.asarray(np.take_along_axis(np.stack(parts), place, axis=0)[0])
 
-        axes, by_cells = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1), [each[:-1] for each in several]
+        axes, by_cells = (1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 1), [each[:-1] for each in several]
         chosen = [by_cell(parts, axis) for *parts, axis in zip(*by_cells, axes, strict=True)]
         return cls._make([*chosen, several[0].inequality_error])
 
@@ -115,22 +135,22 @@ class ClippedResiduals(NamedTuple):
     def norm(self, ratios: Sequence[Floats]) -> Floats:
         """Norms of contributions, (cell, place), as in `table_law`: above 1 where a record is clipped."""
         if not len(self.across):
-            return np.asarray(sum(ratios))
+            return reduce(np.add, ratios)
         part = ratios[0] / max(len(ratios) - 1, 1)
         return np.asarray(sum(np.maximum(part, ratio) for ratio in ratios[1:]))
 
-    def slope(self, ratios: Sequence[Floats], norm: Floats) -> Floats:
+    def slope(self, ratios: Sequence[Floats], clipped: Clipped) -> Floats:
         """The part of a change of a cell's mean weight, and mean outcomes, that is clipped, (cell, 1 + outcome): values
         change in proportion.
         """
         columns = list[Floats]()
         for ratio, relative in zip(ratios, self.relative, strict=True):
-            columns.append(np.minimum(_dot(relative, clipped_change(ratio, norm)), MOST_HIDDEN))
+            columns.append(np.minimum(_dot(relative, clipped.share + ratio * clipped.growth), MOST_HIDDEN))
         return np.stack(columns, axis=-1)
 
-    def hidden(self, ratios: Sequence[Floats]) -> Floats:
+    def hidden(self, clipped_share: Floats) -> Floats:
         """The part of weights that is clipped where numbers of records are secret, (cell,)."""
-        (clipped_share, _), body = clipped_parts(self.norm(ratios)), OWN + POOLED
+        body = OWN + POOLED
         part = _dot(self.first[0][:, :body], clipped_share[..., :body]) / np.maximum(self.weight[:, 0], 1e-300)
         return np.asarray(np.clip(part, 0.0, MOST_HIDDEN))
 
@@ -143,7 +163,7 @@ class ClippedResiduals(NamedTuple):
         if not len(self.more_unequal):
             return 0.0
         ratios = [size / scale[..., k, None] for k, size in enumerate(self.more_unequal_size)]
-        of_unequal, _ = clipped_parts(self.norm(ratios))
+        of_unequal = 1.0 - 1.0 / np.maximum(self.norm(ratios), 1.0)
         columns = list[Floats]()
         for k, (now, then) in enumerate(zip(self.more_unequal, self.first, strict=True)):
             if both_sides and k == 0:
@@ -151,44 +171,40 @@ class ClippedResiduals(NamedTuple):
             columns.append((_dot(now, of_unequal) - _dot(then, clipped_share)) / MORE_UNEQUAL)
         return np.stack(columns, axis=-1)
 
-    def variances(self, scale: Floats, ratios: Sequence[Floats], of_places: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-        """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each, by `clipped_parts` of
+    def variances(self, scale: Floats, places: Clipped) -> tuple[Floats, Floats]:
+        """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each, by what is clipped of
         places.
         """
-        (clipped_share, norm_square), columns = of_places, list[tuple[Floats, Floats]]()
-        body, ahead = OWN + POOLED, self.number + self.number**2 / self.records
+        clipped, columns = places.share, list[tuple[Floats, Floats]]()
+        body, ahead, square = OWN + POOLED, self.number + self.number**2 / self.records, clipped * clipped
         for k, (first, second) in enumerate(zip(self.first, self.second, strict=True)):
-            mean, product = _dot(first[:, :body], clipped_share[..., :body]), second * clipped_share
-            inside, tail = (
-                _dot(product[..., :body], clipped_share[..., :body]),
-                _dot(product[..., body:], clipped_share[..., body:]),
-            )
+            mean = _dot(first[:, :body], clipped[..., :body])
+            inside, tail = _dot(second[:, :body], square[..., :body]), _dot(second[:, body:], square[..., body:])
             if len(self.across):
                 # What is clipped goes with the count: only what is left of it is uncertain.
                 part = mean / np.maximum(self.weight[:, 0], 1e-300)
-                uncertain = (
-                    inside - 2.0 * part * _dot(self.across[k], clipped_share[..., :body]) + part**2 * self.weight[:, 1]
-                )
+                uncertain = inside - 2.0 * part * _dot(self.across[k], clipped[..., :body]) + part**2 * self.weight[:, 1]
             else:
                 uncertain = inside - mean**2
             loss = np.maximum(uncertain, 0.0) * ahead + tail * self.number
-            variance = self.square[k] - 2.0 * product.sum(axis=-1) + inside + tail
+            variance = self.square[k] - 2.0 * _dot(second, clipped) + inside + tail
             if k == 0:
-                of_centre = self.centre + 2.0 * (self.mean[0] - mean - _dot(first[:, body:], clipped_share[..., body:]))
+                of_centre = self.centre + 2.0 * (self.mean[0] - mean - _dot(first[:, body:], clipped[..., body:]))
                 variance = variance + self.centre * of_centre
             variance = np.maximum(variance, 0.0) * self.number
             if self.drifts[k].any():
                 # Drift adds to all records at once: what limits leave of it, and what they clip.
-                part = _dot(self.moving[k], (clipped_share + ratios[k] / norm_square)[..., :body])
+                part = _dot(self.moving[k], clipped[..., :body])
+                part = part + _dot(self.moving_size[k], places.growth[..., :body]) / scale[..., k]
                 most = (self.number * scale[..., k])[..., None]
                 left = np.minimum((1.0 - part)[..., None] * self.drifts[k], most)
                 of_sizes, expected = probabilities(self.drifts.shape[2]), self.drifts[k]
                 if k == 0 and len(self.across):
-                    expected = expected * (1.0 - self.hidden(ratios))[..., None]
+                    expected = expected * (1.0 - self.hidden(clipped))[..., None]
                 loss, variance = loss + (expected - left) ** 2 @ of_sizes, variance + left**2 @ of_sizes
             columns.append((loss, variance))
-        clipped, kept_of = (np.stack(part, axis=-1) for part in zip(*columns, strict=True))
-        return clipped, kept_of
+        lost, kept_of = (np.stack(part, axis=-1) for part in zip(*columns, strict=True))
+        return lost, kept_of
 
     def risk(
         self, ratios: Sequence[Floats], scale: Floats, noise: Floats | float, direct: Floats, unknown: Floats
@@ -196,19 +212,19 @@ class ClippedResiduals(NamedTuple):
         """Predicted squared errors of a cell's count and means, summed, in direct variances, (cell,), with a term by which
         sums also show drift that cells have in common.
         """
-        clipped = clipped_parts(self.norm(ratios))
-        loss, variance = self.variances(scale, ratios, clipped)
+        clipped = Clipped.at(self.norm(ratios))
+        loss, variance = self.variances(scale, clipped)
         if len(self.more_unequal):
-            of_inequality = self.clipped_by_inequality(scale, clipped[0], both_sides=True)
+            of_inequality = self.clipped_by_inequality(scale, clipped.share, both_sides=True)
             loss = loss + (self.inequality_error * self.number[:, None] * of_inequality) ** 2
         variance, added = variance + unknown, noise * scale**2
         if len(self.across):
             # A count is what is kept of it over the part that is expected to be kept.
             kept = np.ones_like(loss)
-            kept[..., 0] = (1.0 - self.hidden(ratios)) ** 2
+            kept[..., 0] = (1.0 - self.hidden(clipped.share)) ** 2
             loss, variance, added = loss / kept, variance / kept, added / kept
-        if self.relative.any():
-            response = (1.0 - self.slope(ratios, self.norm(ratios))) ** 2
+        if len(self.relative):
+            response = (1.0 - self.slope(ratios, clipped)) ** 2
             loss, added = loss / response, added / response
         risk = variance * added / np.maximum(variance + added, 1e-300) + loss
         # Without it, limits of sums that add nothing to the prediction of their own cell would be arbitrary, and noise of
@@ -218,14 +234,8 @@ class ClippedResiduals(NamedTuple):
 
 def clipped_change(ratio: Floats, norm: Floats) -> Floats:
     """The part of a change of residuals with this ratio to their limit that is clipped."""
-    clipped_share, norm_square = clipped_parts(norm)
-    return clipped_share + ratio / norm_square
-
-
-def clipped_parts(norm: Floats) -> tuple[Floats, Floats]:
-    """The part of residuals of these norms that is clipped, and the norms' squares, infinite where nothing is clipped."""
-    beyond = np.maximum(norm, 1.0)
-    return 1.0 - 1.0 / beyond, np.where(norm > 1.0, beyond**2, np.inf)
+    of_norm = Clipped.at(norm)
+    return of_norm.share + ratio * of_norm.growth
 
 
 def _relative(sample: Floats, share: Floats, means: Floats) -> Floats:

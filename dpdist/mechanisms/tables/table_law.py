@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Codes, Floats, Ints, quantiles
-from dpdist.mechanisms.tables.clipped_residuals import MOST_HIDDEN, ClippedResiduals, clipped_parts
+from dpdist.mechanisms.tables.clipped_residuals import MOST_HIDDEN, Clipped, ClippedResiduals
 from dpdist.mechanisms.tables.limits import (
     STEPS_WIDER,
     WIDER,
@@ -193,12 +193,13 @@ class TableLaw:
             centre[of], scale[of] = choice(block)
             clipping = block.about(centre[of])
             ratios = clipping.ratios(scale[of])
-            clipped = clipped_parts(clipping.norm(ratios))
-            loss[of] = clipping.variances(scale[of], ratios, clipped)[0]
-            slope[of] = clipping.slope(ratios, clipping.norm(ratios))
+            clipped = Clipped.at(clipping.norm(ratios))
+            loss[of] = clipping.variances(scale[of], clipped)[0]
+            if len(clipping.relative):
+                slope[of] = clipping.slope(ratios, clipped)
             pooled, worth = _lost(block.sample[:, of_pool], centre[of], scale[of], adds_weight), block.share[:, of_pool]
             pool[of] = np.einsum("cs,csk->ck", worth, pooled) / worth.sum(axis=1, keepdims=True)
-            by_inequality[of] = self.number[of, None] * clipping.clipped_by_inequality(scale[of], clipped[0])
+            by_inequality[of] = self.number[of, None] * clipping.clipped_by_inequality(scale[of], clipped.share)
         beyond, of_probability = self._beyond(mean, centre, scale, pool)
         if self.origin is not None:
             for k, part in of_probability.items():
