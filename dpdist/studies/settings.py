@@ -217,12 +217,13 @@ class Study(Frozen):
 
     @property
     @abstractmethod
-    def all_measures(self) -> tuple[str, ...]:
-        """Measures, in order."""
+    def captions(self) -> Mapping[str, Caption]:
+        """Captions of measures, by measure."""
 
     @property
-    @abstractmethod
-    def captions(self) -> Mapping[str, Caption]: ...
+    def all_measures(self) -> tuple[str, ...]:
+        """Measures, in order."""
+        return tuple(self.captions)
 
     @abstractmethod
     def replicate(self, case: int, number: int) -> Replicate:
@@ -310,19 +311,14 @@ class MechanismArm(Frozen):
 
 
 class StudyOfArms(Study):
-    """A study that compares labelled mechanisms (arms) at every ε, by fixed measures."""
+    """A study that compares labelled mechanisms (arms) at every ε."""
 
     mechanisms: tuple[Any, ...] = Field(min_length=1)
     epsilons: tuple[Budget, ...] = Field(min_length=1)
-    measures: ClassVar[tuple[str, ...]]
 
     @property
     def labels(self) -> tuple[str, ...]:
         return tuple(arm.label for arm in self.mechanisms)
-
-    @property
-    def all_measures(self) -> tuple[str, ...]:
-        return self.measures
 
 
 class StudyOfFiles(Study):

@@ -28,7 +28,6 @@ from dpdist.studies.kinds.one_stratum import (
 from dpdist.studies.settings import Caption, Fact, MechanismArm, Replicate, Result, StudyOfFiles
 
 LEVELS = {"consistency_1": 0.01, "consistency_5": 0.05, "consistency_10": 0.1}
-MEASURES = ("specks", *LEVELS, "overlap", "one_way", "two_way")
 OF_FILES = (
     "from public files, under seeded NumPy noise. The results depend on these files' records, and may be shown because "
     "they are public."
@@ -69,7 +68,6 @@ class CodedArm(MechanismArm):
 class CodedStudy(StudyOfSets, StudyOfFiles):
     """Compares synthetic records with a public file's: distributions, χ² tests, logistic regression."""
 
-    measures = MEASURES
     kind: Literal["coded_files"]
     cases: tuple[CodedCase, ...] = Field(min_length=1)
     mechanisms: tuple[CodedArm, ...] = Field(min_length=1)

@@ -154,7 +154,6 @@ class FiniteArm(Frozen):
 class Guarantees(StudyOfArms):
     """Exact worst-case losses of clamped mechanisms on finite spaces, as multiples of the promised ε."""
 
-    measures = (WORST_LOSS,)
     heads: ClassVar[tuple[str, ...]] = ("Label", "Clamp M", "Weights", "Neighbours")
     comparison_title: ClassVar[str] = "Beside the promises"
     kind: Literal["guarantees"]

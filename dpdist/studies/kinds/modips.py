@@ -22,7 +22,6 @@ from dpdist.privacy.noise import simulated_noise
 from dpdist.studies.kinds.one_stratum import job_of_columns, model_of
 from dpdist.studies.settings import Caption, Fact, Replicate, Result, StudyOfArms
 
-MEASURES = ("coverage", "bias", "root_mean_squared_error", "standard_error")
 LEVEL = 0.95
 MOST_DEGREES = 1e12
 """Degrees of freedom that also stand for any larger number."""
@@ -54,7 +53,6 @@ class ModipsStudy(StudyOfArms):
     B is the variance between the m sets, W their mean variance within.
     """
 
-    measures = MEASURES
     heads: ClassVar[tuple[str, ...]] = ("Label", "Sets", "Sums", "Variance")
     kind: Literal["modips"]
     cases: tuple[NormalCase, ...] = Field(min_length=1)
@@ -113,7 +111,7 @@ def _measured(study: ModipsStudy, case: NormalCase, arm: SetsArm, exact: Floats,
         factor = scipy.special.stdtrit(np.minimum(total.df, MOST_DEGREES), 0.5 + LEVEL / 2.0)
         covers = np.abs(estimate - true) <= factor * error
         values = (covers.mean(), estimate.mean() - true, np.sqrt(((estimate - true) ** 2).mean()), error.mean())
-        for measure, value in zip(MEASURES, values, strict=True):
+        for measure, value in zip(study.all_measures, values, strict=True):
             yield Result(arm.label, epsilon, measure, float(value))
 
 

@@ -38,7 +38,6 @@ BOUNDS = {"main_effects": (-4.0, 6.0), "saturated": (-6.0, 6.0)}
 FIRST = (0, 1, 3)
 """Positions of x1, x2 and x4, by which [S] splits the partition first."""
 SHAPE = (*CATEGORIES.values(), BINS)
-MEASURES = ("first_layer", "one_way", "two_way", "all_cells", "specks", "prediction_error")
 
 
 class LawCase(Frozen):
@@ -52,7 +51,6 @@ class LawCase(Frozen):
 class PartitionStudy(StudyOfSets):
     """Compares synthetic records with the file's, and regressions on both."""
 
-    measures = MEASURES
     kind: Literal["partitions"]
     cases: tuple[LawCase, ...] = Field(min_length=1)
     mechanisms: tuple[MechanismArm, ...] = Field(min_length=1)

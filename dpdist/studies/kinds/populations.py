@@ -91,8 +91,8 @@ ALL_CELLS = "all cells of the table."
 def ratios_of_errors(yardsticks: tuple[str, ...]) -> dict[str, Caption]:
     return {
         f"{name}_ratio_{other}": Caption(RATIO_TITLES[other].format(name), RATIO, "ratio of RMSE")
-        for name in STATISTICS
         for other in yardsticks
+        for name in STATISTICS
     }
 
 

@@ -63,8 +63,7 @@ from dpdist.studies.settings import Caption, Fact, RecordRows, Replicate, Result
 from dpdist.survey.simulate import FIELDS, SEXES
 from dpdist.survey.source import open_source
 
-Yardstick = Literal["direct", "laplace", "laplace_composed", "laplace_strict"]
-YARDSTICKS: tuple[Yardstick, ...] = ("direct", "laplace", "laplace_composed", "laplace_strict")
+YARDSTICKS = ("direct", "laplace", "laplace_composed", "laplace_strict")
 
 
 class TableFile(Frozen):
@@ -173,13 +172,6 @@ class TablesStudy(StudyOfFiles):
         return tuple(budget_text(self.epsilon_per_set * Fraction(m)) for m in self.sets)
 
     @property
-    def all_measures(self) -> tuple[str, ...]:
-        order: tuple[Yardstick, ...] = ("laplace", "laplace_composed", "direct", "laplace_strict")
-        ratios = tuple(f"{statistic}_ratio_{other}" for other in order for statistic in STATISTICS)
-        coverage = tuple(f"{name}_coverage{which}" for which in ("", "_margins", "_sets") for name in STATISTICS)
-        return (*ratios, *coverage, "database_bound")
-
-    @property
     def captions(self) -> Mapping[str, Caption]:
         sets = {
             f"{name}_coverage_sets": Caption(f"{name}s: the same from the synthetic sets alone, T = B/m + W", ALONE)
@@ -190,7 +182,8 @@ class TablesStudy(StudyOfFiles):
             for name in STATISTICS
         }
         bound = {"database_bound": CAPTIONS["database_bound"]}
-        return ratios_of_errors(YARDSTICKS) | coverages() | margins | sets | bound
+        errors = ratios_of_errors(("laplace", "laplace_composed", "direct", "laplace_strict"))
+        return errors | coverages() | margins | sets | bound
 
     def replicate(self, case: int, number: int) -> Replicate:
         return tabulate(self, self.cases[case], number)
