@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -10,9 +10,8 @@ import pandas as pd
 from pydantic import Field
 
 from dpdist.confidential.records import Records
-from dpdist.core.keys import Key
 from dpdist.core.records import Ints
-from dpdist.job import Adjacency, Frozen, Job, Name
+from dpdist.job import Frozen, Job, Name
 from dpdist.mechanisms.marginals.coded_tables import CodedTables
 from dpdist.models.protocol import Draws
 from dpdist.quality.microdata import RecordCodes, consistency, fitted, overlap
@@ -20,12 +19,10 @@ from dpdist.studies.kinds.one_stratum import (
     CAPTIONS,
     StudyOfSets,
     job_of_columns,
-    model_of,
     over_sets,
-    released,
     similarity,
 )
-from dpdist.studies.settings import Caption, Fact, MechanismArm, Replicate, Result, StudyOfFiles
+from dpdist.studies.settings import Caption, Fact, MechanismArm, Replicate, StudyOfFiles
 
 LEVELS = {"consistency_1": 0.01, "consistency_5": 0.05, "consistency_10": 0.1}
 OF_FILES = (
@@ -71,8 +68,6 @@ class CodedStudy(StudyOfSets, StudyOfFiles):
     kind: Literal["coded_files"]
     cases: tuple[CodedCase, ...] = Field(min_length=1)
     mechanisms: tuple[CodedArm, ...] = Field(min_length=1)
-    adjacency: Adjacency = "zero_out"
-    sets: int = Field(default=5, ge=1, le=100, description="synthetic sets of a release, which share ε")
     made_of: ClassVar[str] = OF_FILES
 
     @property
@@ -93,14 +88,19 @@ class CodedStudy(StudyOfSets, StudyOfFiles):
 
     def replicate(self, case: int, number: int) -> Replicate:
         case_settings = self.cases[case]
-        file, key = coded(self, case_settings), self.key_of(case_settings.name, number)
-        return Replicate([result for arm in self.mechanisms for result in _measured(self, case_settings, arm, file, key)])
+        file = coded(self, case_settings)
+
+        def measures_of(model: Any, sets: Sequence[Draws], rng: np.random.Generator) -> Mapping[str, float]:
+            return measures(case_settings, file, [_drawn(model, theta, file, rng) for theta in sets])
+
+        records, key = Records.of_outcomes(file.codes.astype(float)), self.key_of(case_settings.name, number)
+        return self.measured(case_settings, records, key, measures_of)
 
     def facts(self) -> list[Fact]:
         return [
             ("Data", [f"{case.name}: {case.file}{case.kept}; columns {case.sized}" for case in self.cases]),
             ("Replicates", [f"R = {self.replicates} of the noise; the file is the same"]),
-            ("ε", [", ".join(self.grid) + f" of {self.sets} sets together, {self.adjacency}"]),
+            self.budgets,
             self.randomness,
         ]
 
@@ -129,17 +129,6 @@ def coded(study: CodedStudy, case: CodedCase) -> RecordCodes:
     )
     complete: Ints = codes[np.isfinite(codes).all(axis=1)].astype(np.int64)
     return RecordCodes(complete, tuple(len(column.levels) for column in case.columns.values()), np.ones(len(complete)))
-
-
-def _measured(study: CodedStudy, case: CodedCase, arm: CodedArm, file: RecordCodes, key: Key) -> Iterator[Result]:
-    records = Records.of_outcomes(file.codes.astype(float))
-    for epsilon in study.grid:
-        job = study.job_of(case, arm, epsilon)
-        model, noise_key = model_of(job, len(records)), key.child(arm.label + epsilon)
-        rng = noise_key.generator("synthesis")
-        sets = [_drawn(model, theta, file, rng) for theta in released(job, model, records, noise_key)]
-        for measure, value in measures(case, file, sets).items():
-            yield Result(arm.label, epsilon, measure, value)
 
 
 def _drawn(model: Any, theta: Draws, file: RecordCodes, rng: np.random.Generator) -> RecordCodes:

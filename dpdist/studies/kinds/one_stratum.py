@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
@@ -18,27 +19,48 @@ from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws
 from dpdist.quality.microdata import RecordCodes, propensity, total_variation
 from dpdist.sampling.samplers import ExactSampler
-from dpdist.studies.settings import Caption, StudyOfArms
+from dpdist.studies.settings import Caption, Fact, Replicate, Result, StudyOfArms
+
+MeasuresOf = Callable[[Any, Sequence[Draws], np.random.Generator], Mapping[str, float]]
+"""The measures of a model's released sets; synthetic records are drawn with the generator."""
 
 
 class StudyOfSets(StudyOfArms):
     """A study that compares the synthetic sets of mechanisms that a job can name."""
 
     heads: ClassVar[tuple[str, ...]] = ("Label", "Mechanism", "Constants", "Guarantee class")
+    adjacency: Adjacency = "zero_out"
+    sets: int = Field(default=5, ge=1, le=100, description="synthetic sets of a release, which share ε")
 
     @abstractmethod
     def job_of(self, case: Any, arm: Any, epsilon: str) -> Job:
         """The release of an arm."""
 
-    def arms(self) -> list[tuple[str, ...]]:
-        return list(self._arms())
+    def measured(self, case: Any, file: Records, key: Key, measures_of: MeasuresOf) -> Replicate:
+        """Releases of a file under every arm and ε, measured."""
+        results = list[Result]()
+        for arm in self.mechanisms:
+            for epsilon in self.grid:
+                job = self.job_of(case, arm, epsilon)
+                model, noise_key = model_of(job, len(file)), key.child(arm.label + epsilon)
+                sets = released(job, model, file, noise_key)
+                measures = measures_of(model, sets, noise_key.generator("synthesis"))
+                results += [Result(arm.label, epsilon, measure, value) for measure, value in measures.items()]
+        return Replicate(results)
 
-    def _arms(self) -> Iterator[tuple[str, ...]]:
+    @property
+    def budgets(self) -> Fact:
+        return "ε", [", ".join(self.grid) + f" of {self.sets} sets together, {self.adjacency}"]
+
+    def arms(self) -> list[tuple[str, ...]]:
+        arms = list[tuple[str, ...]]()
         for arm in self.mechanisms:
             job = self.job_of(self.cases[0], arm, self.grid[0])
             constants = [f"{name} {_text(value)}" for name, value in arm.mechanism.items() if name != "name"]
             constants += ["one set"] if getattr(arm, "single", False) else []
-            yield arm.label, job.mechanism.name, "; ".join(constants) or "–", mechanism_of(job).promise(job).per_set.name
+            guarantee = mechanism_of(job).promise(job).per_set.name
+            arms.append((arm.label, job.mechanism.name, "; ".join(constants) or "–", guarantee))
+        return arms
 
 
 def job_of_columns(

@@ -6,7 +6,7 @@ categories, the number is normal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,20 +15,19 @@ from pydantic import Field
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats
-from dpdist.job import Adjacency, Frozen, Job, Name
+from dpdist.job import Frozen, Job, Name
 from dpdist.mechanisms.partitions.post import PartitionCounts
 from dpdist.mechanisms.partitions.query import CellCounts
+from dpdist.models.protocol import Draws
 from dpdist.quality.microdata import RecordCodes, total_variation
 from dpdist.studies.kinds.one_stratum import (
     CAPTIONS,
     StudyOfSets,
     job_of_columns,
-    model_of,
-    released,
     similarity,
     total_variation_of,
 )
-from dpdist.studies.settings import Caption, Fact, MechanismArm, Replicate, Result
+from dpdist.studies.settings import Caption, Fact, MechanismArm, Replicate
 
 CATEGORIES = {"x1": 2, "x2": 3, "x3": 4, "x4": 5}
 NUMBER, BINS = "y", 15
@@ -54,7 +53,6 @@ class PartitionStudy(StudyOfSets):
     kind: Literal["partitions"]
     cases: tuple[LawCase, ...] = Field(min_length=1)
     mechanisms: tuple[MechanismArm, ...] = Field(min_length=1)
-    adjacency: Adjacency = "zero_out"
     sets: int = Field(default=4, ge=1, le=100, description="synthetic sets of a release, which share ε")
 
     @property
@@ -78,16 +76,20 @@ class PartitionStudy(StudyOfSets):
         key = self.key_of(case_settings.name, number)
         means = _means(case_settings, key)
         file = _file(case_settings, means, key)
-        return Replicate(
-            [result for arm in self.mechanisms for result in _measured(self, case_settings, arm, means, file, key)]
-        )
+
+        def measures_of(model: PartitionCounts, sets: Sequence[Draws], rng: np.random.Generator) -> Mapping[str, float]:
+            exact = CellCounts(model).sums(file).reshape(SHAPE)
+            counts = [rng.multinomial(case_settings.n, theta["cells"][0]).reshape(SHAPE).astype(float) for theta in sets]
+            return _measures(case_settings, means, exact, counts, model.attributes[-1].values)
+
+        return self.measured(case_settings, file, key, measures_of)
 
     def facts(self) -> list[Fact]:
         cases = [f"{case.name}: {case.n:,} records, {case.law.replace('_', ' ')}" for case in self.cases]
         return [
             ("Data", ["simulated, 2 × 3 × 4 × 5 categories and 15 bins", *cases]),
             ("Replicates", [f"R = {self.replicates}"]),
-            ("ε", [", ".join(self.grid) + f" of {self.sets} sets together, {self.adjacency}"]),
+            self.budgets,
             self.randomness,
         ]
 
@@ -96,20 +98,6 @@ class PartitionStudy(StudyOfSets):
         columns = coded | {NUMBER: {"bounds": BOUNDS[case.law], "outside": "clip"}}
         mechanism = arm.mechanism | {"bins": {NUMBER: BINS}}
         return job_of_columns(columns, mechanism, epsilon, self.adjacency, self.sets, NUMBER)
-
-
-def _measured(
-    study: PartitionStudy, case: LawCase, arm: MechanismArm, means: Floats, file: Records, key: Key
-) -> Iterator[Result]:
-    for epsilon in study.grid:
-        job = study.job_of(case, arm, epsilon)
-        model, noise_key = model_of(job, case.n), key.child(arm.label + epsilon)
-        assert isinstance(model, PartitionCounts)
-        exact = CellCounts(model).sums(file).reshape(SHAPE)
-        rng, thetas = noise_key.generator("synthesis"), released(job, model, file, noise_key)
-        sets = [rng.multinomial(case.n, theta["cells"][0]).reshape(SHAPE).astype(float) for theta in thetas]
-        for measure, value in _measures(case, means, exact, sets, model.attributes[-1].values).items():
-            yield Result(arm.label, epsilon, measure, value)
 
 
 def _measures(case: LawCase, means: Floats, exact: Floats, sets: list[Floats], values: Floats) -> dict[str, float]:
