@@ -37,7 +37,6 @@ from dpdist.job import Job, MechanismSpec, NoiseName, budget_text, family_facts
 from dpdist.models.protocol import Draws, StratumModel
 from dpdist.privacy.claims import NOT_REFUSED, delta_of_draws
 from dpdist.privacy.guarantees import (
-    Asymptotic,
     Concentrated,
     Guarantee,
     Neighbour,
@@ -321,7 +320,7 @@ def promise_of(job: Job, of_part: Guarantee, *assumptions: str, repeated: Repeti
     )
     several = f"sequential over {parts.number} {parts.name}"
     composition = (several if repeated or parts.number > 1 else "one synthetic set") + parts.after + parallel(job)
-    total = of_part if isinstance(of_part, NoGuarantee) else of_part.sets(parts.number)
+    total: Guarantee = of_part.sets(parts.number)
     if job.gates and isinstance(total, Strict):
         total += Strict(job.budget.adjacency, job.epsilon.gates, exchange=Fraction(1))
         composition += GATES.format(epsilon=budget_text(job.epsilon.gates))
@@ -363,7 +362,7 @@ def with_frame(job: Job, total: Guarantee) -> Guarantee:
     if isinstance(total, Concentrated):
         crosstab = Concentrated(adjacency, epsilon, job.rho.crosstab, total.delta, exchange=Fraction(2))
         return replace(total + crosstab, epsilon=job.budget.epsilon)
-    return total + (Strict(adjacency, epsilon) if isinstance(total, Strict) else Asymptotic(adjacency, epsilon))
+    return total + type(total)(adjacency, epsilon)
 
 
 def of_frame(job: Job) -> str:

@@ -457,11 +457,8 @@ def reference(plan: Plan, opened: ReferenceFile | ReferenceRelease) -> str:
 
 def chain_losses(earlier: ReferenceRelease, guarantee: Strict | Concentrated) -> dict[str, Fraction]:
     """The losses of a person in all files of the chain, with this release's, by the names that `composed` gives them."""
-    losses = {"epsilon": guarantee.epsilon, "substitution_epsilon": guarantee.substitution_epsilon}
-    if isinstance(guarantee, Concentrated):
-        losses |= {"rho": guarantee.rho, "substitution_rho": guarantee.substitution_rho}
-    costs = {name: budget_text(loss) for name, loss in (losses | {"delta": guarantee.delta or Fraction(0)}).items()}
-    this = Costs.model_validate({"adjacency": guarantee.adjacency, **costs})
+    delta = guarantee.delta_text or "0"
+    this = Costs.model_validate({"adjacency": guarantee.adjacency, **guarantee.losses, "delta": delta})
     return composed([*earlier.carried.links, this])
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dpdist.job import Former, Job, budget_text
 from dpdist.privacy.adjacency import listed, whom
-from dpdist.privacy.guarantees import Concentrated, NoGuarantee, Promise, delta_text, epsilon_text, large_delta
+from dpdist.privacy.guarantees import Promise, large_delta
 
 NONE = (
     "This release has no privacy guarantee: nothing bounds what it reveals about a record, whatever ε the job states. It "
@@ -53,17 +53,13 @@ MOVES = (
 
 def promised(promise: Promise, sampler: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A promise as JSON values, with facts on how posteriors were sampled and on the reference."""
-    guarantee = promise.total
-    entry: dict[str, Any] = {"guarantee": guarantee.name}
-    entry["adjacency"] = None if isinstance(guarantee, NoGuarantee) else guarantee.adjacency
-    entry["epsilon"] = epsilon_text(guarantee)
-    entry["epsilon_per_set"] = epsilon_text(promise.per_set)
-    exchanged = None if isinstance(guarantee, NoGuarantee) else guarantee.substitution_epsilon
-    entry["substitution_epsilon"] = None if exchanged is None else budget_text(exchanged)
-    entry["delta"] = delta_text(guarantee)
-    if isinstance(guarantee, Concentrated):
-        entry["rho"] = budget_text(guarantee.rho)
-        entry["substitution_rho"] = budget_text(guarantee.substitution_rho)
+    guarantee, losses = promise.total, promise.total.losses
+    entry: dict[str, Any] = {"guarantee": guarantee.name, "adjacency": guarantee.adjacency}
+    entry["epsilon"] = losses.get("epsilon")
+    entry["epsilon_per_set"] = promise.per_set.losses.get("epsilon")
+    entry["substitution_epsilon"] = losses.get("substitution_epsilon")
+    entry["delta"] = guarantee.delta_text
+    entry |= losses
     entry["composition"] = promise.composition
     entry["assumptions"] = list(promise.assumptions)
     entry["cautions"] = list(promise.cautions)

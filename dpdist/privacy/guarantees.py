@@ -54,6 +54,11 @@ class _Composable:
         """
         return self.epsilon if self.adjacency == "substitution" else 2 * self.epsilon
 
+    @property
+    def losses(self) -> dict[str, str]:
+        """The losses as exact texts, by the names of a statement's entries."""
+        return {"epsilon": budget_text(self.epsilon), "substitution_epsilon": budget_text(self.substitution_epsilon)}
+
 
 @dataclass(frozen=True)
 class Strict(_Composable):
@@ -78,6 +83,11 @@ class Strict(_Composable):
     @property
     def name(self) -> GuaranteeName:
         return "strict" if self.delta is not None else "strict for exact draws"
+
+    @property
+    def delta_text(self) -> str | None:
+        """δ in figures; None if it is unknown."""
+        return None if self.delta is None else budget_text(self.delta)
 
     def sets(self, number: int) -> Self:
         return replace(super().sets(number), delta=_if_stated(lambda delta: number * delta, self.delta))
@@ -117,6 +127,15 @@ class Concentrated(_Composable):
     name: ClassVar[GuaranteeName] = "strict zCDP"
 
     @property
+    def losses(self) -> dict[str, str]:
+        rho = {"rho": budget_text(self.rho), "substitution_rho": budget_text(self.substitution_rho)}
+        return super().losses | rho
+
+    @property
+    def delta_text(self) -> str:
+        return budget_text(self.delta)
+
+    @property
     def substitution_rho(self) -> Fraction:
         return self.rho if self.adjacency == "substitution" else self.exchange * self.rho
 
@@ -153,6 +172,7 @@ class Asymptotic(_Composable):
     """
 
     name: ClassVar[GuaranteeName] = "asymptotic"
+    delta_text: ClassVar[str] = "tends to 0 as the number of records grows"
 
 
 @dataclass(frozen=True)
@@ -160,6 +180,13 @@ class NoGuarantee:
     """No guarantee. Such a release is for comparison, not for publication."""
 
     name: ClassVar[GuaranteeName] = "none"
+    adjacency: ClassVar[None] = None
+    delta_text: ClassVar[None] = None
+    losses: ClassVar[dict[str, str]] = {}
+
+    def sets(self, number: int) -> Self:
+        """Sets without a guarantee have none together."""
+        return self
 
 
 Guarantee = Strict | Concentrated | Asymptotic | NoGuarantee
@@ -203,17 +230,6 @@ def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
     Switching off or omitting a record changes one count by 1. Exchanging a record changes two counts ([G]).
     """
     return (2 if adjacency == "substitution" else 1) / epsilon
-
-
-def epsilon_text(guarantee: Guarantee) -> str | None:
-    return None if isinstance(guarantee, NoGuarantee) else budget_text(guarantee.epsilon)
-
-
-def delta_text(guarantee: Guarantee) -> str | None:
-    """δ in figures or words; None without a guarantee, or where δ is unknown."""
-    if isinstance(guarantee, Strict | Concentrated):
-        return None if guarantee.delta is None else budget_text(guarantee.delta)
-    return "tends to 0 as the number of records grows" if isinstance(guarantee, Asymptotic) else None
 
 
 # A query gives sums of whole numbers under noise. Neighbouring files move the exact sums by a distance D. Discrete
