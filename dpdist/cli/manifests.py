@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from dpdist.core.errors import JobError, Problem, escape
 from dpdist.job import Job
 from dpdist.job.loading import OPENED_LATER, SourcedKeys
-from dpdist.job.yaml_lines import as_yaml, documents, written_documents
+from dpdist.job.yaml_lines import as_yaml, documents, keys_of, written_documents
 from dpdist.planning.blocks import log_lik_bytes
 from dpdist.planning.plan import Plan
 from dpdist.runtime.services import NANNY_BYTES
@@ -277,8 +277,8 @@ def inputs(resolved: SourcedKeys) -> dict[str, str]:
     """Returns the files that the job opens: for each name in the job, the path at which the driver finds the file."""
     paths = {}
     for section, key in OPENED_LATER:
-        part = resolved.keys.get(section)
-        if isinstance(part, dict) and isinstance(location := part.get(key), str) and "://" not in location:
+        location = keys_of(resolved.keys.get(section)).get(key)
+        if isinstance(location, str) and "://" not in location:
             within = INPUT if section == "input" else f"{INPUT}/reference"
             paths[location] = f"{within}/{Path(location).name}"
     return paths
@@ -292,12 +292,12 @@ def job_in_cluster(resolved: SourcedKeys, folder: str = "") -> tuple[dict[str, A
     job = {key: value for key, value in resolved.keys.items() if key != "extends"}
     path_in_cluster, files = inputs(resolved), {}
     for section, key in OPENED_LATER:
-        part = job.get(section)
-        if isinstance(part, dict) and part.get(key) in path_in_cluster:
+        part = keys_of(job.get(section))
+        if part.get(key) in path_in_cluster:
             job[section] = part | {key: path_in_cluster[part[key]]}
     for section, key in (("calibration", "path"), ("model", "program")):
-        part = job.get(section)
-        if isinstance(part, dict) and isinstance(location := part.get(key), str):
+        part = keys_of(job.get(section))
+        if isinstance(location := part.get(key), str):
             files[Path(location).name] = (resolved.folder / location).read_text(encoding="utf-8")
             job[section] = part | {key: folder + Path(location).name}
     settings = {

@@ -69,6 +69,7 @@ def _absent(keys: Mapping[str, Any], input: Path | None) -> dict[str, Problem]:
     from pydantic import ValidationError
 
     from dpdist.job.data import Input
+    from dpdist.job.yaml_lines import keys_of
     from dpdist.survey.schema import missing_column
     from dpdist.survey.source import open_file
 
@@ -78,10 +79,9 @@ def _absent(keys: Mapping[str, Any], input: Path | None) -> dict[str, Problem]:
         names = list(open_file(Path(path), settings).columns) if path else []
     except (ProblemsError, ValidationError):
         return {}
-    survey, outcome, columns = keys.get("survey"), keys.get("outcome"), keys.get("columns")
-    weight = survey.get("weight") if isinstance(survey, dict) else None
+    weight, outcome, columns = keys_of(keys.get("survey")).get("weight"), keys.get("outcome"), keys.get("columns")
     numbers = [name for name in (weight, *(outcome if isinstance(outcome, list) else [outcome])) if isinstance(name, str)]
-    if {*(columns if isinstance(columns, dict) else ()), *numbers}.isdisjoint(names):
+    if {*keys_of(columns), *numbers}.isdisjoint(names):
         return {}  # the first line may be a record, which is never shown
     return {f"columns.{name}": missing_column(name, names) for name in numbers if name not in names}
 

@@ -68,6 +68,7 @@ def settings_of(
     if period is None:
         return settings
     from dpdist.job.loading import PERIOD, resolve
+    from dpdist.job.yaml_lines import keys_of
 
     problems = []
     if period not in _MONTHS:
@@ -75,8 +76,7 @@ def settings_of(
     if PERIOD not in workspace:
         fault, allowed = "one folder for every period", f"a folder whose name has {PERIOD}"
         problems.append(Problem("--workspace", fault, allowed, f"write --workspace 'releases/{PERIOD}'"))
-    source = resolve(job, settings).keys.get("input")
-    path = input or (source.get("path") if isinstance(source, dict) else None)
+    path = input or keys_of(resolve(job, settings).keys.get("input")).get("path")
     if path is not None and PERIOD not in str(path):
         fault = "the same file for every period: its records would be released, and charged, again"
         remedy = f"name the file of the period, such as survey-{PERIOD}.parquet"

@@ -23,6 +23,7 @@ from dpdist.job.values import (
     at_most,
     budget_text,
 )
+from dpdist.job.yaml_lines import keys_of
 
 # ρ-zCDP (zero-concentrated differential privacy) and (ε, δ) (Bun & Steinke 2016; Canonne et al. 2020).
 #
@@ -104,7 +105,7 @@ class ReleaseBudget(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _epsilon_of_rho(cls, value: Any) -> Any:
-        if not isinstance(value, dict) or value.get("rho") is None:
+        if keys_of(value).get("rho") is None:
             return value
         if value.get("delta") is None:
             raise ValueError("rho needs a delta, at which epsilon is stated: add a delta below 1/n")

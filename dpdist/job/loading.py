@@ -25,7 +25,7 @@ from dpdist.job.specs import NO_MORE, PRESENT, Former, in_present_form
 from dpdist.job.tables import written_place
 from dpdist.job.validation import keys_of_earlier_form, validate_content
 from dpdist.job.values import MINISIGN, NAME, PATTERNS
-from dpdist.job.yaml_lines import Keys, Lines, Where, dotted, mapping, place, read_yaml, value
+from dpdist.job.yaml_lines import Keys, Lines, Where, dotted, keys_of, mapping, place, read_yaml, value
 
 JobLike: TypeAlias = Job | Mapping[str, Any] | str | Path
 """What `job_of` can make a job from."""
@@ -414,8 +414,8 @@ def _replace(content: Any, where: Where, new: Any, depth: int, source: str) -> A
 
 
 def _with_program(job: SourcedKeys) -> Keys:
-    model = job.keys.get("model")
-    if not isinstance(model, dict) or not isinstance(name := model.get("program"), str):
+    model = keys_of(job.keys.get("model"))
+    if not isinstance(name := model.get("program"), str):
         return job.keys
     where, path = ("model", "program"), job.folder / name
     origin, allowed = place(where, job.lines), "the path of a Stan program (.stan) within the job file's folder"
@@ -431,8 +431,8 @@ def _with_program(job: SourcedKeys) -> Keys:
 
 
 def _with_signer(job: SourcedKeys) -> Keys:
-    reference = job.keys.get("reference")
-    if not isinstance(reference, dict) or not isinstance(name := reference.get("key"), str):
+    reference = keys_of(job.keys.get("reference"))
+    if not isinstance(name := reference.get("key"), str):
         return job.keys
     from dpdist.core.minisign import PublicKey, SignatureError  # a library that few jobs need
 
@@ -458,9 +458,7 @@ def _with_recode(job: SourcedKeys) -> Keys:
 
 def _with_weights(job: SourcedKeys) -> Keys:
     where, recode = ("survey", "design_weights"), recode_of(job.keys)
-    content = _content(job.keys, where)
-    if not isinstance(content, dict):
-        return job.keys
+    content = keys_of(_content(job.keys, where))
     name, weights, by = content.get("path"), content.get("weights"), content.get("by")
     by = [by] if isinstance(by, str) else by or []
     if not isinstance(name, str) and not (isinstance(weights, dict) and recode):
@@ -492,7 +490,7 @@ def _with_calibration(job: SourcedKeys) -> Keys:
     calibration = load_calibration(job.folder / path)
     weights = mechanism.get("weights")
     constants = [name for name in mechanism if name not in ("name", "weights", "fallback")]
-    constants += [f"weights.{name}" for name in (weights if isinstance(weights, dict) else {}) if name != "rule"]
+    constants += [f"weights.{name}" for name in keys_of(weights) if name != "rule"]
     if constants:
         where, fault = ("mechanism",), f"it states {', '.join(constants)} as well as a calibration"
         allowed = "name, weight rule and fallback; the calibration states the constants"

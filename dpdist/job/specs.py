@@ -22,7 +22,7 @@ from dpdist.job.data import Column, Keep, Survey
 from dpdist.job.families import Model, Outcome
 from dpdist.job.mechanism import JobView, MechanismSpec, Noisy, OwnKey
 from dpdist.job.values import Frozen, Guarantee, Measure, Name, Period
-from dpdist.job.yaml_lines import Keys, Lines, as_yaml, place
+from dpdist.job.yaml_lines import Keys, Lines, as_yaml, keys_of, place
 
 # A job file may use three of the names for one more version: it then runs as `tables`. Jobs of earlier releases keep their
 # mechanism as they state it, so that their folders are opened and verified.
@@ -77,8 +77,7 @@ def in_present_form(keys: Keys, lines: Lines, source: str) -> tuple[Keys, Cautio
 
     Raises `JobError` for a mechanism that is no more.
     """
-    mechanism = keys.get("mechanism")
-    name = mechanism.get("name") if isinstance(mechanism, dict) else None
+    name = keys_of(keys.get("mechanism")).get("name")
     if name == REMOVED:
         where = ("mechanism", "name")
         fault = NO_MORE.format(REMOVED)
@@ -98,14 +97,13 @@ def in_present_form(keys: Keys, lines: Lines, source: str) -> tuple[Keys, Cautio
         return keys, None
     present: dict[str, Any] = keys | {"mechanism": {**keys["mechanism"], "name": PRESENT}}
     dropped = ""
-    budget = present.get("budget")
-    public = not isinstance(budget, dict) or budget.get("adjacency") != "add_remove"
+    public = keys_of(present.get("budget")).get("adjacency") != "add_remove"
     if name != "table_package" and public and not {"frame_minimum", "public_frame"}.intersection(present):
         # These refused small counts that a package of tables published.
         present["frame_minimum"] = FRAME_MINIMUM
     for (section, key), why in DROPPED.items():
-        settings = present.get(section)
-        if isinstance(settings, dict) and key in settings and (section != "reference" or "release" in settings):
+        settings = keys_of(present.get(section))
+        if key in settings and (section != "reference" or "release" in settings):
             present[section] = {other: value for other, value in settings.items() if other != key}
             dropped += WITHOUT.format(key=f"{section}.{key}", why=why)
     return present, Caution.of("former_mechanism", former=name, present=PRESENT, dropped=dropped)

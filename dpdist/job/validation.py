@@ -19,7 +19,7 @@ from dpdist.job.rules import Contradiction
 from dpdist.job.specs import SPECS, STATISTICS, those
 from dpdist.job.values import NAME, PATTERNS, TABLE
 from dpdist.job.weights import Weights, sections as weight_sections
-from dpdist.job.yaml_lines import Lines, Where, dotted, place
+from dpdist.job.yaml_lines import Lines, Where, dotted, keys_of, place
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -238,9 +238,7 @@ def of_earlier_form(keys: Mapping[str, Any]) -> bool:
 
 def keys_of_earlier_form(keys: Mapping[str, Any]) -> Iterator[Contradiction]:
     """Yields old keys under `model`: the outcome, and statistics of mechanisms without a likelihood."""
-    model = keys.get("model")
-    if not isinstance(model, dict):
-        return
+    model = keys_of(keys.get("model"))
     if "outcome" in model:
         outcomes = model["outcome"]
         several = isinstance(outcomes, list) and all(isinstance(name, str) for name in outcomes)
@@ -258,8 +256,8 @@ def keys_of_earlier_form(keys: Mapping[str, Any]) -> Iterator[Contradiction]:
 
 def _constants_of_others(mechanism: object) -> Iterator[str]:
     """Yields constants that belong to other mechanisms; in an earlier format every job had the constants of all."""
-    spec = SPECS.get(str(mechanism.get("name"))) if isinstance(mechanism, dict) else None
-    if spec is not None and isinstance(mechanism, dict):
-        for name in (name for name in mechanism if name not in spec.model_fields):
+    settings = keys_of(mechanism)
+    if (spec := SPECS.get(str(settings.get("name")))) is not None:
+        for name in (name for name in settings if name not in spec.model_fields):
             if any(name in other.model_fields for other in SPECS.values()):
                 yield name

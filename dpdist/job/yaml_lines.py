@@ -163,6 +163,11 @@ def _load(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, ya
     return content, node
 
 
+def keys_of(value: object) -> Keys:
+    """The keys of a section before validation; none if it is not a mapping."""
+    return value if isinstance(value, dict) else {}
+
+
 def as_yaml(keys: Mapping[str, Any]) -> str:
     """A mapping as YAML text, in its order."""
     return yaml.safe_dump(keys, sort_keys=False, allow_unicode=True, width=120)
