@@ -170,7 +170,7 @@ def bounds_of(job: Job) -> dict[str, CellBounds]:
     """Returns the public bounds of the weight and of every outcome."""
     weight = job.columns[job.survey.weight].bounds if job.survey.weight else None
     most = weight[1] if weight is not None else 1.0
-    return {name: CellBounds(most, *(column.bounds or (0.0, 1.0))) for name, column in job.outcome_columns.items()}
+    return {name: CellBounds(most, *column.ends) for name, column in job.outcome_columns.items()}
 
 
 def gate_value(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
@@ -177,6 +178,11 @@ class Column(Frozen):
         if outside := [text for text, code in (self.codes or {}).items() if not low <= code <= high]:
             raise ValueError(f"the code of '{outside[0]}' lies outside the bounds")
         return self
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The bounds of a number; infinite for a category, which has none."""
+        return (-inf, inf) if self.bounds is None else self.bounds
 
     @property
     def with_missing(self) -> bool:

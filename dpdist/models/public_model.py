@@ -129,7 +129,7 @@ class PublicModel(StratumModel):
 
     @classmethod
     def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Self:
-        return cls(design(crosstab, cls.predictors(job, crosstab), rows), job.outcome_column.bounds or (-np.inf, np.inf))
+        return cls(design(crosstab, cls.predictors(job, crosstab), rows), job.outcome_column.ends)
 
     @staticmethod
     def predictors(job: Job, crosstab: Crosstab) -> tuple[str, ...]:

@@ -73,7 +73,6 @@ class User(StratumModel):
         likelihood = job.likelihood
         names = (*(() if crosstab.strata else job.strata), *likelihood.predictors)
         assert likelihood.program is not None
-        assert job.outcome_column.bounds is not None
         return cls(
             program=likelihood.program,
             parameters=tuple(_parameter(name, dims, crosstab) for name, dims in likelihood.parameters.items()),
@@ -81,7 +80,7 @@ class User(StratumModel):
             crosstab_rows=np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), crosstab.count[rows]),
             codes={name: crosstab.codes[name] for name in names},
             levels={name: len(crosstab.levels[name]) for name in names},
-            outcome_bounds=job.outcome_column.bounds,
+            outcome_bounds=job.outcome_column.ends,
             integer=job.outcome_column.whole,
             weighted=job.survey.weight is not None,
             function=likelihood.log_lik,

@@ -120,9 +120,6 @@ class Distributions:
         return below
 
 
-UNBOUNDED = (-np.inf, np.inf)
-
-
 @dataclass(frozen=True)
 class Material:
     """The input of further statistics.
@@ -277,8 +274,7 @@ def _variances(material: Material, figures: StatisticFigures) -> tuple[Floats, F
 def _quantiles(material: Material, figures: StatisticFigures, level: Floats | float) -> Floats:
     column = _column(material, figures)
     assert column is not None
-    bounds = column.bounds or UNBOUNDED
-    by_set = [figures.quantiles(units, level, bounds, column.whole) for units in material.each_set]
+    by_set = [figures.quantiles(units, level, column.ends, column.whole) for units in material.each_set]
     return np.asarray(np.mean(by_set, axis=0))
 
 
@@ -315,7 +311,7 @@ def _from_records(material: Material, figures: StatisticFigures, parameters: Fur
 def _of_set(material: Material, figures: StatisticFigures, number: int, row: Codes) -> tuple[Floats, Floats]:
     """Returns a figure in one set and its variance within the set, (cell,) each."""
     units, column = material.synthetic(number), _column(material, figures)
-    domain = None if column is None else (column.bounds or UNBOUNDED, column.whole)
+    domain = None if column is None else (column.ends, column.whole)
     stages = Stages(material.released.crosstab.design_stratum[row], material.released.stage)
     df = met_units(figures.cells.membership, np.arange(len(row)), stages)
     return figures.of_records(units, domain, lambda linear: material.variance(linear, units, row), df)
@@ -333,7 +329,7 @@ def _limit(material: Material, figures: StatisticFigures, interval: Interval) ->
     """
     released, base = material.released, figures.base
     columns = released.job.outcome_columns
-    low, top = base.kind.possible(base, lambda outcome: columns[outcome].bounds or UNBOUNDED)
+    low, top = base.kind.possible(base, lambda outcome: columns[outcome].ends)
     if base.level_of_quantile is not None:
         interval = interval._replace(standard_error=np.where(interval.standard_error > 0, interval.standard_error, np.nan))
     if figures.statistic.of is not None:

@@ -316,7 +316,7 @@ def _post_processing(released: ReleasedObject) -> list[str]:
     job, words = released.job, words_of(released.job)
     if job.mechanism.sets == "none":
         return words.post_processing(released)
-    bounds = {name: column.bounds or (0.0, 0.0) for name, column in job.outcome_columns.items()}
+    bounds = {name: column.ends for name, column in job.outcome_columns.items()}
     ranges = "; ".join(f"{name}: [{low:,.10g}, {high:,.10g}]" for name, (low, high) in bounds.items())
     steps = [
         f"Synthetic values outside the public bounds ({ranges}) are set to the nearest bound; the estimated means take "

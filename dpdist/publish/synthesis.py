@@ -36,7 +36,7 @@ def limited(
 ) -> dict[str, list[Interval]]:
     """Intervals by estimator, with limits within public bounds."""
     column = released.job.columns[released.job.outcomes[outcome]]
-    low, top = column.bounds or (-np.inf, np.inf)
+    low, top = column.ends
     counts = count_ends(released, cells)
     means = np.full(len(cells), low), np.full(len(cells), top)
     ends = {"count": counts, "mean": means, "total": total_ends(*counts, low, top)}
@@ -278,7 +278,7 @@ def whole_numbers(job: Job, outcome: Floats, rng: np.random.Generator) -> Floats
         if column.codes is not None:
             rounded.append(_to_codes(values, np.unique(list(column.codes.values())), rng))
         elif column.whole and not np.array_equal(values, np.floor(values)):
-            low, high = column.bounds or (-np.inf, np.inf)
+            low, high = column.ends
             least = np.ceil(low)
             excluded = not support.inside(np.array([least])).all() or (least == 0.0 and column.zeros == "drop")
             rounded.append(np.clip(np.floor(values + rng.random(len(values))), least + excluded, np.floor(high)))

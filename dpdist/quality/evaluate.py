@@ -154,7 +154,7 @@ def reference_baselines(
     size = group_sums(group, crosstab.count.astype(np.float64), cells)
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = np.nan_to_num((size / totals[:, 0])[:, None] * totals[:, 1:], posinf=0.0)
-    bounds = CellBounds(float(np.quantile(np.concatenate(weights), QUANTILE)), *(job.outcome_column.bounds or (0.0, 1.0)))
+    bounds = CellBounds(float(np.quantile(np.concatenate(weights), QUANTILE)), *job.outcome_column.ends)
     pairs = np.zeros((cells, 2))
     for records in current:
         units = bounds.pairs(np.minimum(records.weight, bounds.weight), records.outcome)

@@ -224,8 +224,7 @@ def _declared(name: str, column: Column, b: Batch) -> None:
     if column.levels is not None:
         _category(name, column, b)
         return
-    assert column.bounds is not None
-    low, high = column.bounds
+    low, high = column.ends
     values, missing = b.numbers(name)
     if column.missing == "drop":
         b.drop(missing, f"{name}: missing, dropped")
@@ -311,8 +310,7 @@ def _count_drawn(b: Batch, strata: Sequence[Codes], weight: Floats, column: str 
 def _outcome(job: Job, b: Batch, name: str) -> tuple[Floats, Floats]:
     """The values of an outcome in the file, and the release's values, clipped if the job says so."""
     column = job.columns[name]
-    assert column.bounds is not None
-    low, high = column.bounds
+    low, high = column.ends
     values, missing = b.numbers(name) if column.codes is None else b.coded(name, column.codes)
     if column.missing == "drop":
         b.drop(missing, f"{name}: missing, dropped")

@@ -156,7 +156,7 @@ def neighbours(job: Job, records: Records) -> tuple[list[Records], list[tuple[in
     """Files that differ only in the first record, and the pairs of them that are neighbours.
     Its values lie at, between and beyond public bounds, or it is absent.
     """
-    bounds = [job.columns[name].bounds or (0.0, 1.0) for name in job.outcomes]
+    bounds = [job.columns[name].ends for name in job.outcomes]
     ends = [list(values) for values in zip(*((low, high, (low + high) / 2.0) for low, high in bounds), strict=True)]
     column, weights = job.columns.get(job.survey.weight or ""), [1.0]
     if column is not None:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
-from math import inf
 from typing import Any, NamedTuple
 
 from dpdist.core.errors import suggestion
@@ -128,7 +127,7 @@ def _run_without_values(job: Job, table: Table, statistic: Statistic) -> None:
     for name, text in {"label": kind.label(statistic), "about": kind.about(statistic)}.items():
         if not (isinstance(text, str) or (name == "about" and text is None)):
             raise TypeError(f"return a text from {name}")
-    low, high = kind.possible(statistic, lambda outcome: job.columns[outcome].bounds or (-inf, inf))
+    low, high = kind.possible(statistic, lambda outcome: job.columns[outcome].ends)
     if not low <= high:
         raise ValueError("return the smaller number first from possible")
     sums = kind.sums(statistic, _NamedSums(job.outcomes, table.by))

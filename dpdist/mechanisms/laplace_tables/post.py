@@ -99,7 +99,7 @@ class NoisyTables(PublicModel):
 
     @classmethod
     def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> NoisyTables:
-        (low, high), local = job.outcome_column.bounds or (0.0, 1.0), job.local
+        (low, high), local = job.outcome_column.ends, job.local
         count, noisy_tables = crosstab.count.astype(np.float64), list[NoisyTable]()
         sums: tuple[StatisticName, ...] = ("count", "total") if outcome_needed(job.tables) else ("count",)
         for table in job.tables:

@@ -148,7 +148,7 @@ class CodedTables(LinearModel, ABC):
         weight = job.columns[job.survey.weight].bounds if job.survey.weight is not None else None
         return cls(
             design(crosstab, (), rows),
-            job.outcome_column.bounds or (0.0, 1.0),
+            job.outcome_column.ends,
             job.outcomes,
             tuple(levels_of(job.columns[name]) for name in job.outcomes),
             (),

@@ -108,7 +108,7 @@ class Sanitized(PublicModel):
         labels = cells.names if not regressed else patterns(crosstab, columns, rows).names
         count = cell_counts(crosstab, rows, cells)
         queries = by_group(job, settings)
-        low, high = job.outcome_column.bounds or (0.0, 1.0)
+        low, high = job.outcome_column.ends
         return cls(
             cells,
             (low, high),

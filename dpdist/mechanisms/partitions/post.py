@@ -138,8 +138,7 @@ class Attribute:
 
     @classmethod
     def of(cls, name: str, column: Column, levels: int, binned: bool) -> Attribute:
-        assert column.bounds is not None
-        return cls(name, *column.bounds, levels, binned)
+        return cls(name, *column.ends, levels, binned)
 
     @property
     def width(self) -> float:
@@ -231,7 +230,7 @@ class PartitionCounts(LinearModel):
         counts, score = scales_of(job, settings)
         return cls(
             design(crosstab, (), rows),
-            job.outcome_column.bounds or (0.0, 1.0),
+            job.outcome_column.ends,
             attributes,
             settings.splits(job),
             settings.selections(job),

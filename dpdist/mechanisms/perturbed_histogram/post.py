@@ -45,9 +45,8 @@ class Histogram(PublicModel):
 
     @classmethod
     def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Histogram:
-        assert job.outcome_column.bounds is not None
         bins = PerturbedHistogram.of(job).bins or max(1, int(np.ceil(np.log(crosstab.stratum_count.mean()))))
-        return cls(design(crosstab, (), rows), job.outcome_column.bounds, bins, scale_of(job))
+        return cls(design(crosstab, (), rows), job.outcome_column.ends, bins, scale_of(job))
 
     @property
     def edges(self) -> Floats:

@@ -229,7 +229,7 @@ class Scores(StratumModel):
         return cls(
             PredictorCells.of(crosstab, predictors, rows),
             kind_of(job.outcome_column),
-            job.outcome_column.bounds or (-np.inf, np.inf),
+            job.outcome_column.ends,
         )
 
     def within(self, facts: Facts) -> Scores:
@@ -444,7 +444,7 @@ def _with_and_without(parts: Sequence[Floats]) -> Floats:
 
 def kind_of(outcome: Column) -> Kind:
     """The kind of an outcome, from its public domain: yes or no, possibly 0, or never 0."""
-    low, high = outcome.bounds or (-np.inf, np.inf)
+    low, high = outcome.ends
     values = set((outcome.codes or {}).values())
     if values == {0.0, 1.0} or ((low, high) == (0.0, 1.0) and outcome.whole):
         return "binary"

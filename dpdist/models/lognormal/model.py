@@ -106,9 +106,9 @@ class Lognormal(Conjugate):
             prior=conjugate_prior(job, matrix, proper or job.likelihood.prior.name == "proper"),
             synthesis=job.likelihood.synthesis,
             fixed_weight=(survey.population or 0) / float(crosstab.count.sum()) if proportional else None,
-            outcome_bounds=job.outcome_column.bounds or (0.0, np.inf),
+            outcome_bounds=job.outcome_column.ends,
             expected=job.likelihood.synthetic_weights == "expected",
-            other_bounds=tuple(column.bounds or (0.0, np.inf) for column in list(job.outcome_columns.values())[1:]),
+            other_bounds=tuple(column.ends for column in list(job.outcome_columns.values())[1:]),
         )
 
     @property

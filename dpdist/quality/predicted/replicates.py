@@ -366,9 +366,9 @@ def clip_records(job: Job, records: Records) -> Records:
     for number, name in enumerate(job.outcomes):
         if name in job.clipped_columns:
             outcomes = outcomes.copy(order="F")
-            outcomes[:, number] = np.clip(outcomes[:, number], *(job.columns[name].bounds or (-np.inf, np.inf)))
+            outcomes[:, number] = np.clip(outcomes[:, number], *job.columns[name].ends)
     if job.survey.weight in job.clipped_columns:
-        weight = np.clip(weight, *(job.columns[str(job.survey.weight)].bounds or (-np.inf, np.inf)))
+        weight = np.clip(weight, *job.columns[str(job.survey.weight)].ends)
     return replace(records, outcomes=outcomes, weight=weight)
 
 
