@@ -25,23 +25,12 @@ from dpdist.job import Diagnostics as DiagnosticLimits, Program, Sampler, Toolch
 from dpdist.models.protocol import Clamped, Draws, StratumModel
 from dpdist.models.user import CLAMPED_FACTOR, OUTCOME, WEIGHT, User
 from dpdist.sampling.samplers import PosteriorSampler, Unconverged
-from dpdist.sampling.stan import Chains, StanSettings, fit, generate, log_density, seed_of
+from dpdist.sampling.stan import MAX_TREEDEPTH, Chains, StanSettings, fit, generate, log_density, seed_of
 from dpdist.sampling.toolchain import Executable, cache_folder, executable
 
 
 # R-hat is rank-normalised; ESS is the effective sample size. Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021),
 # Bayesian Analysis 16(2); Betancourt (2016), arXiv:1604.00695.
-@dataclass(frozen=True)
-class Policy:
-    """Limits on diagnostics, set before a run. `divergences` and `treedepth_hits` are shares of all draws."""
-
-    rhat: float = 1.01
-    ess: float = 400.0
-    ebfmi: float = 0.3
-    divergences: float = 0.0
-    treedepth_hits: float = 0.0
-
-
 @dataclass(frozen=True)
 class ChainDiagnostics:
     """The worst figures over all varying scalars (R-hat, ESS) and all chains (E-BFMI); None if undefined.
@@ -62,11 +51,8 @@ class ChainDiagnostics:
     not_finite: int
     attempt: int
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def problems(self, policy: Policy) -> list[str]:
-        """Sentences on figures beyond the policy's limits; empty if there are none."""
+    def problems(self, policy: DiagnosticLimits) -> list[str]:
+        """Sentences on figures beyond the job's limits; empty if there are none."""
         problems = []
         if self.not_finite:
             problems.append(f"{self.not_finite} quantities have draws that are not finite")
@@ -109,7 +95,7 @@ def diagnose(chains: Chains, names: tuple[str, ...] | None = None) -> ChainDiagn
         _least(tail),
         _least(ebfmi),
         int(chains.divergent.sum()),
-        int((chains.treedepth >= chains.max_treedepth).sum()),
+        int((chains.treedepth >= MAX_TREEDEPTH).sum()),
         chains.lp.shape[1],
         chains.lp.shape[0],
         int((~finite).sum()),
@@ -178,27 +164,21 @@ class StanSampler(PosteriorSampler):
         self, model: StratumModel, posterior: Floats | Clamped, chains: int, seed: int, number: int
     ) -> tuple[Chains, dict[str, float]]:
         """Runs chains, and returns them with their diagnostics. Under `policy: fail` they must meet the job's limits."""
-        settings_of_job, data, why = self.settings, data_of(model, posterior), ""
-        settings = StanSettings(
-            chains=chains,
-            warmup=settings_of_job.warmup,
-            draws=settings_of_job.draws,
-            adapt_delta=settings_of_job.adapt_delta,
-            attempts=1,
-        )
+        of_job, data, why = self.settings, data_of(model, posterior), ""
+        settings = StanSettings(chains, of_job.warmup, of_job.draws, of_job.adapt_delta)
         names = tuple(p.name for p in model.parameters) if isinstance(model, User) else None
-        for attempt in range(settings_of_job.attempts):
+        for attempt in range(of_job.attempts):
             try:
                 sampled = fit(self.program(model), data, settings, seed_of(seed, attempt), self.folder, number)
             except StanError as error:
                 why = str(error)
                 continue
             diagnostics = diagnose(replace(sampled, attempt=attempt), names)
-            missed = diagnostics.problems(Policy(**self.policy.model_dump(exclude={"policy"})))
+            missed = diagnostics.problems(self.policy)
             if not missed or self.policy.policy == "warn":
                 return sampled, {"missed": float(len(missed)), **_figures(diagnostics)}
             why = "the chains did not meet the job's limits on diagnostics"
-        raise Unconverged(f"{why}, in {settings_of_job.attempts} attempts")
+        raise Unconverged(f"{why}, in {of_job.attempts} attempts")
 
     def complete(self, model: StratumModel) -> StratumModel:
         """A user's model with a way to run its program, which generates `log_lik` or records.
@@ -323,8 +303,8 @@ def data_of(model: StratumModel, posterior: Floats | Clamped) -> Mapping[str, An
 
 def _figures(diagnostics: ChainDiagnostics) -> dict[str, float]:
     """Diagnostics as numbers; NaN if not defined."""
-    figures = diagnostics.as_dict()
-    return {name: np.nan if value is None else float(value) for name, value in figures.items() if name != "worst_rhat_of"}
+    figures = asdict(diagnostics).items()
+    return {name: np.nan if value is None else float(value) for name, value in figures if name != "worst_rhat_of"}
 
 
 def _seed(rng: np.random.Generator) -> int:

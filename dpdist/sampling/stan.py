@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,24 +30,18 @@ if TYPE_CHECKING:
 _EXACT = 17
 """Number of significant digits from which every double can be restored exactly."""
 _THREADS = "STAN_NUM_THREADS"
+MAX_TREEDEPTH, INIT_RADIUS = 10, 2.0
+"""Stan's defaults: the largest depth of a trajectory's tree, and the range of starts on the unconstrained scale."""
 
 
 @dataclass(frozen=True)
 class StanSettings:
-    """Settings of a fit.
-
-    `warmup` and `draws` are for each chain. `attempts` is the largest number of runs, the first included.
-    """
+    """Settings of a fit; `warmup` and `draws` are for each chain."""
 
     chains: int = 4
     warmup: int = 1000
     draws: int = 1000
     adapt_delta: float = 0.8
-    max_treedepth: int = 10
-    metric: Literal["diag_e", "dense_e", "unit_e"] = "diag_e"
-    init_radius: float = 2.0
-    attempts: int = 2
-    threads: int = 1
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,6 @@ class Chains:
     energy: Floats
     divergent: np.ndarray[Any, np.dtype[np.bool_]]
     treedepth: np.ndarray[Any, np.dtype[np.int64]]
-    max_treedepth: int
     attempt: int = 0
 
     def dataset(self) -> xr.Dataset:
@@ -86,17 +79,44 @@ def fit(
     folder: Path,
     first_id: int = 1,
 ) -> Chains:
-    """Posterior draws of a program, given its data. Raises `StanError` when all attempts have failed.
+    """Posterior draws of a program, given its data. Raises `StanError` if Stan fails.
 
-    `seed` is in [0, 2³²); further attempts derive theirs from it. `first_id`, in [1, 2³¹), is the first chain's number. A
-    chain's random numbers depend on its seed and number.
+    `seed` is in [0, 2³²). `first_id`, in [1, 2³¹), is the first chain's number. A chain's random numbers depend on its seed
+    and number.
     """
-    for attempt in range(max(1, settings.attempts)):
-        try:
-            return _fit(executable, data, settings, seed_of(seed, attempt), folder, attempt, first_id)
-        except StanError as error:
-            failure = error
-    raise failure
+    model = cmdstanpy().CmdStanModel(exe_file=executable.path)
+    with _private(folder, executable) as private, _environment_kept():
+        run = model.sample(
+            data=str(_write_data(private, data)),
+            chains=settings.chains,
+            chain_ids=first_id,
+            parallel_chains=1,
+            threads_per_chain=1,
+            seed=seed,
+            inits=INIT_RADIUS,
+            iter_warmup=settings.warmup,
+            iter_sampling=settings.draws,
+            metric="diag_e",
+            adapt_delta=settings.adapt_delta,
+            max_treedepth=MAX_TREEDEPTH,
+            output_dir=private,
+            sig_figs=_EXACT,
+            refresh=settings.warmup + settings.draws,
+            show_progress=False,
+        )
+        rows = np.ascontiguousarray(run.draws().transpose(1, 0, 2))
+        columns = run.metadata.method_vars
+
+        def statistic(name: str) -> Any:
+            return columns[name].extract_reshape(rows) if name in columns else np.zeros(rows.shape[:2])
+
+        return Chains(
+            {name: variable.extract_reshape(rows) for name, variable in run.metadata.stan_vars.items()},
+            statistic("lp__"),
+            statistic("energy__"),
+            statistic("divergent__") > 0,
+            statistic("treedepth__").astype(np.int64),
+        )
 
 
 def generate(
@@ -134,52 +154,6 @@ def log_density(
 def seed_of(seed: int, attempt: int) -> int:
     """The seed of an attempt, from 0. The first attempt has the seed itself."""
     return seed if attempt == 0 else int(np.random.SeedSequence([seed, attempt]).generate_state(1)[0])
-
-
-def _fit(
-    executable: Executable,
-    data: Mapping[str, Any],
-    settings: StanSettings,
-    seed: int,
-    folder: Path,
-    attempt: int,
-    first_id: int,
-) -> Chains:
-    model = cmdstanpy().CmdStanModel(exe_file=executable.path)
-    with _private(folder, executable) as private, _environment_kept():
-        run = model.sample(
-            data=str(_write_data(private, data)),
-            chains=settings.chains,
-            chain_ids=first_id,
-            parallel_chains=1,
-            threads_per_chain=settings.threads,
-            seed=seed,
-            inits=settings.init_radius,
-            iter_warmup=settings.warmup,
-            iter_sampling=settings.draws,
-            metric=settings.metric,
-            adapt_delta=settings.adapt_delta,
-            max_treedepth=settings.max_treedepth,
-            output_dir=private,
-            sig_figs=_EXACT,
-            refresh=settings.warmup + settings.draws,
-            show_progress=False,
-        )
-        rows = np.ascontiguousarray(run.draws().transpose(1, 0, 2))
-        columns = run.metadata.method_vars
-
-        def statistic(name: str) -> Any:
-            return columns[name].extract_reshape(rows) if name in columns else np.zeros(rows.shape[:2])
-
-        return Chains(
-            {name: variable.extract_reshape(rows) for name, variable in run.metadata.stan_vars.items()},
-            statistic("lp__"),
-            statistic("energy__"),
-            statistic("divergent__") > 0,
-            statistic("treedepth__").astype(np.int64),
-            settings.max_treedepth,
-            attempt,
-        )
 
 
 def _method(

@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from dpdist.core.errors import StanError
-from dpdist.sampling import stan
+from dpdist.job import Diagnostics, Sampler
+from dpdist.sampling import Unconverged, markov, stan
 from dpdist.sampling.stan import StanSettings, fit, generate, log_density, message
 
 QUICK = StanSettings(chains=2, warmup=100, draws=50)
@@ -57,13 +58,9 @@ def test_draws_come_back_with_every_bit(chains, gaussian):
     assert np.allclose(chains.draws["log_lik"], exact, rtol=1e-14, atol=0)
 
 
-def test_the_seed_fixes_the_draws_whatever_the_threads(program, gaussian, tmp_path):
-    once, again, threads = (
-        fit(program, gaussian.data, dataclasses.replace(QUICK, threads=count), 7, tmp_path) for count in (1, 1, 2)
-    )
-    other = fit(program, gaussian.data, QUICK, 8, tmp_path)
+def test_the_seed_fixes_the_draws(program, gaussian, tmp_path):
+    once, again, other = (fit(program, gaussian.data, QUICK, seed, tmp_path) for seed in (7, 7, 8))
     assert np.array_equal(once.draws["z"], again.draws["z"])
-    assert np.array_equal(once.draws["z"], threads.draws["z"])
     assert not np.array_equal(once.draws["z"], other.draws["z"])
 
 
@@ -131,18 +128,25 @@ def test_the_message_keeps_places_and_drops_numbers_and_folders():
 
 
 def test_attempts_are_counted_and_have_seeds_of_their_own(program, gaussian, tmp_path, monkeypatch):
-    seeds, once = [], stan._fit
+    seeds = []
 
-    def fails_first(executable, data, settings, seed, folder, attempt, first_id):
+    def fails_first(executable, data, settings, seed, folder, first_id):
         seeds.append(seed)
-        if attempt < 2:
+        if len(seeds) % 5 in (1, 2, 3, 4):
             raise StanError("p", "no", "none")
-        return once(executable, data, settings, seed, folder, attempt, first_id)
+        return fit(executable, data, settings, seed, folder, first_id)
 
-    monkeypatch.setattr(stan, "_fit", fails_first)
-    with pytest.raises(StanError):
-        fit(program, gaussian.data, QUICK, 5, tmp_path)
-    assert fit(program, gaussian.data, dataclasses.replace(QUICK, attempts=3), 5, tmp_path).attempt == 2
+    monkeypatch.setattr(markov, "fit", fails_first)
+    monkeypatch.setattr(markov, "data_of", lambda model, posterior: gaussian.data)
+    monkeypatch.setattr(markov.StanSampler, "program", lambda sampler, model: program)
+    two, three = (
+        markov.StanSampler(Sampler(name="stan", draws=100, warmup=100, attempts=number), Diagnostics(), tmp_path)
+        for number in (2, 3)
+    )
+    with pytest.raises(Unconverged, match="in 2 attempts"):
+        two._sampled(None, np.empty(0), 2, 5, 1)
+    chains, figures = three._sampled(None, np.empty(0), 2, 5, 1)
+    assert (chains.lp.shape, figures["attempt"]) == ((2, 100), 2.0)
     assert seeds[:2] == seeds[2:4]
     assert seeds[0] == 5
     assert len(set(seeds)) == 3
