@@ -220,8 +220,6 @@ class Figures(NamedTuple):
     unit: float = UNIT
     law: str = LAPLACE
     table: str | None = None
-    units: Sequence[int] | None = None
-    """Number of the noisy sum that a cell shares with other cells; unset if no two cells share a sum."""
     sensitivity: float | None = None
     """Sensitivity of the figures to one record, in L1, or in L2 under Gaussian noise; unset: the scale times ε."""
 

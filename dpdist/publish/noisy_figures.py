@@ -115,7 +115,7 @@ def _table_of(released: ReleasedObject, figures: Figures, number_of_set: int, st
         "set": np.full(len(cell), number_of_set, dtype=np.int32),
         "table": pa.array([figures.table] * len(cell), pa.string()),
         "statistic": pa.array(list(figures.statistics) * cells, pa.string()),
-        "measurement": start + np.array(figures.units or range(cells), dtype=np.int64)[cell] * several + statistic,
+        "measurement": start + cell * several + statistic,
         "value": pa.array(values, mask=~is_measured),
         "law": pa.array([figures.law] * len(cell), pa.string()),
         "scale": pa.array(np.array(scales)[statistic], mask=~has_scale),
