@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
@@ -99,7 +98,7 @@ def _measurements(released: ReleasedObject) -> Iterator[pa.Table]:
             for figures in measurements.figures(released, model, stratum, released.theta(model, stratum, k)):
                 table = _table_of(released, figures, 0 if once else k + 1, number)
                 yield table
-                number = 1 + int(pc.max(table["measurement"]).as_py())
+                number += len(table)
 
 
 def _table_of(released: ReleasedObject, figures: Figures, number_of_set: int, start: int) -> pa.Table:

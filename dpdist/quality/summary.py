@@ -358,12 +358,10 @@ def overall(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> Over
 def overall_of(judged: Judgements) -> Overall:
     """`overall` from known verdicts."""
     sentences = [in_words(name, verdict) for name, verdict in judged.items()]
-    unpublished = any(isinstance(verdict, Unpublished) for verdict in judged.values())
-    known = [verdict for verdict in judged.values() if isinstance(verdict, Verdict)]
-    fails = unpublished or any(verdict.fails for verdict in known)
-    stops = unpublished or any(verdict.stops for verdict in known)
-    head = head_of(judged)
-    return Overall(head, list(bias_lines(judged)), [*sentences, WITHHELD] if fails else sentences, fails, stops)
+    known = [verdict for verdict in judged.values() if verdict is not None]
+    fails, stops = any(verdict.fails for verdict in known), any(verdict.stops for verdict in known)
+    bias = list(bias_lines(judged))
+    return Overall(head_of(judged), bias, [*sentences, WITHHELD] if fails else sentences, fails, stops)
 
 
 def verdicts(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -183,7 +183,8 @@ class GrandFigure(NamedTuple):
         return self.published / self.direct - 1.0 if self.direct else np.nan
 
 
-class Unpublished(NamedTuple):
+@dataclass(frozen=True)
+class Unpublished:
     """A statistic most of whose figures are withheld, or have intervals to an end of the range that those of all withheld
     figures share, while direct figures have standard errors below their sizes.
 
@@ -198,6 +199,8 @@ class Unpublished(NamedTuple):
     lower: float
     upper: float
     end: float
+    fails: ClassVar[bool] = True
+    stops: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

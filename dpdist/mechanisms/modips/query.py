@@ -161,10 +161,7 @@ class LevelSums(BoundedSums):
 
 def summing(model: Sanitized) -> BoundedSums:
     """The kernel of a model's sums."""
-    if isinstance(model, Moments):
-        return MomentSums(model)
-    assert isinstance(model, LevelCounts)
-    return LevelSums(model)
+    return {Moments: MomentSums, LevelCounts: LevelSums}[type(model)](model)
 
 
 class ModipsMechanism(NoisySums[Settings, Sanitized]):
