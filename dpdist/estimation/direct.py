@@ -150,12 +150,6 @@ def mean(sample: DesignSample, domains: scipy.sparse.csr_array, outcome: Floats)
     return ratio(sample, domains, outcome, np.ones(len(outcome)))
 
 
-def proportion(
-    sample: DesignSample, domains: scipy.sparse.csr_array, holds: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> Estimates:
-    return mean(sample, domains, holds.astype(np.float64))
-
-
 def ratio(sample: DesignSample, domains: scipy.sparse.csr_array, numerator: Floats, denominator: Floats) -> Estimates:
     top, bottom = domains @ (sample.weight * numerator), domains @ (sample.weight * denominator)
     with np.errstate(divide="ignore", invalid="ignore"):

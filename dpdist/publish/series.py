@@ -26,7 +26,7 @@ from dpdist.publish.opened import Release
 from dpdist.publish.printed_tables import far_off, far_off_in, margins_of_error, rate, shown_rows
 from dpdist.publish.tables import NUMBERS
 
-GRADE, CHANGED = "grade", ("before", "after")
+GRADE = "grade"
 ONE_OF_EACH = "one release of every period"
 YEAR, DIGIT = re.compile(r"\d{4}(?!\d)"), re.compile(r"\d")
 OWN_COLUMNS = frozenset(("period", "table", "release", "period_before", "period_after", GRADE, *FIGURES))

@@ -40,7 +40,7 @@ from dpdist.quality.summary import (
     furthest,
     missing,
     notes,
-    overall_of,
+    overall,
     verdicts,
     worst,
 )
@@ -541,7 +541,7 @@ def overall_verdict(material: ReportMaterial) -> Overall:
     It names the parts that a later `publish` added, which are not judged. Figures that rules of quality flag or leave
     out in print are named after the verdict's sentences.
     """
-    verdict = overall_of(material.verdicts)
+    verdict = overall(material.verdicts)
     failed = [row[0] for row in limits_of_the_job(material) if row[-1] == "failed"]
     if not verdict.fails and failed:
         verdict = verdict._replace(head=f"limits of the job exceeded: {'; '.join(failed)}; {verdict.head}", fails=True)

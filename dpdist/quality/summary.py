@@ -20,7 +20,6 @@ from dpdist.quality.errors import (
     distances,
     estimates_of,
     holds_direct,
-    number_of_statistics,
     place,
 )
 from dpdist.quality.verdict import NOMINAL, SMALL_RATIO, FixedCounts, GrandFigure, Unpublished, Verdict, judge
@@ -347,16 +346,8 @@ class Overall(NamedTuple):
     stops: bool
 
 
-def overall(tables: Mapping[str, pd.DataFrame], clustered: bool = False) -> Overall:
-    """Judges the coverage of published intervals, statistic by statistic; `evaluation.verdict` defines the tests.
-
-    `clustered` is true if direct errors are those of PSUs or replicate weights.
-    """
-    return overall_of(verdicts(tables, clustered))
-
-
-def overall_of(judged: Judgements) -> Overall:
-    """`overall` from known verdicts."""
+def overall(judged: Judgements) -> Overall:
+    """The first line, and the sentences, of verdicts on all statistics."""
     sentences = [in_words(name, verdict) for name, verdict in judged.items()]
     known = [verdict for verdict in judged.values() if verdict is not None]
     fails, stops = any(verdict.fails for verdict in known), any(verdict.stops for verdict in known)
@@ -364,16 +355,13 @@ def overall_of(judged: Judgements) -> Overall:
     return Overall(head_of(judged), bias, [*sentences, WITHHELD] if fails else sentences, fails, stops)
 
 
-def verdicts(
-    tables: Mapping[str, pd.DataFrame], clustered: bool = False, number: int | None = None
-) -> dict[str, Verdict | Unpublished | None]:
+def verdicts(tables: Mapping[str, pd.DataFrame], clustered: bool, number: int) -> dict[str, Verdict | Unpublished | None]:
     """The verdict on each statistic of each table, by name; None if nothing can be judged.
 
-    `number` is that of statistics in all tables, if it is known. Workers share the tables.
+    `clustered` is true if direct errors are those of PSUs or replicate weights. `number` is that of statistics in all
+    tables. Workers share the tables.
     """
     names = list(tables)
-    if number is None:
-        number = sum(number_of_statistics(rows) for rows in tables.values())
     results = share_out(_Judging(number, clustered), PiecesInTurn(lambda k: tables[names[k]], len(names)))
     return {
         f"{name}, {statistic}": verdict

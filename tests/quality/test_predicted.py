@@ -20,6 +20,7 @@ from dpdist.core.keys import Key
 from dpdist.job.loading import parse_job
 from dpdist.models.protocol import ErrorsOfCells
 from dpdist.opening.results import open_evaluation
+from dpdist.quality.errors import number_of_statistics
 from dpdist.quality.predicted import prediction as predicting
 from dpdist.quality.predicted.prediction import (
     NOT_PREDICTED,
@@ -491,7 +492,8 @@ def test_a_plan_and_a_verdict_say_the_same_of_one_release(folder: Path, constant
             unknown = np.full(len(figures.value), np.nan)
             made.append(ReplicateFigures(figures, figures.error, unknown, unknown).errors_of(table))
         prediction = ErrorPrediction(job, {1.0: AtEpsilon.of([pd.concat(made).assign(replicate=0)])})
-        judged = verdicts({"incomes": open_evaluation(folder / f"release-{draw}")["incomes"]})
+        rows = open_evaluation(folder / f"release-{draw}")["incomes"]
+        judged = verdicts({"incomes": rows}, False, number_of_statistics(rows))
         for one, verdict in zip(prediction.statistics(), judged.values(), strict=True):
             assert verdict is not None
             assert one.errors == pytest.approx(verdict.errors, rel=1e-6, nan_ok=True)

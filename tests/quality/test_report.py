@@ -21,7 +21,8 @@ from rich.console import Console
 import dpdist
 from dpdist.cli.custodian import evaluation_text
 from dpdist.job import Job
-from dpdist.quality.summary import brief, overall
+from dpdist.quality.errors import number_of_statistics
+from dpdist.quality.summary import brief, overall, verdicts
 
 TOP = 60000.0
 
@@ -149,7 +150,8 @@ def test_the_legend_explains_the_columns_that_are_shown_and_what_is_missing_is_s
     for tables, explained in ((known, True), (unknown, False)):
         console = Console(width=100, no_color=True)
         with console.capture() as captured:
-            console.print(evaluation_text({"pay": tables}, overall({"pay": tables}), "strict"))
+            judged = overall(verdicts({"pay": tables}, False, number_of_statistics(tables)))
+            console.print(evaluation_text({"pay": tables}, judged, "strict"))
         text = captured.get()
         assert ("'n given'" in text) == explained
         assert re.search(r"missing\s+missing", text) is None

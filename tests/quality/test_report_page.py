@@ -215,7 +215,7 @@ def test_thresholds_of_the_job_that_failed_stand_first(workspace: Path, html: st
 def test_flags_of_print_do_not_take_the_place_of_the_verdict(workspace: Path) -> None:
     """They stand after the sentences. Control: a failed gate stands in the first line, beside the verdict's answer."""
     material = material_of(Workspace(workspace))
-    plain, said = overall(material.tables), overall_verdict(material)
+    plain, said = overall(material.verdicts), overall_verdict(material)
     assert said.head == plain.head
     assert "figures flagged caution" not in said.head
     assert any("By the job's rules of quality, pay: figures flagged " in each for each in said.sentences)

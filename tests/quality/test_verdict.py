@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from dpdist.core.records import TOTAL, Floats, Ints
-from dpdist.quality.errors import by_chance, relative_to
-from dpdist.quality.summary import bias_lines, bias_of, in_words, large, overall, percent
+from dpdist.quality.errors import by_chance, number_of_statistics, relative_to
+from dpdist.quality.summary import Overall, bias_lines, bias_of, in_words, large, overall, percent, verdicts
 from dpdist.quality.verdict import FALSE_ALARM, SMALL, Verdict, judge, too_small
 
 
@@ -55,6 +55,10 @@ def evaluated(
             "synthetic_upper": released + reach,
         }
     )
+
+
+def overall_of(tables: dict[str, pd.DataFrame], clustered: bool = False) -> Overall:
+    return overall(verdicts(tables, clustered, sum(map(number_of_statistics, tables.values()))))
 
 
 def verdict(rows: pd.DataFrame) -> Verdict:
@@ -312,18 +316,18 @@ def test_nothing_that_could_be_judged_is_not_called_free_of_fault() -> None:
     """Control: a release that was judged, and passes."""
     rows = evaluated(np.random.default_rng(13), 20)
     unknown = rows.assign(synthetic_se=np.nan, synthetic_lower=np.nan, synthetic_upper=np.nan)
-    assert overall({"pay": unknown}).head == "nothing could be judged"
-    assert overall({"pay": rows}).head == "no fault found in the intervals"
-    assert overall({"pay": rows, "more": unknown}).head == "no fault found in the figures that could be judged"
+    assert overall_of({"pay": unknown}).head == "nothing could be judged"
+    assert overall_of({"pay": rows}).head == "no fault found in the intervals"
+    assert overall_of({"pay": rows, "more": unknown}).head == "no fault found in the figures that could be judged"
 
 
 def test_fewer_held_than_stated_is_never_called_no_fault() -> None:
     """Nine of eleven, as in three of ten right releases; control: nine and more of ten pass."""
     rows = evaluated(np.random.default_rng(14), 10, noise=0.2)
-    assert overall({"pay": rows}).head == "no fault found in the intervals"
+    assert overall_of({"pay": rows}).head == "no fault found in the intervals"
     low = rows.copy()
     low.loc[:1, ["synthetic", "synthetic_lower", "synthetic_upper"]] += 2.2
-    found = overall({"pay": low})
+    found = overall_of({"pay": low})
     assert not found.fails
     assert (
         found.head == "not clear: too few 90 % intervals contain the direct estimate (mean of salary in table pay: 9 of 11)"
@@ -351,9 +355,9 @@ def test_figures_far_from_direct_ones_are_not_called_free_of_fault() -> None:
     a release whose intervals are wrong says that first."""
     rng = np.random.default_rng(16)
     near = evaluated(rng, 30, noise=0.5)
-    assert overall({"pay": near}).head == "no fault found in the intervals"
+    assert overall_of({"pay": near}).head == "no fault found in the intervals"
     wide = evaluated(rng, 30, noise=5.0)
-    found = overall({"pay": wide})
+    found = overall_of({"pay": wide})
     assert not found.fails
     assert found.head.startswith("not accurate: large errors, in direct SE (mean of salary in table pay: median ")
     assert ", largest " in found.sentences[0]
@@ -361,8 +365,8 @@ def test_figures_far_from_direct_ones_are_not_called_free_of_fault() -> None:
     one = near.copy()
     one.loc[3, ["synthetic", "synthetic_lower", "synthetic_upper"]] += [20.0, -10.0, 30.0]
     one.loc[3, "synthetic_se"] = 15.0
-    assert overall({"pay": one}).head.startswith("not accurate: ")
-    wrong = overall({"pay": evaluated(rng, 30, stated=0.2, noise=5.0)})
+    assert overall_of({"pay": one}).head.startswith("not accurate: ")
+    wrong = overall_of({"pay": evaluated(rng, 30, stated=0.2, noise=5.0)})
     assert wrong.head.startswith("do not publish: ")
     assert "; large errors, in direct SE" in wrong.head
 
@@ -371,12 +375,12 @@ def test_the_first_line_names_three_statistics_of_a_fault_the_worst_first() -> N
     """Of seven tables whose figures are far off. Control: three are named without a rest."""
     rng = np.random.default_rng(18)
     tables = {f"pay-{k}": evaluated(rng, 30, noise=4.0 + k) for k in range(7)}
-    head = overall(tables).head
+    head = overall_of(tables).head
     medians = [float(text) for text in re.findall(r"median ([0-9.]+)", head)]
     assert len(medians) == 3
     assert medians == sorted(medians, reverse=True)
     assert f"; and {len(tables) - 3} more)" in head
-    three = overall({name: tables[name] for name in ("pay-4", "pay-5", "pay-6")}).head
+    three = overall_of({name: tables[name] for name in ("pay-4", "pay-5", "pay-6")}).head
     assert three.count("median ") == 3
     assert " more)" not in three
 
@@ -389,7 +393,7 @@ def test_a_cell_too_far_off_is_named_for_the_worst_statistics() -> None:
         error = rows.loc[0, ["synthetic_se", "direct_se"]].astype(float).max()
         rows.loc[0, "synthetic"] = rows.loc[0, "direct"] + (20.0 + 10.0 * k) * error
         tables[f"pay-{k}"] = rows
-    head = overall(tables).head
+    head = overall_of(tables).head
     named = re.search(r"a cell is too far off \(([^)]*)", head)
     assert named is not None
     assert re.findall(r"pay-\d", named[1])[:3] == ["pay-4", "pay-3", "pay-2"]
@@ -438,7 +442,7 @@ def test_a_statistic_with_few_figures_is_a_fault() -> None:
     """Pay in thousands under bounds in units: every mean is withheld, or most. Control: direct figures that say nothing."""
     rows = evaluated(np.random.default_rng(16), 20)
     nothing = rows.assign(synthetic=np.nan, synthetic_se=np.nan, synthetic_df=np.nan, synthetic_lower=0.0)
-    found = overall({"pay": nothing, "homes": rows})
+    found = overall_of({"pay": nothing, "homes": rows})
     assert found.stops
     assert found.head == (
         "do not publish: most figures are withheld, because standard errors are larger than figures (mean of salary in "
@@ -452,12 +456,12 @@ def test_a_statistic_with_few_figures_is_a_fault() -> None:
     )
     assert "21 of 21 figures are withheld" in found.sentences[0]
     some = nothing.assign(synthetic=rows["synthetic"].where(rows.index < 9))
-    assert overall({"pay": some}).stops
-    apart = overall({"pay": nothing.assign(synthetic_lower=rows["synthetic_lower"])})
+    assert overall_of({"pay": some}).stops
+    apart = overall_of({"pay": nothing.assign(synthetic_lower=rows["synthetic_lower"])})
     assert apart.stops
     assert "an end of the range" not in apart.head
-    assert overall({"pay": nothing.assign(direct_se=200.0)}).head == "nothing could be judged"
-    assert not overall({"pay": nothing.assign(synthetic_lower=np.nan, synthetic_upper=np.nan)}).fails
+    assert overall_of({"pay": nothing.assign(direct_se=200.0)}).head == "nothing could be judged"
+    assert not overall_of({"pay": nothing.assign(synthetic_lower=np.nan, synthetic_upper=np.nan)}).fails
 
 
 def test_a_bias_by_clipping_has_its_cause_in_the_first_line() -> None:
@@ -467,7 +471,7 @@ def test_a_bias_by_clipping_has_its_cause_in_the_first_line() -> None:
     found = []
     for clipped in (rows.loc[last, "synthetic"], rows.loc[last, "direct"]):
         rows["direct_clipped"] = rows["direct"].where(rows.index != last, clipped)
-        found.append(overall({"pay": rows}))
+        found.append(overall_of({"pay": rows}))
     shares = [text.head.split("biased (")[1] for text in found]
     gap = rows.loc[last, "synthetic"] / rows.loc[last, "direct"] - 1.0
     assert shares[0].startswith(f"mean of salary in table pay: −{-100 * gap:.1f} % by clipping to public bounds)")
@@ -484,9 +488,9 @@ def test_a_cell_whose_direct_error_is_near_0_by_chance_makes_no_release_inaccura
     rows = evaluated(np.random.default_rng(3), 20, noise=0.05)
     rows.loc[4, ["synthetic", "synthetic_lower", "synthetic_upper"]] = [148.0, 60.0, 240.0]
     rows.loc[4, "synthetic_se"] = 60.0
-    assert overall({"pay": rows}).head.startswith("not accurate")
+    assert overall_of({"pay": rows}).head.startswith("not accurate")
     rows.loc[4, "direct_se"] = 0.01
-    assert not overall({"pay": rows}).head.startswith("not accurate")
+    assert not overall_of({"pay": rows}).head.startswith("not accurate")
 
 
 def test_counts_without_a_margin_are_summed_and_means_are_not() -> None:
@@ -509,7 +513,7 @@ def test_errors_that_leave_out_the_design_are_a_fault() -> None:
         gap = rows["synthetic"] - rows["direct"]
         return small.assign(direct=rows["synthetic"] - 0.1 * gap)
 
-    found = overall({"bills": scaled(0.41)}, clustered=True)
+    found = overall_of({"bills": scaled(0.41)}, clustered=True)
     assert found.fails
     assert found.head == (
         "errors too small: the median ratio of published to direct standard errors under the survey's design is below "
@@ -517,9 +521,9 @@ def test_errors_that_leave_out_the_design_are_a_fault() -> None:
     )
     assert "survey.design_effect" in found.sentences[0]
     for times in (0.7, 1.0):
-        assert overall({"bills": scaled(times)}, clustered=True).head == "no fault found in the intervals"
-    assert overall({"bills": scaled(0.41)}).head == "no fault found in the intervals"
-    assert not overall({"bills": scaled(0.41, df=1.0)}, clustered=True).fails
+        assert overall_of({"bills": scaled(times)}, clustered=True).head == "no fault found in the intervals"
+    assert overall_of({"bills": scaled(0.41)}).head == "no fault found in the intervals"
+    assert not overall_of({"bills": scaled(0.41, df=1.0)}, clustered=True).fails
 
 
 def test_a_ratio_of_errors_counts_cells_with_a_direct_error_alone() -> None:
@@ -572,19 +576,19 @@ def test_counts_that_the_design_fixes_are_judged_by_their_relative_error(dust: f
     """Off by 15 %, or with intervals of ±30 %; also where the direct error is rounding. Control: near and narrow ones are
     no fault, and the verdict still names the reason and the remedy."""
     rows = counts(evaluated(np.random.default_rng(21), 20)).assign(direct_se=dust)
-    near = overall({"homes": rows})
+    near = overall_of({"homes": rows})
     assert near.head == "no fault found in the intervals"
     assert "21 counts have no direct standard error, because the design fixes them." in near.sentences[0]
     assert "job key rake" in near.sentences[0]
-    wide = overall({"homes": counts(rows, 0.3)})
+    wide = overall_of({"homes": counts(rows, 0.3)})
     assert not wide.fails
     assert wide.head.startswith("not accurate: counts that the design fixes have large errors (homes, count: off by up to ")
     assert "intervals up to ±3" in wide.head
     far = counts(rows, 0.09)
     far.loc[3, ["synthetic", "synthetic_lower", "synthetic_upper"]] = [115.0, 99.0, 132.0]
-    assert "not accurate: " in overall({"homes": far}).head
-    assert "not accurate" not in overall({"homes": far.assign(records=9)}).head, "cells of less than ten records"
-    assert "rake" not in overall({"homes": evaluated(np.random.default_rng(21), 20)}).sentences[0]
+    assert "not accurate: " in overall_of({"homes": far}).head
+    assert "not accurate" not in overall_of({"homes": far.assign(records=9)}).head, "cells of less than ten records"
+    assert "rake" not in overall_of({"homes": evaluated(np.random.default_rng(21), 20)}).sentences[0]
 
 
 def test_a_margin_that_alone_is_far_off_is_named_in_the_verdict() -> None:

@@ -19,6 +19,7 @@ from dpdist.core.keys import Key
 from dpdist.job.loading import parse_job
 from dpdist.opening.results import open_evaluation
 from dpdist.publish.predicted_errors import FAR_NAMED
+from dpdist.quality.errors import number_of_statistics
 from dpdist.quality.predicted.prediction import predicted
 from dpdist.quality.predicted.words import alarms
 from dpdist.quality.summary import verdicts
@@ -90,7 +91,8 @@ def alarms_of(weights: str, drift: str, epsilon: str, draw: int, folder: Path) -
     release = dpdist.run(job, folder / f"ws-{draw}", study=key)
     statement, rows = release.statement, open_evaluation(folder / f"ws-{draw}")["incomes"]
     off = rows[rows["synthetic_error_in_se"].abs() > FAR_NAMED]
-    judged = [verdict for verdict in verdicts({"incomes": rows}).values() if verdict is not None]
+    by_name = verdicts({"incomes": rows}, False, number_of_statistics(rows))
+    judged = [verdict for verdict in by_name.values() if verdict is not None]
     return {
         "drift": any(
             "the reference's prediction; in single levels and cells" in text for text in statement.get("cautions", [])
