@@ -255,7 +255,7 @@ def _wide(rows: pd.DataFrame, sizes: Crosstab, text: Presentation) -> list[tuple
     absent = np.any([part.iloc[:ROWS, -2:].isna().to_numpy() for part in parts], axis=0)  # (row, estimate and its error)
     labels, records = parts[0][by][:ROWS].to_numpy().tolist(), dict[tuple[str, ...], int]()
     if absent.any():
-        records = {label: int(sizes.count[inside].sum()) for label, inside in cell_rows(sizes, by, True).items()}
+        records = {label: int(sizes.count[inside].sum()) for label, inside in cell_rows(sizes, by).items()}
     why = [
         FEW.get(records.get(tuple(label), -1), NOT_IDENTIFIED if unidentified else NOT_GIVEN)
         for label, (unidentified, _) in zip(labels, absent, strict=True)

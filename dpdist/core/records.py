@@ -380,9 +380,9 @@ def _kept_codes(crosstab: Crosstab, by: Sequence[str], universe: Universe | None
     return [members.get(name, np.arange(len(crosstab.levels[name]))) for name in by]
 
 
-def cell_rows(crosstab: Crosstab, by: Sequence[str], margins: bool) -> dict[tuple[str, ...], Ints]:
-    """Rows of the crosstab in each cell of `cross`, by the cell's label."""
-    labels, matrix = _labelled(crosstab, by, margins, None)
+def cell_rows(crosstab: Crosstab, by: Sequence[str]) -> dict[tuple[str, ...], Ints]:
+    """Rows of the crosstab in each cell of `cross`, margins included, by the cell's label."""
+    labels, matrix = _labelled(crosstab, by, True, None)
     return dict(zip(labels, np.split(matrix.indices, matrix.indptr[1:-1]), strict=True))
 
 

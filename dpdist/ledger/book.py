@@ -69,11 +69,7 @@ SCHEMA = Table(
 """A row for each step that was taken, with the dpdist that took it. Version 0.1.1 and earlier have no such table."""
 
 
-def _number_the_schema(link: Connection) -> None:
-    SCHEMA.create(link)
-
-
-STEPS_BY_SCHEMA = {2: _number_the_schema}
+STEPS_BY_SCHEMA = {2: SCHEMA.create}
 """The steps to each schema from the previous one. Steps are only appended; a released step never changes."""
 NEWEST = max(STEPS_BY_SCHEMA)
 

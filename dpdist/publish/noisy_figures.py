@@ -285,9 +285,6 @@ class NoiseErrors:
         job = released.job
         return cls(released, not job.mechanism.clamps and supports(model, "resampled") and not job.noisy_crosstab)
 
-    def _spreads(self) -> list[Spreads] | None:
-        return simulate_errors(self.released, lambda _: None, noise_alone=True).spreads
-
     def errors(self, table: Table, outcome: str) -> dict[StatisticName, Floats]:
         """Standard errors of counts, means and totals by noise alone, (cell,) each; NaN if they are not known."""
         number = table.number_of_cells(self.released.crosstab)
@@ -299,7 +296,9 @@ class NoiseErrors:
         key = release_key(self.released)
         alone = (_published.get(key) or {}).get((outcome, table_key(table, number)))
         if alone is None:
-            simulated = _simulated(key, self._spreads)
+            simulated = _simulated(
+                key, lambda: simulate_errors(self.released, lambda _: None, noise_alone=True).spreads
+            )
             assert simulated is not None
             spread = simulated[self.released.job.outcomes.index(outcome)]
             alone = noise_variances(self.released, self.released.cells(table), spread)

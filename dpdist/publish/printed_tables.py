@@ -248,10 +248,6 @@ class PrintedTable:
         columns = " × ".join((*self.stub, *filter(None, (self.across,)))) or "all"
         return f"{self.title}: {columns}" if self.title == self.name else self.title
 
-    @cached_property
-    def with_flags(self) -> bool:
-        return bool((self.flags != "").any())
-
     @property
     def without_figures(self) -> PrintedTable:
         """What names the table, and its notes: for a list of many tables."""
@@ -259,21 +255,17 @@ class PrintedTable:
         light = replace(self, rows=(), columns=(), errors=None, sample=None, flags=flags)
         return replace(light, values=nothing, margins=nothing, lower=nothing, upper=nothing)
 
-    @property
-    def error_columns(self) -> tuple[str, Floats]:
-        """The errors printed beside figures, with their head."""
-        return (MARGIN, self.margins) if self.errors is None else (ERROR, self.errors)
-
     @cached_property
     def printed(self) -> tuple[PrintedColumn, ...]:
         """Columns as files have them: figures, each with its error and flag; sample records at the end of each group."""
-        (kind, errors), columns = self.error_columns, list[PrintedColumn]()
+        kind, errors = (MARGIN, self.margins) if self.errors is None else (ERROR, self.errors)
+        flagged, columns = bool((self.flags != "").any()), list[PrintedColumn]()
         groups = list(dict.fromkeys(column.group for column in self.columns))
         for j, column in enumerate(self.columns):
             columns.append(PrintedColumn(column, "", self.values[:, j]))
             if np.isfinite(errors).any():
                 columns.append(PrintedColumn(column, kind, errors[:, j]))
-            if self.with_flags:
+            if flagged:
                 columns.append(PrintedColumn(column, FLAG, self.flags[:, j]))
             last = j + 1 == len(self.columns) or self.columns[j + 1].group != column.group
             if self.sample is not None and last:
@@ -328,7 +320,7 @@ def printed_table(job: Job, spec: Table, table: pa.Table, far: FarOff, crosstab:
         notes=_notes(
             job,
             spec,
-            _used(rows, estimator),
+            estimator if _is(rows["estimator"], estimator).all() else "both",
             value,
             margin,
             quality.flags,
@@ -481,10 +473,6 @@ def margins_of_error(error: Floats, df: Floats) -> Floats:
     """Half the width of symmetric 90 % intervals."""
     with np.errstate(invalid="ignore"):
         return np.asarray(scipy.special.stdtrit(df, 0.95) * error)
-
-
-def _used(rows: pa.Table, estimator: str) -> str:
-    return estimator if _is(rows["estimator"], estimator).all() else "both"
 
 
 def _notes(

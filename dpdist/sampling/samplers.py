@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Floats
 from dpdist.models.protocol import Clamped, Draws, StratumModel, redrawing
 
 MANY, DEEPEST = 1000, 30
@@ -96,15 +96,12 @@ def squares_of(model: StratumModel, posterior: Clamped) -> Squares:
         levels.append(np.full(int((~wide).sum()), float(level)))
         highest.append(high[~wide])
         lowest.append(low[~wide])
-        split = _quarters(split[wide])
+        quarters = 2 * split[wide][:, None] + np.array([(0, 0), (0, 1), (1, 0), (1, 1)])
+        split = quarters.reshape(-1, 2)
         if not len(split):
             break
     high, low = np.concatenate(highest), np.concatenate(lowest)
     return Squares(np.concatenate(corners), 0.5 ** np.concatenate(levels), high + (high - low) / 2.0)
-
-
-def _quarters(split: Ints) -> Ints:
-    return np.asarray(2 * split[:, None] + np.array([(0, 0), (0, 1), (1, 0), (1, 1)])).reshape(-1, 2)
 
 
 def _inside(model: StratumModel, shares: Floats) -> Floats:

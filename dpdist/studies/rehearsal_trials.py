@@ -86,18 +86,15 @@ def candidates(
             continue
         terms, loaded = changes
         promise = mechanism_of(loaded).promise(loaded)
+        of_the_job = (loaded.mechanism.name, loaded.family) == (job.mechanism.name, job.family)
         if isinstance(promise.total, NoGuarantee):
             refused.append(RefusedCandidate(label, "it promises nothing"))
-        elif loaded.sampler.name == "stan" and not chains and not _of_the_job(job, loaded):
+        elif loaded.sampler.name == "stan" and not chains and not of_the_job:
             refused.append(RefusedCandidate(label, CHAINS))
         else:
             run = _of_a_third(terms, loaded, reference)
             runs.append(Candidate(label, run, promise.total.name, loaded.strict, terms, tuple(_changed(job, terms))))
     return runs, refused
-
-
-def _of_the_job(job: Job, other: Job) -> bool:
-    return (other.mechanism.name, other.family) == (job.mechanism.name, job.family)
 
 
 def _terms_of(job: Job, without: set[str]) -> dict[str, Any]:
@@ -134,7 +131,7 @@ def _families(job: Job) -> list[Family | None]:
 
 def _model(job: Job, family: Family) -> Terms:
     """The job's own model if it has this family, else one with the tables' columns as predictors."""
-    if job.model is not None and job.model.is_of(family):
+    if job.model is not None and job.model.family == family:
         return job.model.model_dump(mode="json", exclude_unset=True)
     return {"family": family} | _predictors(job, family, job.strata)
 

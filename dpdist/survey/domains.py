@@ -202,7 +202,8 @@ class _ColumnValues:
 
     def domain(self, origin: str) -> ColumnDomain | None:
         is_category = len(self.levels) <= MOST_LEVELS and bool(self.levels)
-        rare = self._rare if origin else ()
+        few = [level for level, records in self.levels.items() if 0 < records < FEW_RECORDS] if origin else []
+        rare = tuple(str(level).removesuffix(".0") for level in few)
         if self.number and math.isfinite(self.low) and math.isfinite(self.high):
             if self.low == self.high and not self.integer:
                 return ColumnDomain(origin, holes=self.holes)
@@ -218,10 +219,6 @@ class _ColumnValues:
             if is_category and kind in ({str}, {bool})
             else None
         )
-
-    @property
-    def _rare(self) -> tuple[str, ...]:
-        return tuple(str(level).removesuffix(".0") for level, records in self.levels.items() if 0 < records < FEW_RECORDS)
 
     @property
     def _whole_levels(self) -> tuple[int, ...]:

@@ -344,12 +344,8 @@ def entry(job: Job, registry: Registry, statement: Mapping[str, Any]) -> dict[st
         "administrative": administrative | ({"sources": registry.url} if registry.url else {}),
     }
     period = [] if job.period in name else [job.period]
-    slug = _slug(name, str(text.responsible), *period)
+    slug = re.sub(r"[^a-z0-9]+", "-", "-".join([name, str(text.responsible), *period]).lower()).strip("-")
     return {"url_slug": slug, "status": "Draft", "tier": 3, "deployment": deployment}
-
-
-def _slug(*texts: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", "-".join(texts).lower()).strip("-")
 
 
 def _claimed(statement: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,14 +61,12 @@ def write_measurements_stata(path: Path, job: Job) -> None:
 def _write_csv(path: Path, to: Path) -> None:
     """Writes levels as texts. Reads and writes part by part, so that memory does not grow with the file."""
     with pq.ParquetFile(path) as file:
-        schema = pa.schema([(plain(field.name), _value_type(field.type)) for field in file.schema_arrow])
+        schema = pa.schema(
+            [(plain(field.name), getattr(field.type, "value_type", field.type)) for field in file.schema_arrow]
+        )
         with pa_csv.CSVWriter(to, schema) as writer:
             for batch in batches(file):
                 writer.write_batch(pa.record_batch([_texts(column) for column in batch.columns], schema=schema))
-
-
-def _value_type(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _texts(column: pa.Array) -> pa.Array:

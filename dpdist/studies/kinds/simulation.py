@@ -224,9 +224,6 @@ class Simulation(Study):
             return self.needs_epsilon(self.arm(arm.match))
         return arm.spends and (arm.enforced or arm.weighting != "tuned")
 
-    def grid_of(self, arm: Arm) -> tuple[str, ...]:
-        return self.grid if arm.epsilons is None else tuple(budget_text(epsilon) for epsilon in arm.epsilons)
-
     @property
     def captions(self) -> Mapping[str, Caption]:
         return CAPTIONS
@@ -403,7 +400,8 @@ def replicate(study: Simulation, case: Case, number: int, records: bool = False)
     for arm in study.mechanisms:
         if arm.cases is not None and case.name not in arm.cases:
             continue
-        several, epsilons = study.needs_epsilon(arm), study.grid_of(arm)
+        several = study.needs_epsilon(arm)
+        epsilons = study.grid if arm.epsilons is None else tuple(map(budget_text, arm.epsilons))
         for epsilon in epsilons if several else epsilons[:1]:
             reached = runs.get((arm.match, epsilon)) if arm.match else None
             run = run_arm(study, case, arm, epsilon, file, key, reached)
