@@ -35,7 +35,7 @@ class Units:
     times: Floats
     weight: Floats
     products: Sequence[Floats]
-    below: Below | None = None
+    below: Below
     outcomes: Sequence[Floats] | None = None
     """Outcomes by record; None if units are crosstab rows."""
 
@@ -78,7 +78,6 @@ def unit_contributions(of: Sum, units: Units) -> scipy.sparse.csr_array:
     if of.cut is None:
         contribution.data = of.values[0, contribution.indices]
     else:
-        assert units.below is not None
         contribution.data = units.below(
             of.outcome, contribution.indices.astype(np.int64), np.repeat(of.cut, np.diff(contribution.indptr))
         )[0]
@@ -87,7 +86,6 @@ def unit_contributions(of: Sum, units: Units) -> scipy.sparse.csr_array:
 
 def below_of(inside: scipy.sparse.csr_array, units: Units, outcome: int, cut: Floats) -> Floats:
     """The weight with an outcome of at most the cell's `cut`, (draw, cell), computed in batches of cells."""
-    assert units.below is not None
     draws, sizes = len(units.weight), np.diff(inside.indptr)
     weight_below = np.zeros((draws, len(cut)))
     batch = np.cumsum(sizes * draws) // ENTRIES

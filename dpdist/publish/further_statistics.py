@@ -166,7 +166,6 @@ class Material:
         sets = self.sets
 
         def below(outcome: int, row: Ints, value: Floats) -> Floats:
-            assert sets.below is not None
             return np.asarray(sets.below(outcome, row, value).mean(axis=0, keepdims=True))
 
         assert self.expected is not None

@@ -200,12 +200,8 @@ class NoisedTables:
 
     def intervals(self, table: Table, cells: Cells) -> list[Interval]:
         """Intervals of counts, means and totals of a table, (cell,) each; NaN for statistics that it does not have."""
-        nothing, df = np.full(len(cells), np.nan), np.full(len(cells), np.inf)
-        simulated = self.redraws is not None
-        variances = (
-            [parts.total for parts in self.variance_parts(table, cells)] if simulated else [nothing] * len(STATISTICS)
-        )
-        return [t_interval(*pair, df) for pair in zip(self.points(table), variances, strict=True)]
+        df, parts = np.full(len(cells), np.inf), self.variance_parts(table, cells)
+        return [t_interval(point, part.total, df) for point, part in zip(self.points(table), parts, strict=True)]
 
     def points(self, table: Table) -> list[Floats]:
         """Counts, means and totals of a table as published, (cell,) each; NaN for statistics that it does not have."""
@@ -222,10 +218,12 @@ class NoisedTables:
     def variance_parts(self, table: Table, cells: Cells) -> list[VarianceParts]:
         """Variances of counts, means and totals due to the sample's composition and to the noise, simulated again.
 
-        Noise makes E(w|x) differ between rows, which raises the composition's variance. This excess is estimated by
-        adding the noise a second time, and then subtracted.
+        They are NaN if the noise scale is confidential. Noise makes E(w|x) differ between rows, which raises the
+        composition's variance. This excess is estimated by adding the noise a second time, and then subtracted.
         """
-        assert self.redraws is not None
+        unknown = np.full(len(cells), np.nan)
+        if self.redraws is None:
+            return [VarianceParts(unknown, unknown)] * len(STATISTICS)
         released, noise = self.released, self.noise(table)
 
         def variances(weight: Floats, product: Floats) -> list[Floats]:
@@ -239,10 +237,7 @@ class NoisedTables:
         composed = np.maximum(0.0, once - added)
         effects = plain_effects(released.design_effects, cells, released.job.outcomes[0])
         parts = zip(STATISTICS, effects, composed, strict=True)
-        return [
-            VarianceParts(effect * variance, noise.get(name, np.full(len(cells), np.nan)))
-            for name, effect, variance in parts
-        ]
+        return [VarianceParts(effect * variance, noise.get(name, unknown)) for name, effect, variance in parts]
 
 
 def release_key(released: ReleasedObject) -> str:
@@ -296,9 +291,7 @@ class NoiseErrors:
         key = release_key(self.released)
         alone = (_published.get(key) or {}).get((outcome, table_key(table, number)))
         if alone is None:
-            simulated = _simulated(
-                key, lambda: simulate_errors(self.released, lambda _: None, noise_alone=True).spreads
-            )
+            simulated = _simulated(key, lambda: simulate_errors(self.released, lambda _: None, noise_alone=True).spreads)
             assert simulated is not None
             spread = simulated[self.released.job.outcomes.index(outcome)]
             alone = noise_variances(self.released, self.released.cells(table), spread)

@@ -98,8 +98,6 @@ def predict_errors(
     """
     n, unknown = released.crosstab.count.astype(float), [np.full(len(cells), np.nan)] * len(STATISTICS)
     if grounds.noised is not None:
-        if grounds.noised.redraws is None:
-            return unknown
         values = grounds.noised.points(table)
         parts = grounds.noised.variance_parts(table, cells)
     elif grounds.expected is None or grounds.spread is None:

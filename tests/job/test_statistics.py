@@ -53,7 +53,7 @@ def test_values_are_those_of_the_definitions() -> None:
     weight, pay, hours = np.array([[2.0, 3.0]]), np.array([[8.0, 9.0]]), np.array([[4.0, 6.0]])
 
     def units(more: float = 0.0) -> Units:
-        return Units(np.ones(2), weight, [pay + np.array([more, 0.0]), hours])
+        return Units(np.ones(2), weight, [pay + np.array([more, 0.0]), hours], lambda *_: weight)
 
     expected = {"count": [2, 3], "total": [8, 9], "mean": [4, 3], "ratio": [2, 1.5], "share": [0.4, 0.6]}
     for name, values in expected.items():
