@@ -289,7 +289,7 @@ def network(model: Network, root: Floats, numbers: count[int]) -> Generator[Pass
     return tuple(network_tables)
 
 
-class NoisyMarginals(NoisySums[Settings, CodedTables]):
+class NoisyMarginals(NoisySums[Settings, Marginals | Network]):
     """Noisy weighted tables, chosen under noise where the job lists none: strict, with δ = 0.
 
     No law of the outcomes is fitted.
@@ -338,7 +338,12 @@ class NoisyMarginals(NoisySums[Settings, CodedTables]):
         return promise_of(job, total, ENTERED, how, *_words_on_sums(job, settings), *referring, *moves)
 
     def rounds(
-        self, job: Job, settings: Settings, model: CodedTables, recorder: StratumRecorder, learned: ReferenceWeights | None
+        self,
+        job: Job,
+        settings: Settings,
+        model: Marginals | Network,
+        recorder: StratumRecorder,
+        learned: ReferenceWeights | None,
     ) -> Rounds:
         theta = yield from (along_network(model) if isinstance(model, Network) else along_tree(model))
         if learned is not None:
@@ -358,13 +363,12 @@ def _words_on_sums(job: Job, settings: Settings) -> tuple[str, ...]:
     return (OF_VALUES.format(sums=sums, part=part * len(settings.sums) / tables, scale=f"{float(scale):.6g}"),)
 
 
-def along_tree(model: CodedTables) -> Generator[Pass | Choice | Measurement, Any, Draws]:
+def along_tree(model: Marginals) -> Generator[Pass | Choice | Measurement, Any, Draws]:
     """Measures the job's tables with all of ε, or each column's table and then tables of pairs.
 
     If the candidate pairs make no loop, all of them are measured, and no budget is spent on a choice. Sums of values share
     the ε of the tables that are measured first.
     """
-    assert isinstance(model, Marginals)
     numbers, keys, first = count(1), model.listed, model.listed or model.singles
     summed = model.with_values(first) if model.values else model.measuring(first)
     noisy = yield from under_noise(TableAndValueSums(summed), numbers)

@@ -159,12 +159,12 @@ class LevelSums(BoundedSums):
         return np.concatenate([self.absent(cell, v), counts])
 
 
-def summing(model: Sanitized) -> BoundedSums:
+def summing(model: Moments | LevelCounts) -> BoundedSums:
     """The kernel of a model's sums."""
-    return {Moments: MomentSums, LevelCounts: LevelSums}[type(model)](model)
+    return MomentSums(model) if isinstance(model, Moments) else LevelSums(model)
 
 
-class ModipsMechanism(NoisySums[Settings, Sanitized]):
+class ModipsMechanism(NoisySums[Settings, Moments | LevelCounts]):
     """MODIPS [M]: strict, with δ = 0; every sanitization has independent noise and an equal part of ε.
 
     A sanitization is one draw of noise for all sums. One or several synthetic sets follow from it.
@@ -184,7 +184,9 @@ class ModipsMechanism(NoisySums[Settings, Sanitized]):
         once = replace(total, epsilon=total.epsilon / settings.noises(job))
         return promise_of(job, once, *public, repeated=_repeated(job, settings))
 
-    def rounds(self, job: Job, settings: Settings, model: Sanitized, recorder: StratumRecorder, learned: None) -> Rounds:
+    def rounds(
+        self, job: Job, settings: Settings, model: Moments | LevelCounts, recorder: StratumRecorder, learned: None
+    ) -> Rounds:
         """Algorithms 1 and 2 of [M]; each sanitization gives `nested` sets by post-processing."""
         sums = yield Pass(summing(model), "sum")
         defined, numbers, draws = Defined.by_content(model), count(1), list[Draws]()
