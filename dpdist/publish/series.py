@@ -55,8 +55,9 @@ class Period(NamedTuple):
         statement = self.release.statement
         return str(statement.get("approval") or statement.get("publication") or "")
 
-    def table(self, name: str) -> Table | None:
-        return next((table for table in self.job.tables if table.name == name), None)
+    @property
+    def tables(self) -> dict[str, Table]:
+        return {table.name: table for table in self.job.tables}
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,20 +103,17 @@ class Series:
     def _alike(self, name: str) -> Iterator[Period]:
         latest = self._latest(name)
         for period in self.periods:
-            table = period.table(name)
-            if table is not None and _definition(table) == _definition(latest):
+            if name in period.tables and _definition(period.tables[name]) == _definition(latest):
                 yield period
 
     def _latest(self, name: str) -> Table:
-        return next(table for period in reversed(self.periods) if (table := period.table(name)) is not None)
+        return next(period.tables[name] for period in reversed(self.periods) if name in period.tables)
 
     def statistics(self, name: str) -> dict[tuple[str, str | None], Statistic]:
         """Statistics of a table in any of its releases by label and variable, those of the latest first."""
         by_label = dict[tuple[str, str | None], Statistic]()
         for period in reversed(self.tables[name]):
-            table = period.table(name)
-            assert table is not None
-            for statistic in table.statistics:
+            for statistic in period.tables[name].statistics:
                 by_label.setdefault((statistic.label, statistic.about), statistic)
         return by_label
 
@@ -184,11 +182,10 @@ class Series:
         for name, periods in self.tables.items():
             latest = self._latest(name)
             for period in self.periods:
-                table = period.table(name)
-                if table is not None and period not in periods:
+                if name in period.tables and period not in periods:
                     notes.append(
-                        f"table '{name}' of {period.name} is {_described(table)}, but {_described(latest)} in later "
-                        "periods, so it is left out"
+                        f"table '{name}' of {period.name} is {_described(period.tables[name])}, but {_described(latest)} "
+                        "in later periods, so it is left out"
                     )
             for (label, about), statistic in self.statistics(name).items():
                 lacking = [each.name for each in periods if not _has(each, name, statistic)]
@@ -217,10 +214,8 @@ def _described(table: Table) -> str:
 
 
 def _has(period: Period, name: str, statistic: Statistic) -> bool:
-    table = period.table(name)
-    return table is not None and (statistic.label, statistic.about) in {
-        (stat.label, stat.about) for stat in table.statistics
-    }
+    listed = period.tables[name].statistics if name in period.tables else ()
+    return (statistic.label, statistic.about) in {(stat.label, stat.about) for stat in listed}
 
 
 def _changed_columns(before: Period, after: Period) -> Iterator[str]:
@@ -250,17 +245,15 @@ def _printed(period: Period, name: str) -> pd.DataFrame:
     """The rows of a table that its release prints, with their grades."""
     rows, text = pa.Table.from_pandas(period.release.tables[name], preserve_index=False), period.job.presentation
     printed = shown_rows(rows, text.estimator or str(rows["estimator"][0])).to_pandas()
-    table = period.table(name)
-    assert table is not None
     kinds: Mapping[tuple[str, str | None], StatisticName] = {
-        (stat.label, stat.about): stat.name for stat in table.statistics
+        (stat.label, stat.about): stat.name for stat in period.tables[name].statistics
     }
     rules, grades = text.quality.model_copy(update={"minimum": None}), np.full(len(printed), "", dtype=object)
     value, error, df = (printed[column].to_numpy(dtype=float) for column in ("estimate", "standard_error", "df"))
     margin = margins_of_error(error, df)
     abouts = printed["variable"].astype(object).where(printed["variable"].notna(), None)
     pairs = list(zip(printed["statistic"], abouts, strict=True))
-    far = far_off(printed, table, far_off_in(period.release.statement, name))
+    far = far_off(printed, period.tables[name], far_off_in(period.release.statement, name))
     for key, kind in kinds.items():
         at = np.array([k for k, pair in enumerate(pairs) if pair == key], dtype=np.int64)
         column = at[:, None]
