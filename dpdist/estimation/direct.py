@@ -22,7 +22,6 @@ from dpdist.estimation.estimators import (
     Replication,
     Stage,
     Stages,
-    Variable,
     clustered_counts_and_means,
     counts_and_means,
     crossed_products,
@@ -139,7 +138,7 @@ def total(sample: DesignSample, domains: scipy.sparse.csr_array, outcome: Floats
     if sample.replicates is not None and sample.replication is not None:
         replicates = (domains @ (sample.replicates * outcome[:, None])).T
         return _estimates(sample, domains, value, sample.replication.variance(value, replicates))
-    variable = Variable.of_records(np.zeros(len(outcome)), sample.weight * outcome)
+    variable = PsuSums.of_records(np.zeros(len(outcome)), sample.weight * outcome)
     return _estimates(
         sample, domains, value, linearised_variance(variable, zeros, ones, domains, sample.psu, sample.stages)
     )
@@ -158,7 +157,7 @@ def ratio(sample: DesignSample, domains: scipy.sparse.csr_array, numerator: Floa
             parts = (domains @ (sample.replicates * values[:, None]) for values in (numerator, denominator))
             replicates = (next(parts) / next(parts)).T
             return _estimates(sample, domains, value, sample.replication.variance(value, replicates))
-    variable = Variable.of_records(sample.weight * denominator, sample.weight * numerator)
+    variable = PsuSums.of_records(sample.weight * denominator, sample.weight * numerator)
     return _estimates(
         sample, domains, value, linearised_variance(variable, value, bottom, domains, sample.psu, sample.stages)
     )

@@ -218,10 +218,11 @@ class Stages(NamedTuple):
     second: Stage | None = None
 
 
-class Variable(NamedTuple):
-    """Sums of a, b and their products over the records of each row, (row,), for the linearised variable u = (b − R a)/D.
+class PsuSums(NamedTuple):
+    """Sums over the PSUs of a crosstab row, (row,): a PSU's a = Σw and b = Σwy, and the products aa, ab and bb.
 
-    R and D are constants of a cell.
+    If no PSU is declared, every record is a PSU. The sums then need one pass, and no records stay in memory. Other sums a
+    and b stand for the linearised variable u = (b − R a)/D, with R and D constants of a cell.
     """
 
     a: Floats
@@ -231,8 +232,11 @@ class Variable(NamedTuple):
     bb: Floats
 
     @classmethod
-    def of_records(cls, a: Floats, b: Floats) -> Variable:
+    def of_records(cls, a: Floats, b: Floats) -> PsuSums:
         return cls(a, b, a * a, a * b, b * b)
+
+    def plus(self, other: PsuSums) -> PsuSums:
+        return PsuSums(*(x + y for x, y in zip(self, other, strict=True)))
 
 
 def stratified_variance(
@@ -267,7 +271,7 @@ def stratified_variance(
 
 
 def linearised_variance(
-    variable: Variable, ratio: Floats, scale: Floats, membership: scipy.sparse.csr_array, psu: Codes | Ints, stages: Stages
+    variable: PsuSums, ratio: Floats, scale: Floats, membership: scipy.sparse.csr_array, psu: Codes | Ints, stages: Stages
 ) -> Floats:
     """Variance (cell,) of Σ (b − R a)/D over a cell's rows; `ratio` is R and `scale` is D, (cell,) each.
 
@@ -382,22 +386,6 @@ def df_in_cells(df: float, records: Floats) -> Floats:
     return np.clip(records - 1.0, 0.0, df)
 
 
-class PsuSums(NamedTuple):
-    """Sums over the PSUs of a crosstab row, (row,): a PSU's a = Σw and b = Σwy, and the products aa, ab and bb.
-
-    If no PSU is declared, every record is a PSU. The sums then need one pass, and no records stay in memory.
-    """
-
-    a: Floats
-    b: Floats
-    aa: Floats
-    ab: Floats
-    bb: Floats
-
-    def plus(self, other: PsuSums) -> PsuSums:
-        return PsuSums(*(x + y for x, y in zip(self, other, strict=True)))
-
-
 class Estimate(NamedTuple):
     """Point estimates and variances, shape (cell,)."""
 
@@ -474,12 +462,11 @@ def clustered_counts_and_means(crosstab_row: Codes, psu: Codes, sums: PsuSums, s
     zeros, ones = np.zeros(len(cells)), np.ones(len(cells))
     mean = quotient(total, count)
     nothing = np.zeros(len(sums.a))
-    counted = Variable(nothing, sums.a, nothing, nothing, sums.aa)
-    averaged = Variable(sums.a, sums.b, sums.aa, sums.ab, sums.bb)
-    added = Variable(nothing, sums.b, nothing, nothing, sums.bb)
+    counted = PsuSums(nothing, sums.a, nothing, nothing, sums.aa)
+    added = PsuSums(nothing, sums.b, nothing, nothing, sums.bb)
     return (
         Estimate(count, linearised_variance(counted, zeros, ones, membership, psu, stages)),
-        Estimate(mean, np.where(count > 0, linearised_variance(averaged, mean, count, membership, psu, stages), np.nan)),
+        Estimate(mean, np.where(count > 0, linearised_variance(sums, mean, count, membership, psu, stages), np.nan)),
         Estimate(total, linearised_variance(added, zeros, ones, membership, psu, stages)),
     )
 
