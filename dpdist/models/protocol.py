@@ -290,21 +290,23 @@ class StratumModel:
     """The public half of a model of one stratum: its parameters, how they are written, and what follows from them.
 
     All models have `build`, `describe`, `recall`, `parameters`, `identified` and `improper`. They have others if they can
-    (`supports`). All are declared for type checkers alone, so a plug-in's model need not derive from this class, and no
-    model has methods that only raise.
+    (`supports`). All but the two below are declared for type checkers alone, so a plug-in's model need not derive from this
+    class, and no model has methods that only raise.
     """
+
+    def describe(self, theta: Draws) -> Mapping[str, Any]:
+        """One draw as a JSON-ready mapping; `prior` names the stratum's prior."""
+        return describe_draws(self.parameters, theta)
+
+    def recall(self, described: Mapping[str, Any]) -> Draws:
+        """The inverse of `describe`."""
+        return recall_draws(self.parameters, described)
 
     if TYPE_CHECKING:
 
         @classmethod
         def build(cls, job: Any, crosstab: Crosstab, rows: slice, proper: bool = False) -> Self:
             """The model of a stratum's crosstab rows; with `proper` it has the weak proper prior, whatever the job says."""
-
-        def describe(self, theta: Draws) -> Mapping[str, Any]:
-            """One draw as a JSON-ready mapping; `prior` names the stratum's prior."""
-
-        def recall(self, described: Mapping[str, Any]) -> Draws:
-            """The inverse of `describe`."""
 
         @property
         def parameters(self) -> tuple[Parameter, ...]:

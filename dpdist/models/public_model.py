@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import scipy
 
 from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.job import Job
-from dpdist.models.protocol import Draws, Parameter, StratumModel, describe_draws, recall_draws
+from dpdist.models.protocol import Draws, Parameter, StratumModel
 
 # A column that is a linear combination of earlier columns is dropped, as in R's lm.
 INTERCEPT = "(Intercept)"
@@ -146,12 +146,6 @@ class PublicModel(StratumModel):
     @property
     def improper(self) -> bool:
         return False
-
-    def describe(self, theta: Draws) -> Mapping[str, Any]:
-        return describe_draws(self.parameters, theta)
-
-    def recall(self, described: Mapping[str, Any]) -> Draws:
-        return recall_draws(self.parameters, described)
 
     def pattern(self, crosstab_row: Codes) -> Codes:
         return self.design.pattern[crosstab_row - self.design.first]

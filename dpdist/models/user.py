@@ -35,7 +35,7 @@ from dpdist.confidential.records import Records
 from dpdist.core.errors import JobError, Problem, ProgramError
 from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.job import Job, Program
-from dpdist.models.protocol import Draws, Extremes, Parameter, StratumModel, describe_draws, recall_draws
+from dpdist.models.protocol import Draws, Extremes, Parameter, StratumModel
 
 ENTRY_POINTS = "dpdist.log_lik"
 TILE_VALUES = 2**20
@@ -158,11 +158,11 @@ class User(StratumModel):
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
         records = {name: theta[name][0].tolist() for name in (OUTCOME, WEIGHT)}
-        return describe_draws(self.parameters, theta) | records
+        return {**super().describe(theta), **records}
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         records = {name: np.array(described[name])[None] for name in (OUTCOME, WEIGHT)}
-        return Draws({**recall_draws(self.parameters, described).values, **records})
+        return Draws({**super().recall(described).values, **records})
 
 
 def _parameter(name: str, dims: tuple[str | int, ...], crosstab: Crosstab) -> Parameter:

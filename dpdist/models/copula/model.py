@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import scipy
@@ -29,7 +29,7 @@ from dpdist.models.copula.reference_summary import SHAPES, Facts, Law, tell
 from dpdist.models.copula.shapes import FEWEST_UNMIXED, UNIT, PredictorCells, grouped, weight_outcome_ties
 from dpdist.models.numerics import tiles
 from dpdist.models.numerics.tiles import by_pattern, tile_records
-from dpdist.models.protocol import Draws, Extremes, Parameter, StratumModel, describe_draws, recall_draws
+from dpdist.models.protocol import Draws, Extremes, Parameter, StratumModel
 from dpdist.models.public_model import strata_as_predictors
 
 # Scores are cut into narrow bins. Within a bin, the weight w and the outcome y are replaced by their means under the
@@ -387,12 +387,6 @@ class Scores(StratumModel):
 
     def as_sampled(self) -> Scores:
         return self
-
-    def describe(self, theta: Draws) -> Mapping[str, Any]:
-        return describe_draws(self.parameters, theta)
-
-    def recall(self, described: Mapping[str, Any]) -> Draws:
-        return recall_draws(self.parameters, described)
 
     def draws_of(self, law: Law) -> Draws:
         """The law's parameters as draws for all cells of the crosstab; NaN for cells of other strata."""
