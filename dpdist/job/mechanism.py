@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from fractions import Fraction
+from functools import partial
 from math import ceil, floor, inf
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
@@ -102,27 +103,26 @@ def levels_between(column: Column) -> int:
     return floor(column.bounds[1]) - ceil(column.bounds[0]) + 1 if column.bounds is not None else 0
 
 
-def without_distinct_levels(outcome: str, column: Column, who: str) -> Iterator[Contradiction]:
+def without_distinct_levels(job: JobView, outcome: str, who: str) -> Iterator[Contradiction]:
     """Reasons why an outcome has no distinct public levels. `who` names, in the message, what needs distinct levels."""
-    path = ("columns", outcome)
-    if column.codes is None and not column.whole:
-        yield Contradiction((*path, "whole"), f"{who} counts whole numbers, or coded levels", "add whole: true, or codes")
-    if column.bounds is not None and not all(float(end).is_integer() for end in column.bounds):
-        fault = f"{who} counts the whole numbers between the bounds, and sets values beyond a bound to it"
-        yield Contradiction((*path, "bounds"), fault, "write whole bounds")
-    if wrong := [text for text, code in (column.codes or {}).items() if not float(code).is_integer()]:
-        fault = f"'{wrong[0]}' is coded {(column.codes or {})[wrong[0]]:g}, but levels of {who} are whole numbers"
-        yield Contradiction((*path, "codes"), fault, "code the texts 0, 1, 2, …")
-    elif column.codes and (missing := _gaps(column)):
-        fault = f"no text is coded {missing[0]:g}, but {who} has a level at every whole number between the bounds"
-        yield Contradiction((*path, "codes"), fault, "code the texts 0, 1, 2, … without a gap, up to the bounds")
+    column = job.columns[outcome]
+    codes = column.codes or {}
+    text, code = next(((text, code) for text, code in codes.items() if not float(code).is_integer()), (None, 0.0))
+    facts: dict[str, object] = {
+        "column": column,
+        "cut": not all(float(end).is_integer() for end in column.bounds or ()),
+        "text": text,
+        "code": float(code),
+        "missing": partial(_first_gap, column),
+    }
+    yield from broken("distinct_levels", job, name=outcome, who=who, **facts)
 
 
-def _gaps(column: Column) -> list[float]:
-    """Whole numbers between the bounds, or between smallest and largest code, that are not the code of a text."""
+def _first_gap(column: Column) -> float | None:
+    """A whole number between the bounds, or between smallest and largest code, that is not the code of a text."""
     codes = set((column.codes or {}).values())
     low, high = column.bounds or (min(codes), max(codes))
-    return [float(level) for level in range(ceil(low), floor(high) + 1) if level not in codes]
+    return next((float(level) for level in range(ceil(low), floor(high) + 1) if level not in codes), None)
 
 
 NO_WEIGHTS = Weights(rule="none")
@@ -144,12 +144,6 @@ of columns, by priority, target error and hierarchies; so sample counts are publ
 ones are stated, and refuse a run only where the job states `frame_minimum`. `reference.release`: a release states totals
 of its measured cells, from which a later one learns. `survey.design_weights`: nothing is spent on weights that are public.
 """
-
-
-REFUSES = (
-    "'{name}' must not refuse a file because of {value} outside its bounds, since the refusal would reveal something about "
-    "the records"
-)
 
 
 class MechanismSpec(Frozen):
@@ -312,8 +306,8 @@ class MechanismSpec(Frozen):
         options = {"c": weights.c is not None, "radius": weights.radius != NO_WEIGHTS.radius, "g": bool(weights.g)}
         for name, value in options.items():
             if value and name not in constants:
-                a = "radius" if name == "radius" else f"constant {name}"
-                yield Contradiction(("mechanism", "weights", name), f"'{weights.rule}' has no {a}", f"leave {name} out")
+                constant = "radius" if name == "radius" else f"constant {name}"
+                yield from broken("rule_constant", job, mechanism=self, name=name, constant=constant)
         adjusted = weights.reweight is not None or (weights.scale, weights.shift) != (1.0, 0.0)
         yield from broken("weights", job, mechanism=self, adjusted=adjusted)
 
@@ -321,15 +315,7 @@ class MechanismSpec(Frozen):
         """Yields settings that would make a strict guarantee depend on the records."""
         yield from broken("strict", job, mechanism=self)
         for rule in job.outcome_dependent_rules if len(declared(job)) == len(job.outcomes) else ():
-            fault = f"'{self.name}' is strict, and the number of records left after '{rule}' is not public"
-            remedy_text = (
-                "keep these records: zeros may stay; for a missing value write 0, add an outcome 'answered' of 1 and 0, "
-                "and publish the ratio; or impute, or name a universe that does not depend on an outcome"
-            )
-            public = (
-                "if that number is public anyway, leave these records out of the file and state this under assumed_public"
-            )
-            yield Contradiction(("columns", rule.partition(":")[0]), fault, f"{remedy_text}; {public}")
+            yield from broken("dependent_rule", job, mechanism=self, column=rule.partition(":")[0], rule=rule)
 
 
 class FixedWeights(MechanismSpec):
@@ -357,9 +343,8 @@ class FixedWeights(MechanismSpec):
         if "c" in self.weights.facts.constants:
             yield from super().against_weights(job)
         else:
-            fault = f"'{self.name}' uses a weight rule with a constant c"
-            choices = ", ".join(sorted(name for name, rule in WEIGHT_RULES.with_plugins().items() if "c" in rule.constants))
-            yield Contradiction(("mechanism", "weights"), fault, f"use one of {choices}")
+            choices = sorted(name for name, rule in WEIGHT_RULES.with_plugins().items() if "c" in rule.constants)
+            yield from broken("without_c", job, mechanism=self, choices=", ".join(choices))
 
 
 class ClampedSpec(MechanismSpec):
@@ -401,13 +386,8 @@ class Noisy(MechanismSpec):
         """Requires clipping at public bounds, because records decide whether a value lies outside."""
         weight = job.survey.weight
         column = job.columns.get(weight) if weight is not None else None
-        if weight is not None and self.clips(job) and (column is None or column.bounds is None or column.bounds[0] < 0):
-            fault = f"'{self.name}' needs public bounds of the weight, from 0 or above"
-            yield Contradiction(("columns", weight), fault, f"add {weight}: {{bounds: [1, …], outside: clip}} to columns")
-        elif weight is not None and (self.clips(job) or self.by_cell) and column is not None and column.outside != "clip":
-            fault = REFUSES.format(name=self.name, value="a weight")
-            yield Contradiction(("columns", weight, "outside"), fault, "state outside: clip")
+        unbounded = self.clips(job) and (column is None or column.bounds is None or column.bounds[0] < 0)
+        unclipped = (self.clips(job) or self.by_cell) and column is not None and column.outside != "clip"
+        yield from broken("clipped_weight", job, mechanism=self, unbounded=unbounded, unclipped=unclipped)
         for outcome in declared(job):
-            if job.columns[outcome].outside != "clip" and job.columns[outcome].codes is None:
-                fault = REFUSES.format(name=self.name, value="an outcome")
-                yield Contradiction(("columns", outcome, "outside"), fault, "state outside: clip")
+            yield from broken("clipped_outcome", job, mechanism=self, name=outcome, column=job.columns[outcome])

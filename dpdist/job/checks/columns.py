@@ -14,12 +14,6 @@ from dpdist.job.mechanism import near_column
 from dpdist.job.rules import Contradiction, broken, listed
 from dpdist.job.yaml_lines import Where
 
-WITHOUT_A_WEIGHT = (
-    "leave these rules out: no record is dropped because of its weight, and not every mechanism clips weights. If records "
-    "have no weight, delete them from the file; or mark them in a column, also in any reference, and keep the others: "
-    "universe: [{column: …, keep: […]}]"
-)
-"""What to do about records that have no weight. The universe cannot depend on the weight."""
 WRITTEN = {
     *("count", "statistic", "variable", "estimator", "estimate", "standard_error", "df", "lower", "upper", "suppressed"),
     "withheld_because",
@@ -35,9 +29,8 @@ def misspelt(job: Job) -> Iterator[Contradiction]:
     Other problems of such an outcome follow from its name.
     """
     for name in job.outcomes:
-        if name not in job.columns and (near := near_column(job, name)) is not None:
-            remedy = f"did you mean '{near}'? Otherwise add {name}: {{bounds: [lower, upper]}} to columns"
-            yield Contradiction(("outcome",), f"no column '{name}' is declared", remedy, listed(tuple(job.columns)))
+        near = None if name in job.columns else near_column(job, name)
+        yield from broken("misspelt", job, name=name, near=near, declared=tuple(job.columns))
 
 
 def categories(job: Job) -> Iterator[Contradiction]:
@@ -60,33 +53,22 @@ def categories(job: Job) -> Iterator[Contradiction]:
         yield from broken("predictor", job, i=i, name=name)
     for name in job.categories:
         yield from broken("written", job, name=name, written=name in WRITTEN)
-    if prod(len(job.columns[name].levels or ()) for name in job.categories if name in job.columns) >= 2**62:
-        yield Contradiction(("columns",), "the categories have too many combinations", "merge levels")
+    combinations = prod(len(job.columns[name].levels or ()) for name in job.categories if name in job.columns)
+    yield from broken("combinations", job, too_many=combinations >= 2**62)
 
 
 def recodes(job: Job) -> Iterator[Contradiction]:
     """A recoded level is not declared as a level; the level that it becomes is."""
     for name, merges in job.recode.items():
-        column, path = job.columns.get(name), ("recode", name)
-        if column is None or column.levels is None:
-            near = near_column(job, name) if column is None else None
-            fault = f"column '{name}' is not declared" if column is None else f"'{name}' has bounds, and no levels to merge"
-            categories = tuple(other for other, declared in job.columns.items() if declared.levels is not None)
-            remedy = "name a column with levels" if near is None else f"did you mean '{near}'?"
-            yield Contradiction(path, fault, remedy, listed(categories))
-            continue
-        levels = [level_text(level) for level in column.levels]
-        for source, target in merges.items():
+        column, near = job.columns.get(name), partial(near_column, job, name)
+        categories = [other for other, declared in job.columns.items() if declared.levels is not None]
+        yield from broken("recoded_column", job, name=name, column=column, near=near, categories=categories)
+        levels = _texts(job, name)
+        for source, target in merges.items() if column is not None and column.levels is not None else ():
             text = None if target is None else level_text(target)
-            if source in levels:
-                yield Contradiction(
-                    (*path, source), f"'{source}' is still listed as a level", f"leave it out of columns.{name}.levels"
-                )
-            if text in merges:
-                yield Contradiction((*path, source), f"'{text}' is itself merged", "name the level that it becomes")
-            elif text is not None and text not in levels:
-                remedy = suggestion(text, levels, f"add it to columns.{name}.levels")
-                yield Contradiction((*path, source), f"'{text}' is not a level of '{name}'", remedy, listed(levels))
+            hint = partial(suggestion, str(text), levels, f"add it to columns.{name}.levels")
+            facts = {"source": source, "text": text, "levels": levels, "merges": merges, "hint": hint}
+            yield from broken("recode", job, name=name, **facts)
 
 
 def roles(job: Job) -> Iterator[Contradiction]:
@@ -101,8 +83,7 @@ def roles(job: Job) -> Iterator[Contradiction]:
     if declared is not None and ((declared.missing, declared.zeros) != ("error", "error") or clipped):
         rules = [f"{key}: {rule}" for key in ("missing", "zeros") if (rule := getattr(declared, key)) != "error"]
         rules += [f"outside: clip, under mechanism {job.mechanism.name}"] if clipped else []
-        fault = f"these rules do not apply to a weight: {'; '.join(rules)}"
-        yield Contradiction(("columns", str(weight)), fault, WITHOUT_A_WEIGHT)
+        yield from broken("weight_column", job, rules="; ".join(rules))
     yield from _further_design(job)
     for name in job.survey.design_strata:
         yield from broken("design_stratum", job, name=name, column=job.columns.get(name))
@@ -133,8 +114,7 @@ def _replicates_and_populations(job: Job) -> Iterator[Contradiction]:
         yield from broken("population_size", job, i=i, name=name, taken=taken)
     roles = (*outcomes, weight, *job.categories, *(keep.column for keep in job.universe))
     for clash in dict.fromkeys(name for name in roles if replicated is not None and name and replicated.has(name)):
-        fault = f"'{clash}' is used as outcome, weight, category or universe as well"
-        yield Contradiction(("survey", "replicate_weights"), fault, "rename it")
+        yield from broken("replicate_weight", job, name=clash)
 
 
 def universe(job: Job) -> Iterator[Contradiction]:
@@ -203,38 +183,29 @@ def predictors(job: Job) -> Iterator[Contradiction]:
 
 def hierarchies(job: Job) -> Iterator[Contradiction]:
     for name, hierarchy in job.hierarchies.items():
-        path: Where = ("hierarchies", name)
         for i, column in enumerate(hierarchy.columns):
             yield from broken("nested", job, hierarchy=name, i=i, name=column, declared=column in job.columns)
-        yield from _maps(job, hierarchy, (*path, "within"))
+        yield from _maps(job, name, hierarchy)
         for fine, coarse in hierarchy.steps:
-            if fine not in hierarchy.within and not _public(job, (fine, coarse)):
-                fault = f"no public record shows to which {coarse} a {fine} belongs"
-                remedy = f"state within: {{{fine}: {{level: level of {coarse}, …}}}}, or name a public file as reference"
-                yield Contradiction(path, fault, remedy)
+            unmapped = fine not in hierarchy.within and not (job.nested_by_file((fine, coarse)) or job.on_records)
+            yield from broken("unmapped", job, hierarchy=name, fine=fine, coarse=coarse, unmapped=unmapped)
 
 
-def _public(job: Job, columns: tuple[str, str]) -> bool:
-    return job.nested_by_file(columns) or job.on_records
-
-
-def _maps(job: Job, hierarchy: Hierarchy, path: Where) -> Iterator[Contradiction]:
+def _maps(job: Job, name: str, hierarchy: Hierarchy) -> Iterator[Contradiction]:
     steps = dict(hierarchy.steps)
     for fine, levels in hierarchy.within.items():
-        if fine not in steps:
-            fault = f"'{fine}' is not nested in another column of the hierarchy"
-            yield Contradiction((*path, fine), fault, "name a column, but not the first", listed(tuple(steps)))
-            continue
-        declared = [_texts(job, column) for column in (fine, steps[fine])]
-        if not all(declared):
+        yield from broken("mapped", job, hierarchy=name, fine=fine, nested=tuple(steps))
+        declared = [_texts(job, column) for column in (fine, steps[fine])] if fine in steps else []
+        if not declared or not all(declared):
             continue
         for mapping, column, allowed in zip((levels, levels.values()), (fine, steps[fine]), declared, strict=True):
-            if unknown := [level for level in mapping if level not in allowed]:
-                hint = suggestion(unknown[0], allowed, "name its levels as `columns` lists them")
-                yield Contradiction((*path, fine), f"'{unknown[0]}' is not a level of '{column}'", hint, listed(allowed))
-        if lacking := [level for level in declared[0] if level not in levels]:
-            fault = f"{len(lacking)} of {len(declared[0])} levels of '{fine}' have no {steps[fine]}, first '{lacking[0]}'"
-            yield Contradiction((*path, fine), fault, f"write the {steps[fine]} of every level")
+            unknown = next((level for level in mapping if level not in allowed), None)
+            hint = partial(suggestion, str(unknown), allowed, "name its levels as `columns` lists them")
+            facts = {"unknown": unknown, "hint": hint, "column": column, "allowed": allowed}
+            yield from broken("mapped_level", job, hierarchy=name, fine=fine, **facts)
+        lacking = [level for level in declared[0] if level not in levels]
+        facts = {"lacking": lacking, "first": lacking[:1], "levels": declared[0], "coarse": steps[fine]}
+        yield from broken("mapped_levels", job, hierarchy=name, fine=fine, **facts)
 
 
 def _texts(job: Job, column: str) -> list[str]:

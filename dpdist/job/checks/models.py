@@ -22,8 +22,7 @@ def several_outcomes(spec: type[MechanismSpec]) -> bool:
 
 def outcomes(job: Job) -> Iterator[Contradiction]:
     """Several outcomes need a mechanism, or a family, that accepts several."""
-    if len(set(job.outcomes)) < len(job.outcomes):
-        yield Contradiction(("outcome",), "an outcome is named twice", "delete one")
+    yield from broken("named_outcomes", job, twice=len(set(job.outcomes)) < len(job.outcomes))
     yield from broken("outcomes", job, able=lambda: ", ".join(those(several_outcomes)))
     yield from broken("compared_outcomes", job)
 
@@ -58,52 +57,31 @@ def _of_a_program(job: Job) -> Iterator[Contradiction]:
     model = job.likelihood
     yield from broken("program", job, finite=_finite(model.data))
     reserved = {"N", "y", "w", "alpha", "generate", "reference", "clamp"}
+    columns = dict.fromkeys([*job.strata, *model.predictors])
     for name in (*job.strata, *model.predictors):
-        if not name.isidentifier() or name in reserved:
-            yield Contradiction(
-                ("model", "predictors"), f"'{name}' cannot name a variable of a program", "rename the column"
-            )
-    columns = {*job.strata, *model.predictors}
+        yield from broken("variable", job, name=name, unusable=not name.isidentifier() or name in reserved)
+    given = reserved | {*columns, *(f"{column}_levels" for column in columns)}
     for name in model.data:
-        if name in reserved | columns | {f"{column}_levels" for column in columns}:
-            yield Contradiction(("model", "data", name), f"'{name}' is given by dpdist, record by record", "rename it")
-    yield from _parameters(job)
-
-
-def _parameters(job: Job) -> Iterator[Contradiction]:
-    model, columns = job.likelihood, {*job.strata, *job.likelihood.predictors}
+        yield from broken("program_data", job, name=name, given=name in given)
     for name, dims in model.parameters.items():
-        if name in ("chain", "draw", "stratum", *columns) or not name.isidentifier():
-            yield Contradiction(
-                ("model", "parameters", name), f"'{name}' is the name of a dimension", "rename the parameter"
-            )
+        taken = name in ("chain", "draw", "stratum", *columns) or not name.isidentifier()
+        yield from broken("parameter", job, name=name, taken=taken)
         for dim in dims:
-            if isinstance(dim, int) and dim < 1:
-                yield Contradiction(("model", "parameters", name), f"{dim} is not a size", "give a size of at least 1")
-            if isinstance(dim, str) and dim not in (*model.predictors, *job.strata):
-                yield Contradiction(
-                    ("model", "parameters", name), f"'{dim}' is not a predictor", "name a predictor, or give a size"
-                )
+            size = dim if isinstance(dim, int) else 1
+            yield from broken("dimension", job, name=name, dim=dim, size=size, unknown=size != dim and dim not in columns)
 
 
 def sampler_settings(job: Job) -> Iterator[Contradiction]:
     """The sampler must be one of the family's, without another sampler's settings."""
     sampler, samplers = job.sampler, samplers_of(job.family) if job.mechanism.statistics is None else ()
     if not samplers:
-        if "sampler" in job.model_fields_set and sampler != Sampler(name="exact"):
-            yield Contradiction(("sampler",), f"'{job.model_name}' does not draw from a posterior", "leave sampler out")
+        stated = "sampler" in job.model_fields_set and sampler != Sampler(name="exact")
+        yield from broken("no_sampler", job, stated=stated)
         return
-    if sampler.name not in samplers:
-        yield Contradiction(
-            ("sampler", "name"), f"'{job.family}' has no {sampler.name} sampler", f"use {' or '.join(samplers)}"
-        )
-    if sampler.name != "stan":
-        for name in sorted(sampler.model_fields_set - {"name", "draws"}):
-            yield Contradiction(
-                ("sampler", name), f"'{sampler.name}' makes independent draws, so it has no {name}", "leave it out"
-            )
-        if "diagnostics" in job.model_fields_set:
-            yield Contradiction(("diagnostics",), f"'{sampler.name}' makes independent draws", "leave diagnostics out")
+    yield from broken("sampler", job, lacking=sampler.name not in samplers, samplers=" or ".join(samplers))
+    for name in sorted(sampler.model_fields_set - {"name", "draws"}):
+        yield from broken("of_chains", job, name=name)
+    yield from broken("independent", job, limited="diagnostics" in job.model_fields_set)
 
 
 def _finite(value: object) -> bool:
@@ -124,9 +102,8 @@ def comparators(job: Job) -> Iterator[Contradiction]:
     names = " and ".join(how for how in ("fbs", "fbp") if how in job.compare)
     yield from broken("fitted_comparators", job, fitted=names)
     for outcome in declared(job):
-        if names and (why := _never_lognormal(job.columns[outcome])):
-            fault = f"{names} would fit a lognormal law, and '{outcome}' {why}"
-            yield Contradiction(("compare",), fault, f"leave {names} out")
+        why = _never_lognormal(job.columns[outcome])
+        yield from broken("never_lognormal", job, fitted=names, name=outcome, why=why)
 
 
 def _never_lognormal(column: Column) -> str | None:
@@ -177,9 +154,7 @@ def calibration(job: Job) -> Iterator[Contradiction]:
     """A calibration must be for this job's data, model, mechanism and budget, and from another period."""
     names = ("dataset", "columns", "universe", "survey", "strata", "outcome", "model", "budget", "synthetic_sets")
     for name in (*names, "privacy_unit") if job.calibration is not None else ():
-        if getattr(job.calibration, name) != getattr(job, name):
-            fault, remedy = f"it was made for another {name}", "calibrate this job on a reference period"
-            yield Contradiction(("calibration",), fault, remedy)
+        yield from broken("calibrated", job, name=name, differs=getattr(job.calibration, name) != getattr(job, name))
     yield from broken("calibration", job)
 
 

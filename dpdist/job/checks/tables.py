@@ -30,22 +30,17 @@ def table_statistics(job: Job) -> Iterator[Contradiction]:
         return
     told = set[str]()
     for i, table in enumerate(job.tables):
-        if names.index(table.name) != i:
-            yield Contradiction(("tables", i, "name"), f"table '{table.name}' is named twice", "rename one")
-        elif (first := files.index(files[i])) != i:
-            fault = f"'{table.name}' and '{names[first]}' would be the same file on systems that ignore case"
-            yield Contradiction(("tables", i, "name"), fault, "rename one")
+        first = names[files.index(files[i])]
+        yield from broken("table_name", job, i=i, name=table.name, again=table.name in names[:i], first=first)
         yield from _transposed(job.tables[:i], table, ("tables", i, "by"))
         texts = dict[str, Statistic]()
         for j, statistic in enumerate(table.statistics):
             path = ("tables", i, "statistics", j)
             faults = [*_statistic(job, table, statistic, path, told)]
             yield from faults
-            if statistic in table.statistics[:j]:
-                yield Contradiction(path, f"'{statistic.text}' is named twice", "delete one")
-            elif not faults and texts.setdefault(statistic.text, statistic) != statistic:
-                fault = f"'{statistic.text}' would be the name of two statistics in the published table"
-                yield Contradiction(path, fault, "delete one, or change what `label` returns in its plug-in")
+            again = statistic in table.statistics[:j]
+            taken = not again and not faults and texts.setdefault(statistic.text, statistic) != statistic
+            yield from broken("statistic_name", job, i=i, j=j, text=statistic.text, again=again, taken=taken)
 
 
 def _transposed(before: Sequence[Table], table: Table, path: Where) -> Iterator[Contradiction]:
@@ -168,18 +163,13 @@ def table_universes(job: Job) -> Iterator[Contradiction]:
     for i, table in enumerate(job.tables):
         for name, members in table.universe.items():
             levels = [str(level) for level in job.columns[name].levels or ()] if name in job.columns else []
-            path, texts = ("tables", i, "universe", name), list(map(str, members))
+            texts = list(map(str, members))
             for j, level in enumerate(texts if levels else ()):
-                if level not in levels:
-                    hint = suggestion(level, levels, "name levels of the column")
-                    yield Contradiction((*path, j), f"'{level}' is not a level of '{name}'", hint, listed(levels))
-                elif level in texts[:j]:
-                    yield Contradiction((*path, j), f"'{level}' is named twice", "delete one")
-            if name in table.by and len(set(texts)) == 1:
-                fault = f"table '{table.name}' is by '{name}', but only one level of it is in the universe"
-                yield Contradiction(path, fault, "leave the column out of by")
-            if levels and set(levels) <= set(texts):
-                yield Contradiction(path, f"every level of '{name}' is in the universe", "leave the column out of it")
+                facts = {"unknown": level not in levels, "again": level in texts[:j], "levels": levels, "level": level}
+                hint = partial(suggestion, level, levels, "name levels of the column")
+                yield from broken("universe_level", job, i=i, name=name, j=j, hint=hint, **facts)
+            single, whole = name in table.by and len(set(texts)) == 1, bool(levels) and set(levels) <= set(texts)
+            yield from broken("table_universe", job, i=i, name=name, table=table.name, single=single, whole=whole)
 
 
 def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction:
@@ -356,16 +346,10 @@ def acceptance(job: Job) -> Iterator[Contradiction]:
     yield from broken("accept", job, **facts)
     tables = {table.name: table for table in job.tables}
     for i, name in enumerate(accept.tables):
-        if name not in tables:
-            yield Contradiction(("accept", "tables", i), f"no table '{name}'", f"name one of {', '.join(tables)}")
+        yield from broken("gated_table", job, i=i, name=name, tables=tables, listed=", ".join(tables))
     for i, gate in enumerate(accept.gates):
-        if gate.of.name not in ("count", "mean"):
-            yield Contradiction(("accept", "gates", i, "of"), "gates apply to counts and means", "name count or {mean: …}")
-        elif any(gate.of not in table.statistics or COUNT not in table.statistics for table in job.gated_tables):
-            fault = f"a listed table does not publish {gate.of.text}, or publishes it without a count"
-            yield Contradiction(("accept", "gates", i, "of"), fault, "add it to the table's statistics, or list others")
-        if gate.measure == "coverage" and gate.limit > 1:
-            yield Contradiction(("accept", "gates", i, "limit"), "a share above 1", "state a share, such as 0.8")
+        lacking = any(gate.of not in table.statistics or COUNT not in table.statistics for table in job.gated_tables)
+        yield from broken("gate", job, i=i, gate=gate, lacking=lacking)
 
 
 WIDE = ".wide"
@@ -428,14 +412,11 @@ def _twice(path: Where, labels: dict[str, str]) -> Iterator[Contradiction]:
 def _files(job: Job) -> Iterator[Contradiction]:
     names = {table.name for table in job.tables}
     for i, table in enumerate(job.tables):
-        if table.name.removesuffix(WIDE) in names - {table.name}:
-            fault = f"'{table.name}.csv' is the printed form of table '{table.name.removesuffix(WIDE)}'"
-            yield Contradiction(("tables", i, "name"), fault, "rename one")
+        facts = {"name": table.name, "printed": table.name.removesuffix(WIDE), "tables": names - {table.name}}
+        yield from broken("printed_form", job, i=i, **facts)
 
 
 def _quality(job: Job) -> Iterator[Contradiction]:
-    quality, path = job.presentation.quality, ("presentation", "quality")
-    for table in job.tables if quality.minimum is not None else ():
-        if all(statistic.name != "count" for statistic in table.statistics):
-            fault = f"table '{table.name}' has no counts to compare with the minimum"
-            yield Contradiction((*path, "minimum"), fault, "add count to its statistics, or leave minimum out")
+    for table in job.tables:
+        counted = any(statistic.name == "count" for statistic in table.statistics)
+        yield from broken("minimum", job, name=table.name, counted=counted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from itertools import combinations, pairwise
 from math import ceil, comb, floor, prod
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from dpdist.job import LEAST_BUDGET, TOO_LITTLE, Budget, Column, Frozen, Guarantee, JobView, Noisy, OwnKey, declared
-from dpdist.job.rules import Contradiction, broken, listed
+from dpdist.job.rules import Contradiction, broken
 
 RULES = Path(__file__).with_name("rules.txt")
 MOST_LEVELS = 10_000
@@ -139,7 +140,7 @@ class CodedMarginals(Noisy):
         yield from super().contradictions(job)
         yield from broken("marginals", job, RULES)
         for outcome in declared(job):
-            yield from _of_levels(outcome, job.columns[outcome])
+            yield from _of_levels(job, outcome, job.columns[outcome])
         yield from self._of_selection(job)
         if len(declared(job)) == len(job.outcomes):
             yield from self._of_network(job) if self.selects == "privbayes" else self._of_tables(job)
@@ -149,23 +150,19 @@ class CodedMarginals(Noisy):
         unused_keys: tuple[str, ...] = ("degree", "usefulness", "choice") if self.selects != "privbayes" else ("sums",)
         unused_keys += ("marginals",) if self.selects != "given" else ()
         for key in unused_keys:
-            if getattr(self, key) is not None:
-                fault = f"select: {self.selects} has no {key}"
-                yield Contradiction(("mechanism", key), fault, f"leave {key} out, or use another selection")
+            yield from broken("unused", job, RULES, key=key, stated=getattr(self, key) is not None)
 
     def _of_tables(self, job: JobView) -> Iterator[Contradiction]:
         yield from self._of_sums(job)
-        if self.select in ("tree", "adaptive") and not self.chooses(job):
-            fault = "no pair is chosen: the pairs form no loop, so all are measured"
-            yield Contradiction(("mechanism", "select"), fault, "leave it out")
+        facts = {
+            "outright": self.select in ("tree", "adaptive") and not self.chooses(job),
+            "no_pair": self.marginals is None and len(job.outcomes) > 1 and not candidates(self.sizes(job)),
+            "most": f"{MOST_CHOSEN_CELLS:,}",
+            "alone": ", ".join(f"[{name}]" for name in job.outcomes),
+        }
+        yield from broken("pairs", job, RULES, **facts)
         if self.marginals is not None:
             yield from self._of_marginals(job, self.marginals)
-        elif len(job.outcomes) > 1 and not candidates(self.sizes(job)):
-            fault = f"no pair of columns has at most {MOST_CHOSEN_CELLS:,} cells, so none can be chosen"
-            alone = ", ".join(f"[{name}]" for name in job.outcomes)
-            yield Contradiction(
-                ("mechanism", "marginals"), fault, f"write marginals: [{alone}], name pairs, or merge levels"
-            )
 
     def _of_sums(self, job: JobView) -> Iterator[Contradiction]:
         """Sums are of the job's columns, each once.
@@ -175,52 +172,36 @@ class CodedMarginals(Noisy):
         for i, total in enumerate(self.sums or ()):
             for key, name in (("of", total.of), ("by", total.by)):
                 if name is not None and name not in job.outcomes:
-                    fault = f"'{name}' is not among the columns that are released"
-                    where = ("mechanism", "sums", i, key)
-                    yield Contradiction(where, fault, "name it under outcome, or leave it out", listed(job.outcomes))
+                    yield from broken("unreleased", job, RULES, path=("sums", i, key), name=name)
                     return
-            if total.by == total.of:
-                fault = f"'{total.of}' by its own levels: their counts determine these sums"
-                yield Contradiction(("mechanism", "sums", i, "by"), fault, "leave by out")
-            elif (close := _too_close(total.of, levels_of(job.columns[total.of]))) is not None:
-                yield Contradiction(("mechanism", "sums", i, "of"), close, "give them one code, or leave the sum out")
-            elif total in (self.sums or ())[:i]:
-                yield Contradiction(("mechanism", "sums", i), "this sum is already listed", "name it once")
-            elif total.by is not None and {total.of, total.by} not in pairs:
-                fault = f"the pair of '{total.by}' and '{total.of}' is not named, so it may not be measured"
-                remedy = f"add [{total.by}, {total.of}] to marginals, or leave by out"
-                yield Contradiction(("mechanism", "sums", i, "by"), fault, remedy)
-        if self.sums and job.reference is not None:
-            fault = "sums would not include the estimate for weights beyond the bound, and counts would"
-            yield Contradiction(("mechanism", "sums"), fault, "leave the reference or the sums out")
+            facts = {
+                "close": partial(_too_close, total.of, job.columns[total.of]),
+                "again": total in (self.sums or ())[:i],
+                "alone": total.by is not None and {total.of, total.by} not in pairs,
+            }
+            yield from broken("sum", job, RULES, i=i, sum=total, **facts)
+        yield from broken("sums", job, RULES)
 
     def _of_marginals(self, job: JobView, marginals: tuple[tuple[str, ...], ...]) -> Iterator[Contradiction]:
         """Tables must use columns of the job, contain all of them together, and form no loop."""
         together = {name: name for name in job.outcomes}
         for i, columns in enumerate(marginals):
-            where = ("mechanism", "marginals", i)
             if unknown := [name for name in columns if name not in job.outcomes]:
-                fault = f"'{unknown[0]}' is not among the columns that are released"
-                yield Contradiction(where, fault, "name it under outcome, or leave it out", listed(job.outcomes))
+                yield from broken("unreleased", job, RULES, path=("marginals", i), name=unknown[0])
                 return
-            if set(columns) in map(set, marginals[:i]):
-                yield Contradiction(where, f"'{' x '.join(columns)}' is already listed", "name it once")
+            again = set(columns) in map(set, marginals[:i])
+            several = len(columns) not in (1, 2) or len(set(columns)) < len(columns)
+            yield from broken("marginal", job, RULES, i=i, name=" x ".join(columns), again=again, several=several)
+            if again or several:
                 return
-            if len(columns) not in (1, 2) or len(set(columns)) < len(columns):
-                yield Contradiction(where, "not one column, or two different ones", "write [a] or [a, b]")
-                return
-            if (cells := prod(len(levels_of(job.columns[name])) for name in columns)) > MOST_CELLS:
-                fault = f"{cells:,} cells, each with noise"
-                yield Contradiction(where, fault, f"merge levels, at most {MOST_CELLS:,} cells", "")
-            if len(columns) == 2:
-                first, second = (_root(together, name) for name in columns)
-                if first == second:
-                    fault = f"'{columns[0]}' and '{columns[1]}' are already connected through other marginals"
-                    yield Contradiction(where, fault, "leave out one pair of the loop")
-                together[first] = second
-        if unmeasured := [name for name in job.outcomes if not any(name in columns for columns in marginals)]:
-            fault = f"no marginal has column '{unmeasured[0]}'"
-            yield Contradiction(("mechanism", "marginals"), fault, f"add [{unmeasured[0]}], or a pair with it")
+            cells = prod(len(levels_of(job.columns[name])) for name in columns)
+            first, second = (_root(together, name) for name in (columns[0], columns[-1]))
+            facts = {"cells": f"{cells:,}", "large": cells > MOST_CELLS, "most": f"{MOST_CELLS:,}"}
+            pair = {"looped": len(columns) == 2 and first == second, "first": columns[0], "second": columns[-1]}
+            yield from broken("marginal_cells", job, RULES, i=i, **facts, **pair)
+            together[first] = second
+        unmeasured = next((name for name in job.outcomes if not any(name in columns for columns in marginals)), None)
+        yield from broken("unmeasured", job, RULES, name=unmeasured)
 
     def _of_network(self, job: JobView) -> Iterator[Contradiction]:
         columns = len(job.outcomes)
@@ -256,8 +237,9 @@ def loops(pairs: Sequence[Pair]) -> bool:
     return forest(pairs) < len(pairs)
 
 
-def _too_close(name: str, levels: Sequence[float]) -> str | None:
-    """The fault of a column's levels, in order, if sums cannot distinguish two of them; empty if none."""
+def _too_close(name: str, column: Column) -> str | None:
+    """The fault of a column's levels, if sums cannot distinguish two of them; None if they can."""
+    levels = levels_of(column)
     widest = levels[-1] - levels[0]
     if all(after - before > CLOSEST * widest for before, after in pairwise(levels)):
         return None
@@ -286,17 +268,9 @@ def texts_of(column: Column, levels: tuple[float, ...]) -> tuple[str, ...]:
     return tuple(text or f"{level:.10g}" for text, level in zip(texts_by_level, levels, strict=True))
 
 
-def _of_levels(name: str, column: Column) -> Iterator[Contradiction]:
+def _of_levels(job: JobView, name: str, column: Column) -> Iterator[Contradiction]:
     """A column needs a public list of levels, with at most `MOST_LEVELS`."""
-    if column.codes is None and not column.whole:
-        fault = f"'{name}' has no list of levels"
-        yield Contradiction(("columns", name, "whole"), fault, "add codes for its texts, or whole: true for whole numbers")
-        return
     low, high = column.bounds or (0.0, 0.0)
     several = len(set(column.codes.values())) if column.codes is not None else floor(high) - ceil(low) + 1
-    if several > MOST_LEVELS:
-        fault = f"{several:,} levels, each with a noisy count"
-        yield Contradiction(("columns", name, "bounds"), fault, f"use at most {MOST_LEVELS:,}: group the values")
-    elif several < 2:
-        fault = f"'{name}' has {'one level' if several else 'no level'}, so it contains no information"
-        yield Contradiction(("columns", name, "bounds"), fault, "leave the column out")
+    facts = {"number": f"{several:,}", "several": several, "too_many": several > MOST_LEVELS, "most": f"{MOST_LEVELS:,}"}
+    yield from broken("coded_column", job, RULES, name=name, column=column, **facts)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job import Column, Contradiction, Guarantee, JobView, broken, budget_text
+from dpdist.job import Contradiction, Guarantee, JobView, broken, budget_text
 from dpdist.job.mechanism import Noisy, declared, levels_between, without_distinct_levels
 
 Law = Literal["normal", "lognormal", "bernoulli", "multinomial"]
@@ -86,28 +86,24 @@ class Modips(Noisy):
         left_over = job.synthetic_sets % self.nested
         yield from broken("modips", job, RULES, left_over=left_over, cost=lambda: self._cost(job))
         for outcome in declared(job):
-            yield from self._of_values(outcome, job.columns[outcome])
+            yield from self._of_values(job, outcome)
 
-    def _of_values(self, outcome: str, column: Column) -> Iterator[Contradiction]:
+    def _of_values(self, job: JobView, outcome: str) -> Iterator[Contradiction]:
         """The law's conditions on the outcome's values and public bounds."""
-        bounds = ("columns", outcome, "bounds")
         if self.counted:
-            yield from without_distinct_levels(outcome, column, f"'{self.law}'")
-        low, high = column.bounds or (1.0, 1.0)
-        if self.law == "lognormal" and low <= 0:
-            remedy = "give bounds from above 0, to which lower values are clipped"
-            yield Contradiction(bounds, "a lognormal distribution has only values above 0", remedy)
-        wide = max(abs(low), abs(high)) > WIDEST or (self.law == "lognormal" and high > WIDEST * low > 0.0)
-        if not self.counted and wide:
-            fault = f"with such wide bounds, figures of a {self.law} distribution overflow"
-            yield Contradiction(bounds, fault, f"narrow the bounds to within {WIDEST:g}; if lognormal, to such a ratio")
-        if self.law == "bernoulli" and column.bounds is not None and (low, high) != (0.0, 1.0):
-            yield Contradiction(
-                bounds, "a Bernoulli distribution has the values 0 and 1", "write [0, 1], or use law: multinomial"
-            )
-        if self.law == "multinomial" and (levels := levels_between(column)) > MOST_LEVELS:
-            fault = f"{levels:,} levels, each with a noisy count in every cell"
-            yield Contradiction(bounds, fault, f"use at most {MOST_LEVELS:,}, or law: normal")
+            yield from without_distinct_levels(job, outcome, f"'{self.law}'")
+        column = job.columns[outcome]
+        (low, high), levels = column.bounds or (1.0, 1.0), levels_between(column)
+        facts = {
+            "low": low,
+            "wide": max(abs(low), abs(high)) > WIDEST or (self.law == "lognormal" and high > WIDEST * low > 0.0),
+            "widest": WIDEST,
+            "other_values": column.bounds not in (None, (0.0, 1.0)),
+            "levels": f"{levels:,}",
+            "too_many": levels > MOST_LEVELS,
+            "most": f"{MOST_LEVELS:,}",
+        }
+        yield from broken("values", job, RULES, name=outcome, **facts)
 
     def _cost(self, job: JobView) -> str:
         """A text on the loss of noise of scale Δ/ε that is truncated to a wide domain, with the sensitivity Δ."""

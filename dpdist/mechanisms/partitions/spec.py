@@ -80,26 +80,18 @@ class Partitioned(Noisy):
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         for name in self.bins:
-            if name not in job.outcomes:
-                yield Contradiction(
-                    ("mechanism", "bins", name), f"'{name}' is not an outcome", "name an outcome, or leave it out"
-                )
-            elif name in job.columns and job.columns[name].codes is not None:
-                fault = f"'{name}' has levels, and a bin is uniform within"
-                yield Contradiction(("mechanism", "bins", name), fault, "leave it out")
+            yield from broken("binned", job, RULES, name=name, column=job.columns.get(name))
         unbinned = [name for name in declared(job) if name not in self.bins]
         for name in unbinned:
             column = job.columns[name]
-            if not column.whole and column.codes is None:
-                remedy = f"add whole: true or codes, or mechanism.bins: {{{name}: …}}"
-                fault = f"'{self.name}' counts levels, and '{name}' has none"
-                yield Contradiction(("columns", name, "whole"), fault, remedy)
+            if column.whole or column.codes is not None:
+                yield from without_distinct_levels(job, name, f"'{self.name}'")
             else:
-                yield from without_distinct_levels(name, column, f"'{self.name}'")
+                yield from broken("unbinned", job, RULES, name=name)
         yield from self._of_parts(job)
-        if len(declared(job)) == len(job.outcomes) and (cells := prod(self.levels(job))) > MOST_CELLS:
-            fault = f"the outcomes have {cells:,} combinations, each with a noisy count"
-            yield Contradiction(("outcome",), fault, f"use at most {MOST_CELLS:,}: leave outcomes out, or merge levels")
+        cells = prod(self.levels(job)) if len(declared(job)) == len(job.outcomes) else 1
+        facts = {"cells": f"{cells:,}", "too_many": cells > MOST_CELLS, "most": f"{MOST_CELLS:,}"}
+        yield from broken("combinations", job, RULES, **facts)
 
     def _of_parts(self, job: JobView) -> Iterator[Contradiction]:
         """Every layer's counts, and every selection, must have enough ε for noise to be drawn."""
@@ -111,13 +103,7 @@ class Partitioned(Noisy):
         yield from broken("partitioned", job, RULES, **facts)
 
     def _of_layers(self, job: JobView, layers: int) -> Iterator[Contradiction]:
-        if not 2 <= layers <= len(job.outcomes):
-            fault = (
-                f"{layers} layers of {len(job.outcomes)} outcomes, although every layer but the last uses one outcome or "
-                "more"
-            )
-            remedy = "use at least 2 and at most as many as outcomes, or flat_laplace"
-            yield Contradiction(("mechanism", "layers"), fault, remedy)
+        yield from broken("layers", job, RULES, layers=layers)
 
 
 class FlatLaplace(Partitioned):
@@ -192,10 +178,6 @@ class Steps(Partitioned):
 
     def _of_order(self, job: JobView, order: list[str]) -> Iterator[Contradiction]:
         for i, name in enumerate(order):
-            if name not in job.outcomes:
-                yield Contradiction(("mechanism", "order"), f"'{name}' is not an outcome", "name outcomes alone")
-            if name in order[:i]:
-                yield Contradiction(("mechanism", "order"), f"'{name}' is named twice", "delete one")
-        if len(self.order or ()) == 1 and len(set(order)) == len(job.outcomes):
-            fault = "the first layer has all outcomes, as in flat_laplace"
-            yield Contradiction(("mechanism", "order"), fault, "use flat_laplace, or put some outcomes into later layers")
+            yield from broken("ordered", job, RULES, name=name, again=name in order[:i])
+        everything = len(self.order or ()) == 1 and len(set(order)) == len(job.outcomes)
+        yield from broken("order", job, RULES, everything=everything)

@@ -39,8 +39,6 @@ class SanitizedStatistics(Noisy):
         yield from super().contradictions(job)
         facts = {"drawn": job.sampler != Sampler(name="exact"), "prior": job.likelihood.prior != Prior()}
         yield from broken("sanitized", job, RULES, **facts)
-        for outcome in declared(job) if job.likelihood.family == "lognormal" else ():
-            if (bounds := job.columns[outcome].bounds) is not None and bounds[0] <= 0:
-                fault = f"'{self.name}' is strict, and whether an outcome is 0 depends on the records"
-                remedy = "give bounds from above 0, to which lower values are clipped"
-                yield Contradiction(("columns", outcome, "bounds"), fault, remedy)
+        for outcome in declared(job):
+            column = job.columns[outcome]
+            yield from broken("positive", job, RULES, name=outcome, column=column, low=column.ends[0])
