@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Self
-
-from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
-
-from dpdist.core.plugins import PluginRefused
-from dpdist.job.statistics import KINDS
-from dpdist.job.statistics.kind import CONSTANTS, Kind
-from dpdist.job.values import ColumnName, Frozen, PublicLevel, StatisticName, TableName
-
-if TYPE_CHECKING:
-    from dpdist.core.records import Cells, Crosstab
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations, islice
 from math import comb
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 from unicodedata import normalize
 
 import numpy as np
-from pydantic import Discriminator, GetCoreSchemaHandler, GetJsonSchemaHandler, Tag
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    Tag,
+    model_validator,
+)
 from pydantic_core import CoreSchema, core_schema
 
 from dpdist.core.errors import JobError, Problem
-from dpdist.core.records import Codes, Crosstab, Level
-from dpdist.job.values import Name, adapter_of
+from dpdist.core.plugins import PluginRefused
+from dpdist.core.records import Cells, Codes, Crosstab, Level
+from dpdist.job.statistics import KINDS
+from dpdist.job.statistics.kind import CONSTANTS, Kind
+from dpdist.job.values import ColumnName, Frozen, Name, PublicLevel, StatisticName, TableName, adapter_of
 from dpdist.job.yaml_lines import Where
 
 UNSEEN = -1

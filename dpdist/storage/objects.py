@@ -6,36 +6,31 @@ cause and remedy.
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from configparser import ConfigParser, Error
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from dpdist.core.errors import WorkspaceError, require
-from dpdist.core.files import replaced
+from dpdist.core.files import Scratch, replaced, sha256
+from dpdist.core.public_files import MANIFEST
+from dpdist.storage.store import Store, read_mark
 
 if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion
     from obstore.store import S3Credential
-import json
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from itertools import islice
-from typing import TypeVar
-from uuid import uuid4
-
-from dpdist.core.files import Scratch, sha256
-from dpdist.core.public_files import MANIFEST
-from dpdist.storage.store import Store, read_mark
 
 # An object is complete or does not exist. The files of a unit of work are stored one by one; then its completion record
 # is stored. Noise, key and completion records are stored only if absent, so that one of several writers wins. Files that
