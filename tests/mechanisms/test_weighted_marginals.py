@@ -240,6 +240,7 @@ def test_marginals_that_make_no_tree_are_refused(found: str) -> None:
     ("other", "found"),
     [
         ({"kids": 10_000}, "10,001 levels"),
+        ({"kids": 10**300, "said": ", sums: [{of: kids}]"}, "levels, each with a noisy count"),  # none is listed
         ({"outside": "error"}, "must not refuse a file because of a weight outside its bounds"),
         ({"adjacency": "add_remove"}, "publishes stratum sizes"),
         ({"adjacency": "substitution, exchange: anywhere"}, "publishes exact sample counts"),

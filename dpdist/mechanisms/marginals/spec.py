@@ -139,10 +139,10 @@ class CodedMarginals(Noisy):
     def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         yield from broken("marginals", job, RULES)
-        for outcome in declared(job):
-            yield from _of_levels(job, outcome, job.columns[outcome])
+        refused = [fault for name in declared(job) for fault in _of_levels(job, name, job.columns[name])]
+        yield from refused
         yield from self._of_selection(job)
-        if len(declared(job)) == len(job.outcomes):
+        if not refused and len(declared(job)) == len(job.outcomes):  # levels of a column without bounds may be any number
             yield from self._of_network(job) if self.selects == "privbayes" else self._of_tables(job)
 
     def _of_selection(self, job: JobView) -> Iterator[Contradiction]:
