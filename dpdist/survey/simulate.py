@@ -96,15 +96,18 @@ class Doctorates:
         for field, sex, salary, _ in self.population():
             np.add.at(count, (field, sex), 1.0)
             np.add.at(total, (field, sex), salary)
-        return Truth(count, total, lambda: self.total_hours)
+        return Truth(count, total, self.total_hours)  # a method, so that it can go to workers
 
     @cached_property
-    def total_hours(self) -> Floats:
-        """Population totals of hours per (field, sex), (8, 2)."""
+    def _hours_total(self) -> Floats:
         total = np.zeros((len(FIELDS), 2))
         for chunk, (field, sex, salary, _) in enumerate(self.population()):
             np.add.at(total, (field, sex), self.hours(chunk, field, sex, salary))
         return total
+
+    def total_hours(self) -> Floats:
+        """Population totals of hours per (field, sex), (8, 2)."""
+        return self._hours_total
 
     def hours(self, chunk: int, field: Codes, sex: Codes, salary: Floats) -> Floats:
         """Hours per week of one chunk of the population, (unit,)."""

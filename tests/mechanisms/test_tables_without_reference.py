@@ -320,9 +320,9 @@ def test_weights_and_outcomes_are_paired_by_quadrant_sums(correlation: float, mo
         assert min(off()) > 0.25, "control"
 
 
-@pytest.mark.parametrize("correlation", [-0.7, 0.7])
+@pytest.mark.parametrize("correlation", [-0.6, 0.6])
 def test_an_amount_that_few_have_is_paired_as_the_budget_grows(correlation: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """100 of 10,000 records have an amount, ε₀ = 10⁴, 4 files: correlations with weights are found within .3. Control: at
+    """100 of 10,000 records have an amount, ε₀ = 10⁴, 4 files: correlations with weights are found within .25. Control: at
     most half of them, if shares above thresholds vary as those of other files do.
     """
     rng, bins = np.random.default_rng(4), BinnedColumns.of((0.0, 2e4), [(0.0, 1e8)])
@@ -333,7 +333,7 @@ def test_an_amount_that_few_have_is_paired_as_the_budget_grows(correlation: floa
         answers = answers_of(bins, np.exp(4.0 + 0.8 * u), outcome[:, None], 1e4, rng)
         return float(bins.correlations(answers)[0] @ law_of_bins.CORRELATIONS)
 
-    assert max(abs(found() - correlation) for _ in range(4)) < 0.3
+    assert max(abs(found() - correlation) for _ in range(4)) < 0.25
     exact = BinnedColumns._shares_above
 
     def varying(self: BinnedColumns, answers: BinnedAnswers) -> tuple[Floats, Floats]:
@@ -341,7 +341,7 @@ def test_an_amount_that_few_have_is_paired_as_the_budget_grows(correlation: floa
         return shares, shares * (1.0 - shares) / answers.records
 
     monkeypatch.setattr(BinnedColumns, "_shares_above", varying)
-    assert max(abs(found()) for _ in range(4)) < 0.35, "control"
+    assert max(abs(found()) for _ in range(4)) < 0.3, "control"
 
 
 def test_a_record_adds_1_or_takes_1_of_every_quadrant_sum(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -71,6 +73,12 @@ def test_log_salary_has_the_stated_spread_within_a_group(sd: float) -> None:
     error = sd / np.sqrt(2 * len(group))
     assert abs(spread - sd) < FALSE_ALARM_Z * error
     assert abs(spread - 1.1 * sd) > FALSE_ALARM_Z * error, "the check must see a wrong spread"
+
+
+def test_the_truth_can_go_to_workers() -> None:
+    """Evaluations of several tables are tasks, which take it along."""
+    again = pickle.loads(pickle.dumps(SURVEY.truth))
+    np.testing.assert_array_equal(again.of("hours"), SURVEY.truth.of("hours"))
 
 
 def test_the_truth_is_a_direct_count_of_the_population() -> None:

@@ -142,7 +142,7 @@ class CodedMarginals(Noisy):
         refused = [fault for name in declared(job) for fault in _of_levels(job, name, job.columns[name])]
         yield from refused
         yield from self._of_selection(job)
-        if not refused and len(declared(job)) == len(job.outcomes):  # levels of a column without bounds may be any number
+        if not refused and len(declared(job)) == len(job.outcomes):  # a refused column may have any number of levels
             yield from self._of_network(job) if self.selects == "privbayes" else self._of_tables(job)
 
     def _of_selection(self, job: JobView) -> Iterator[Contradiction]:

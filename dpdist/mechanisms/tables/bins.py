@@ -322,8 +322,8 @@ class BinnedColumns(NamedTuple):
             quadrants = np.array([both, of_weight - both, share - both, 1.0 - of_weight - share + both])
             # Given the numbers of records on the sides of both thresholds, one of the four numbers tells the others.
             of_records = 16.0 / (records * (1.0 / np.maximum(quadrants, FEWEST_ABOVE)).sum(axis=0))
-            of_margins = 4.0 * ((1.0 - 2.0 * share) ** 2 * error + (1.0 - 2.0 * of_weight) ** 2 * of_share)
-            variance = noise + of_records + of_margins
+            changes = _changes_with_share(of_weight, share), _changes_with_share(share, of_weight)
+            variance = noise + of_records + changes[0] ** 2 * error + changes[1] ** 2 * of_share
             expected = 1.0 - 2.0 * (of_weight + share) + 4.0 * both
             distance = (answer / records - expected) ** 2 / variance
             rows.append(prior * np.exp(-0.5 * (distance - distance.min())) / np.sqrt(variance))
@@ -331,7 +331,8 @@ class BinnedColumns(NamedTuple):
 
     def _shares_above(self, answers: BinnedAnswers) -> tuple[Floats, Floats]:
         """Shares of records above the ends of `medians`, (column,), and their expected squared errors: by noisy counts of
-        bins, and by their law, about which records vary.
+        bins, and by their law, about which records vary. The law follows from the same counts, so that both together are
+        taken to err as the better one does.
         """
         rng, records, parts = np.random.default_rng(0), answers.records, np.split(answers.counts, self.ends[:-1])
         pairs = list[tuple[float, float]]()
@@ -343,8 +344,8 @@ class BinnedColumns(NamedTuple):
             share = float(np.clip(bins.shares(*law)[above].sum(), FEWEST_ABOVE, 1.0 - FEWEST_ABOVE))
             draws = np.array([bins.shares(*law, rng)[above].sum() for _ in range(DRAWS)])
             of_law = float(np.mean((draws - share) ** 2)) + share * (1.0 - share) / records
-            square = 1.0 / (1.0 / noise + 1.0 / of_law)
-            pairs.append((square * (counted / noise + share / of_law), square))
+            together = (counted / noise + share / of_law) / (1.0 / noise + 1.0 / of_law)
+            pairs.append((together, min(noise, of_law)))
         shares, squares = np.array(pairs).T
         return np.clip(shares, FEWEST_ABOVE, 1.0 - FEWEST_ABOVE), squares
 
@@ -393,6 +394,12 @@ def _shares_above_both(above: float, also_above: float) -> Floats:
     z = scipy.special.ndtri(1.0 - above * (np.arange(NODES) + 0.5) / NODES)
     end, rho = scipy.special.ndtri(1.0 - also_above), CORRELATIONS[:, None]
     return np.asarray(above * scipy.special.ndtr((rho * z - end) / np.sqrt(1.0 - rho**2)).mean(axis=1))
+
+
+def _changes_with_share(above: float, also_above: float) -> Floats:
+    """Derivatives of a record's expected quadrant sum by the share above one threshold, for every correlation."""
+    one, other = scipy.special.ndtri([1.0 - above, 1.0 - also_above])
+    return np.asarray(4.0 * scipy.special.ndtr((CORRELATIONS * one - other) / np.sqrt(1.0 - CORRELATIONS**2)) - 2.0)
 
 
 def paired(in_order: Sequence[Floats], correlations: Floats, rng: np.random.Generator) -> list[Floats]:
