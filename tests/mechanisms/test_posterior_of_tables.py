@@ -438,7 +438,7 @@ def test_moments_of_what_limits_clip_are_those_of_its_definition() -> None:
         sample[..., 0] = np.abs(sample[..., 0]) if whole else sample[..., 0]
         of_limits = table_law.ClippedResiduals.of(sample, share, centre, number, records, whole)
         ratios = of_limits.ratios(scale)
-        clipped, kept = of_limits.variances(scale, clipped_residuals.Clipped.at(of_limits.norm(ratios)))
+        clipped, kept = of_limits.variances(scale, clipped_residuals.ClippedShare.at(of_limits.norm(ratios)))
         moved = sample - np.stack([centre, np.zeros(7)], axis=1)[:, None]
         sizes = np.abs(moved) / scale[:, None]
         norm = sizes.max(axis=2) if whole else sizes.sum(axis=2)

@@ -168,8 +168,9 @@ def table_universes(job: Job) -> Iterator[Contradiction]:
                 facts = {"unknown": level not in levels, "again": level in texts[:j], "levels": levels, "level": level}
                 hint = partial(suggestion, level, levels, "name levels of the column")
                 yield from broken("universe_level", job, i=i, name=name, j=j, hint=hint, **facts)
-            single, whole = name in table.by and len(set(texts)) == 1, bool(levels) and set(levels) <= set(texts)
-            yield from broken("table_universe", job, i=i, name=name, table=table.name, single=single, whole=whole)
+            single, every_level = name in table.by and len(set(texts)) == 1, bool(levels) and set(levels) <= set(texts)
+            facts = {"table": table.name, "single": single, "every_level": every_level}
+            yield from broken("table_universe", job, i=i, name=name, **facts)
 
 
 def _of_no_outcome(job: Job, statistic: Statistic, path: Where) -> Contradiction:

@@ -17,18 +17,18 @@ MOST_HIDDEN = 0.9
 """Largest part of a count that is expected beyond limits."""
 
 
-class Clipped(NamedTuple):
+class ClippedShare(NamedTuple):
     """The part of residuals of a norm that is clipped, and by how much this part grows with the norm."""
 
     share: Floats
     growth: Floats
 
     @classmethod
-    def at(cls, norm: Floats) -> Clipped:
-        kept = 1.0 / np.maximum(norm, 1.0)
-        growth = kept * kept
+    def at(cls, norm: Floats) -> ClippedShare:
+        factor = 1.0 / np.maximum(norm, 1.0)
+        growth = factor * factor
         growth *= norm > 1.0
-        return cls(1.0 - kept, growth)
+        return cls(1.0 - factor, growth)
 
 
 class ClippedResiduals(NamedTuple):
@@ -139,7 +139,7 @@ class ClippedResiduals(NamedTuple):
         part = ratios[0] / max(len(ratios) - 1, 1)
         return np.asarray(sum(np.maximum(part, ratio) for ratio in ratios[1:]))
 
-    def slope(self, ratios: Sequence[Floats], clipped: Clipped) -> Floats:
+    def slope(self, ratios: Sequence[Floats], clipped: ClippedShare) -> Floats:
         """The part of a change of a cell's mean weight, and mean outcomes, that is clipped, (cell, 1 + outcome): values
         change in proportion.
         """
@@ -171,7 +171,7 @@ class ClippedResiduals(NamedTuple):
             columns.append((_dot(now, of_unequal) - _dot(then, clipped_share)) / MORE_UNEQUAL)
         return np.stack(columns, axis=-1)
 
-    def variances(self, scale: Floats, places: Clipped) -> tuple[Floats, Floats]:
+    def variances(self, scale: Floats, places: ClippedShare) -> tuple[Floats, Floats]:
         """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each, by what is clipped of
         places.
         """
@@ -212,7 +212,7 @@ class ClippedResiduals(NamedTuple):
         """Predicted squared errors of a cell's count and means, summed, in direct variances, (cell,), with a term by which
         sums also show drift that cells have in common.
         """
-        clipped = Clipped.at(self.norm(ratios))
+        clipped = ClippedShare.at(self.norm(ratios))
         loss, variance = self.variances(scale, clipped)
         if len(self.more_unequal):
             of_inequality = self.clipped_by_inequality(scale, clipped.share, both_sides=True)
@@ -234,7 +234,7 @@ class ClippedResiduals(NamedTuple):
 
 def clipped_change(ratio: Floats, norm: Floats) -> Floats:
     """The part of a change of residuals with this ratio to their limit that is clipped."""
-    of_norm = Clipped.at(norm)
+    of_norm = ClippedShare.at(norm)
     return of_norm.share + ratio * of_norm.growth
 
 

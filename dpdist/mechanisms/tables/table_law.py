@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Codes, Floats, Ints, quantiles
-from dpdist.mechanisms.tables.clipped_residuals import MOST_HIDDEN, Clipped, ClippedResiduals
+from dpdist.mechanisms.tables.clipped_residuals import MOST_HIDDEN, ClippedResiduals, ClippedShare
 from dpdist.mechanisms.tables.limits import (
     STEPS_WIDER,
     WIDER,
@@ -193,7 +193,7 @@ class TableLaw:
             centre[of], scale[of] = choice(block)
             clipping = block.about(centre[of])
             ratios = clipping.ratios(scale[of])
-            clipped = Clipped.at(clipping.norm(ratios))
+            clipped = ClippedShare.at(clipping.norm(ratios))
             loss[of] = clipping.variances(scale[of], clipped)[0]
             if len(clipping.relative):
                 slope[of] = clipping.slope(ratios, clipped)
