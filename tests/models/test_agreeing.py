@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
@@ -136,3 +138,14 @@ def test_no_weights_are_sought_for_a_mean_beyond_all_outcomes(monkeypatch: pytes
         steps.append(len(calls))
     assert steps[0] > 0
     assert steps[1] == 0
+
+
+def test_without_a_step_outcomes_move_and_have_their_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one of a hundred thousand cells the linear solution of a step failed, and with it the release, already charged."""
+    rng = np.random.default_rng(5)
+    weight, outcomes = rng.uniform(1.0, 9.0, 40), rng.lognormal(3.0, 1.0, (40, 3))
+    means = 1.05 * np.average(outcomes, weights=weight, axis=0)
+    monkeypatch.setattr(np.linalg, "lstsq", Mock(side_effect=np.linalg.LinAlgError("SVD did not converge")))
+    moved_weight, moved = agree(weight, outcomes, 5.0, means, (Domain(0.0, 1e4),) * 3, True)
+    np.testing.assert_allclose(np.average(moved, weights=moved_weight, axis=0), means)
+    assert moved_weight.mean() == pytest.approx(5.0)

@@ -288,13 +288,14 @@ def _tilt(weight: Floats, away: Floats) -> Floats | None:
     value, tilted = cost(slopes)
     for _ in range(ROUNDS):
         gradient = tilted @ x
-        if np.abs(gradient).max() < MET:
+        far = np.abs(gradient).max()
+        if far < MET:
             break
         step = _newton_step(x, tilted, gradient)
         # Columns have mean square 1, so curvature times a step is at most the step times records and columns. A far shorter
-        # one removes nothing of the gradient: columns contradict each other, or one record has all weight.
-        far = np.abs(gradient).max()
-        if far > 10.0 * SOLVED and np.abs(step).max() * x.size < SHORT * far:
+        # one removes nothing of the gradient: columns contradict each other, or one record has all weight. No step at all
+        # is known where curvatures differ by more than numbers can.
+        if step is None or (far > 10.0 * SOLVED and np.abs(step).max() * x.size < SHORT * far):
             break
         length = 1.0
         while length > 1e-6:
@@ -312,12 +313,17 @@ def _tilt(weight: Floats, away: Floats) -> Floats | None:
     return factor
 
 
-def _newton_step(x: Floats, tilted: Floats, gradient: Floats) -> Floats:
+def _newton_step(x: Floats, tilted: Floats, gradient: Floats) -> Floats | None:
+    """The step (slope,) by the curvature of all slopes; None if it cannot be computed."""
     if x.ndim == 1:
         curvature = (x * tilted) @ x - gradient**2
         return gradient / curvature if curvature > 0.0 else 0.0 * gradient
     square = (x * tilted[:, None]).T @ x - np.outer(gradient, gradient)
-    return np.asarray(np.linalg.lstsq(square, gradient, rcond=1e-12)[0])
+    try:
+        step = np.asarray(np.linalg.lstsq(square, gradient, rcond=1e-12)[0])
+    except np.linalg.LinAlgError:
+        return None
+    return step if np.isfinite(step).all() else None
 
 
 def moved_to(outcome: Floats, weight: Floats, mean: float, low: float, top: float) -> Floats:
