@@ -120,11 +120,11 @@ def _loss(missed: Floats, worth: Floats, precision: Floats, beta: Floats) -> flo
 
 
 def drawn_together(values: Floats, part: float, scaling: bool) -> Floats:
-    """Values whose logarithms, or whose distances from the mean, have this part of their variance. The mean stays."""
+    """Values whose sizes' logarithms, or whose distances from the mean, have this part of their variance. The mean stays."""
     mean, root = float(values.mean()), np.sqrt(part)
     if not scaling:
         return np.asarray(mean + root * (values - mean))
-    near = np.where(values > 0.0, np.maximum(values, 1e-300) ** root, 0.0)
+    near = np.sign(values) * np.abs(values) ** root
     return np.asarray(near * (mean / max(float(near.mean()), 1e-300)))
 
 
@@ -194,7 +194,7 @@ def predicted_by_sums(
         of_sizes[0] = of_weight.of_cells
     growth = means[:, 0] / before.means[:, 0]
     for k in range(1, means.shape[1]):
-        predicted, scaling = before.means[:, k], bool(lowest[k] >= 0.0 and before.means[0, k] > 0.0)
+        predicted, scaling = before.means[:, k], bool(before.rising[k - 1] and before.means[0, k] > 0.0)
         unit = predicted if scaling else np.full(len(cells), float(law.outcomes[:, k - 1].std()) or 1.0)
         heavier = adding @ (count * (means[:, 0] - before.means[:, 0]))
         lean = (predicted[0] - about[:, k - 1]) * heavier
@@ -221,7 +221,8 @@ def predicted_by_sums(
             for each in zip(sample.outcomes.T, scaled[1:], between, np.sqrt(parts[0] * np.array(parts[1:])), strict=True)
         ]
         weight, *outcomes = paired(in_order, np.array(correlations), np.random.default_rng(0))
-        return of_one_law(ReferenceSample(sample.codes, weight, np.column_stack(outcomes)), means, lowest, weights_known)
+        paired_sample = ReferenceSample(sample.codes, weight, np.column_stack(outcomes))
+        return of_one_law(paired_sample, means, before.rising, weights_known)
 
     after = within(law)
     loadings = [

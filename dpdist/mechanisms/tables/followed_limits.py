@@ -62,7 +62,7 @@ class _Following:
         law, about = following(self.law, self.before, limits.cell, placed, self.count), self.calibrated
         about, ends = (self.informed if of_all else about), (self.highest, self.lowest)
         followed = TableLaw(limits.cell, placed, self.count, law, *ends, origin=about).under(limits)
-        unequal = left_of_changes(followed, self.law, about, self.count, self.lowest) if self.far else None
+        unequal = left_of_changes(followed, self.law, about, self.count) if self.far else None
         return replace(followed, unequal=unequal)
 
     @property
@@ -74,11 +74,11 @@ class _Following:
         return bool((moved > FAR * reach)[reach > 0.0].any())
 
 
-def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, size: Floats, lowest: Floats) -> Singles:
+def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, size: Floats) -> Singles:
     """What limits leave of a change of a base cell over what they leave of one of its whole cell, (base cell, 1 + outcome).
 
     Records have the law of all residuals, and values change in proportion: as in `TableLaw`, nothing is clipped of changes
-    of outcomes that may be negative. Outcomes of two values have 1.
+    of outcomes with gains and losses. Outcomes of two values have 1.
     """
     rank = law.residuals.by_size
     place, share = quantile_ranks(np.zeros(1, dtype=np.int64), np.array([len(rank)]), POOLED)
@@ -102,7 +102,7 @@ def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, siz
         np.divide(part, most, out=np.ones_like(part), where=most > 0.0)
         for part, most in ((unclipped_values, all_values), of_cell)
     )
-    rising = np.concatenate([[True], (lowest[1:] >= 0.0) & (law.by_values[1:] > 0.0)])
+    rising = np.concatenate([[True], law.rising & (law.by_values[1:] > 0.0)])
     # A ratio for every base cell in every table takes much memory, and needs no more digits.
     return np.asfortranarray(np.where(rising, of_base / np.maximum(of_whole, 1.0 - MOST_HIDDEN), 1.0), dtype=np.float32)
 

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 from dpdist.core.records import Codes, Floats, Ints, grouped
 from dpdist.mechanisms.tables.conjugate import solved
@@ -23,6 +24,10 @@ MOST_LEVELS = 800
 WholeNumbers = TypeVar("WholeNumbers", Codes, Ints)
 
 
+MOST_LOSSES = 0.2
+"""Losses over gains, in number and in sum, up to which an outcome's values change in proportion."""
+
+
 class ReferenceSample(NamedTuple):
     """Records of the reference: weight (record,), outcomes (record, outcome), and codes by cross, (cross, column).
 
@@ -37,6 +42,15 @@ class ReferenceSample(NamedTuple):
     def of_records(self, values: WholeNumbers) -> WholeNumbers:
         """Values of crosses as records have them, (record,) or (record, column)."""
         return values if self.cross is None else values[self.cross]
+
+    @property
+    def rising(self) -> NDArray[np.bool_]:
+        """Marks outcomes whose values change in proportion, (outcome,): those that are hardly ever negative here, whatever
+        bounds they have.
+        """
+        amounts = np.column_stack([self.outcomes, np.sign(self.outcomes)]) * self.weight[:, None]
+        losses, gains = (np.maximum(sign * amounts, 0.0).sum(axis=0) for sign in (-1.0, 1.0))
+        return np.asarray((losses <= MOST_LOSSES * gains).reshape(2, -1).all(axis=0))
 
 
 def log_linear(design: scipy.sparse.csr_array, size: Floats, total: Floats, variance: float = 1.0) -> Floats:

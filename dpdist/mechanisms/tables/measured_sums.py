@@ -182,11 +182,11 @@ class MeasuredSums:
         asked, file, factors = self.asked, self.asked.file, self.calibration.factors
         prior, cells = file.prior, len(file.codes)
         if not file.secret:
-            prior = prior.rescaled(_factors_of_residuals(factors, file.lowest) * self._factors_of_spread)
+            prior = prior.rescaled(_factors_of_residuals(factors, file.prediction) * self._factors_of_spread)
         if moved is not None:
             changed = np.diff(file.changes.of_cells.indptr)[:, None] > 0
             spread = np.where(changed, moved.spread, prior.spread[:cells])
-            prior = prior.spreading(np.hypot(spread, file.prediction.of_new_records(moved, file.lowest)))
+            prior = prior.spreading(np.hypot(spread, file.prediction.of_new_records(moved)))
         if asked.beyond is not None:
             prior = prior.spreading(np.maximum(prior.spread[:cells], asked.shown(self.limits[1:])))
         return prior.sized(file.numbers.times(self._growth), float(factors[0]), self._growth) if file.secret else prior
@@ -219,7 +219,7 @@ class MeasuredSums:
             # A law needs few digits, and many sums hardly differ between steps.
             solution = posterior.solve(observed.values, OF_LAW, solution)
             law, before = self._law(posterior.deviation(solution)), observed.values
-            moved = law if file.prediction.of_new_records(law, file.lowest).any() else changed
+            moved = law if file.prediction.of_new_records(law).any() else changed
             sums = replace(sums, limits=followed_limits(file, sums.limits, self.calibrated, law))
             observed = sums.observed()
             # What limits had clipped of a drift shows more of it.
@@ -267,10 +267,10 @@ class MeasuredSums:
         )
 
 
-def _factors_of_residuals(factors: Floats, lowest: Floats) -> Floats:
+def _factors_of_residuals(factors: Floats, prediction: Prediction) -> Floats:
     """Factors of residuals from those of weights and outcomes, (1 + outcome,).
 
-    Residuals of an outcome that may be negative do not go with its mean, and those of one that falls go with its root.
+    Residuals of an outcome with gains and losses do not go with its mean, and those of one that falls go with its root.
     """
-    outcomes = np.where(lowest[1:] >= 0.0, np.where(factors[1:] < 1.0, np.sqrt(factors[1:]), factors[1:]), 1.0)
+    outcomes = np.where(prediction.rising, np.where(factors[1:] < 1.0, np.sqrt(factors[1:]), factors[1:]), 1.0)
     return np.concatenate([factors[:1], factors[0] * outcomes])

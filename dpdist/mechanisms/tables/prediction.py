@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
@@ -96,6 +97,8 @@ class Prediction:
     """Lowest and highest value of outcomes that have no other in the reference, (2, outcome); NaN for others."""
     values: Floats
     """Expected values of these outcomes of reference records under the law, (record, outcome), or (0, 0)."""
+    rising: NDArray[np.bool_]
+    """Marks outcomes whose values change in proportion (`ReferenceSample`), (outcome,)."""
     origin: Floats
     """What outcomes drift relatively to, (outcome,)."""
     deviation: Floats
@@ -241,27 +244,27 @@ class Prediction:
             places=np.where(self.places < cells, self.places, np.int32(-1)),
         )
 
-    def of_new_records(self, law: Prediction, lowest: Floats) -> Floats:
+    def of_new_records(self, law: Prediction) -> Floats:
         """Standard deviations that records add to residuals, (cell, 1 + outcome), of which the cell's reference has none.
 
         There are some where reference records are all alike, and the `law` has a mean of more than `MOST_RISE` times the
         predicted one. They vary as all records do.
         """
         rise = law.means[:, 1:] - MOST_RISE * np.maximum(self.means[:, 1:], 0.0)
-        excess = np.clip(rise, 0.0, self.deviation) * (lowest[1:] >= 0.0)
+        excess = np.clip(rise, 0.0, self.deviation) * self.rising
         return np.column_stack([np.zeros(len(rise)), law.means[:, :1] * np.sqrt(excess * self.deviation)])
 
     def shifted(self, residuals: Floats, lowest: Floats, highest: Floats) -> Prediction:
         """The prediction after a record's residuals have had these means, (cell, 1 + outcome), within public bounds.
 
-        The spread of weights moves with them. That of outcomes moves with outcomes that are never negative.
+        The spread of weights moves with them. That of outcomes moves with outcomes whose values change in proportion.
         """
         before, least = self.means, np.maximum(lowest[0], LEAST_SHARE * self.means[:, 0])
         weight = np.clip(before[:, 0] + residuals[:, 0], least, highest[0])
         outcomes = np.clip(before[:, 1:] + residuals[:, 1:] / weight[:, None], lowest[1:], highest[1:])
         scale = np.ones_like(before)
         scale[:, 0] = weight / before[:, 0]
-        rising = (lowest[1:] >= 0.0) & (before[:, 1:] > 0.0)
+        rising = self.rising & (before[:, 1:] > 0.0)
         scale[:, 1:] = np.where(rising, np.clip(outcomes / np.where(rising, before[:, 1:], 1.0), 0.5, MOST_RISE), 1.0)
         scale[:, 1:] *= scale[:, :1]
         means, spread = np.column_stack([weight, outcomes]), self.spread * scale
@@ -278,11 +281,13 @@ def powers_of_ratios(weight: Floats, predicted: Floats, inequality: float) -> Fl
     return np.asarray(np.where(ratio > SMALLEST, ratio, 1.0) ** np.expm1(inequality))
 
 
-def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, weights_known: bool = False) -> Prediction:
+def of_one_law(
+    sample: ReferenceSample, means: Floats, rising: NDArray[np.bool_], weights_known: bool = False
+) -> Prediction:
     """One law for all cells, that of the sample, about `means` (cell, 1 + outcome) of weight and outcomes.
 
-    Spreads go with the mean weight, and with means of outcomes that are never negative by their bounds `lowest` (1 +
-    outcome,); that of rare values goes with the root of their mean. Weights are public if `weights_known`.
+    Spreads go with the mean weight, and with means of outcomes whose values change in proportion, `rising` (outcome,); that
+    of rare values goes with the root of their mean. Weights are public if `weights_known`.
     """
     records, mean = len(sample.weight), max(float(sample.weight.mean()), 1e-300)
     outcomes = np.average(sample.outcomes, weights=np.maximum(sample.weight, 1e-300), axis=0)
@@ -292,8 +297,8 @@ def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, weights_k
     if not weights_known:
         spread[0] = max(spread[0], SMALLEST)
     residuals = relative / np.where(spread > 0.0, spread, 1.0)
-    rising = (lowest[1:] >= 0.0) & (outcomes > 0.0)
-    ratio = np.where(rising, means[:, 1:] / np.where(rising, outcomes, 1.0), 1.0)
+    scaling = rising & (outcomes > 0.0)
+    ratio = np.where(scaling, means[:, 1:] / np.where(scaling, outcomes, 1.0), 1.0)
     growth = np.where(ratio < 1.0, np.sqrt(np.maximum(ratio, SMALLEST)), ratio)
     scales = means[:, :1] * spread * np.column_stack([np.ones(len(means)), growth])
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -308,6 +313,7 @@ def of_one_law(sample: ReferenceSample, means: Floats, lowest: Floats, weights_k
         np.zeros((len(spread), 0)),
         np.full((2, len(spread) - 1), np.nan),
         np.zeros((0, 0)),
+        rising,
         np.zeros(len(spread) - 1),
         np.zeros_like(means[:, 1:]),
     )
