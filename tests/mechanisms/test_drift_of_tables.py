@@ -34,7 +34,9 @@ from dpdist.estimation.donors import PeriodTotals, remembered
 from dpdist.mechanisms.tables import clipped_residuals, drift_sizes
 from dpdist.mechanisms.tables.bins import BinnedAnswers, BinnedColumns
 from dpdist.mechanisms.tables.cells import PLANS
+from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.plan import TablePlan
+from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import cell_index
 from dpdist.mechanisms.tables.residual_prior import OF_CELLS, ResidualPrior
 from dpdist.mechanisms.tables.spec import Tables
@@ -227,6 +229,42 @@ def after_drift_of_a_column(seeds: range) -> tuple[float, float, float]:
             errors.append(comparison.off()[:, 0])
             before.append(comparison.off(comparison.reference.values)[:, 0])
     return tuple(float(f(np.concatenate(v))) for f, v in ((np.mean, covered), (np.median, errors), (np.nanmedian, before)))  # type: ignore[return-value]
+
+
+def of_a_tripled_level(seeds: range, epsilon: float, least: float) -> tuple[Floats, Floats]:
+    """Whether 90 % intervals of means hold the direct ones where incomes of one level of three have tripled, and those of
+    another have fallen by a fifth: of cells of this level, and of all others. The public lower bound of incomes is `least`.
+    """
+    tripled, others = list[Floats](), list[Floats]()
+    case: dict[str, Any] = {"weights": "narrow", "kinds": ["income"], "records": (5_000, 5_000), "sizes": (3, 12)}
+    for seed in seeds:
+        population = of_columns.Population.of(seed, **case, drift="by level", number=3, sparse=False)
+        public = population.public._replace(bounds=((least, 1e6),))
+        population = replace(population, factors=(np.ones(3), np.array([1.0, 3.0, 0.8])), public=public)
+        release = of_columns.release(public, population.files(seed), epsilon, seed)
+        for by in public.tables:
+            found = release.comparison(by)
+            off = np.abs(found.published.values - found.direct)[:, 1] <= NOMINAL * found.published.errors[:, 1]
+            level = np.zeros(len(off))
+            level[of_columns.cells_of(release.model.codes, [], by)[0]] = release.model.codes[:, 0] if 0 in by else -1
+            tripled.append(off[found.large & (level == 1)])
+            others.append(off[found.large & (level != 1)])
+    return np.concatenate(tripled), np.concatenate(others)
+
+
+def test_intervals_hold_where_a_level_has_tripled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine populations, also where public bounds allow losses that do not occur. Controls, of three: spreads that do not
+    rise, and values that do not change in proportion.
+    """
+    for epsilon, least, wanted in ((1.0, -1e6, 0.65), (4.0, -1e6, 0.8), (4.0, 0.0, 0.8)):
+        tripled, others = of_a_tripled_level(range(1, 10), epsilon, least)
+        assert tripled.mean() >= wanted, (epsilon, least)
+        assert others.mean() >= 0.86, (epsilon, least)
+    with monkeypatch.context() as only:
+        only.setattr(Prediction, "with_new_records", lambda self, law, spread: spread)
+        assert of_a_tripled_level(range(1, 4), 4.0, -1e6)[0].mean() < 0.7
+    monkeypatch.setattr(ReferenceSample, "rising", property(lambda self: np.zeros(self.outcomes.shape[1], dtype=bool)))
+    assert of_a_tripled_level(range(20, 23), 1.0, -1e6)[0].mean() < 0.4
 
 
 @pytest.mark.long

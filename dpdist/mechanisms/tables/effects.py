@@ -120,7 +120,7 @@ def _loss(missed: Floats, worth: Floats, precision: Floats, beta: Floats) -> flo
 
 
 def drawn_together(values: Floats, part: float, scaling: bool) -> Floats:
-    """Values whose sizes' logarithms, or whose distances from the mean, have this part of their variance. The mean stays."""
+    """Values with this part of the variance of their sizes' logarithms, or of distances from the mean, which stays."""
     mean, root = float(values.mean()), np.sqrt(part)
     if not scaling:
         return np.asarray(mean + root * (values - mean))

@@ -186,7 +186,7 @@ class MeasuredSums:
         if moved is not None:
             changed = np.diff(file.changes.of_cells.indptr)[:, None] > 0
             spread = np.where(changed, moved.spread, prior.spread[:cells])
-            prior = prior.spreading(np.hypot(spread, file.prediction.of_new_records(moved)))
+            prior = prior.spreading(file.prediction.with_new_records(moved, spread))
         if asked.beyond is not None:
             prior = prior.spreading(np.maximum(prior.spread[:cells], asked.shown(self.limits[1:])))
         return prior.sized(file.numbers.times(self._growth), float(factors[0]), self._growth) if file.secret else prior
@@ -207,11 +207,10 @@ class MeasuredSums:
     def reading(self) -> Reading:
         """What sums show: their limits clip what the law that they show lets expect."""
         file, sums, observed = self.asked.file, self, self.observed()
-        posterior, changed, solution = self.posterior(observed), None, None
+        posterior, solution = self.posterior(observed), None
         if file.changes.of_cells.nnz:
             solution = posterior.solve(observed.values, OF_LAW)
-            changed = self._law(posterior.deviation(solution))
-            posterior = self.posterior(observed, changed)
+            posterior = self.posterior(observed, self._law(posterior.deviation(solution)))
         # Without a reference and for secret numbers, slopes say what is clipped; what is counted is not clipped.
         steps = 0 if file.secret or file.alike or self.asked.beyond is not None else STEPS
         for _ in range(steps):
@@ -219,11 +218,10 @@ class MeasuredSums:
             # A law needs few digits, and many sums hardly differ between steps.
             solution = posterior.solve(observed.values, OF_LAW, solution)
             law, before = self._law(posterior.deviation(solution)), observed.values
-            moved = law if file.prediction.of_new_records(law).any() else changed
             sums = replace(sums, limits=followed_limits(file, sums.limits, self.calibrated, law))
             observed = sums.observed()
             # What limits had clipped of a drift shows more of it.
-            posterior = self.posterior(observed, moved, posterior)
+            posterior = self.posterior(observed, law, posterior)
             far = np.abs(observed.values - before) > SETTLED * np.sqrt(observed.errors)
             if np.count_nonzero(far) <= UNSETTLED * len(far):
                 break

@@ -139,11 +139,13 @@ def errors_of_two(
 def rescaled_as(prior: ResidualPrior, later: Estimated, earlier: Estimated) -> ResidualPrior:
     """The law of both releases' files, and of periods between, where records of both vary as each release has it."""
     number, before = len(later.totals.count), sum(len(totals.count) for totals in earlier.history)
-    factor = prior.factors_of_cells.copy()
+    assert prior.earlier is not None
+    factor, spread = prior.factors_of_cells.copy(), prior.earlier.spread.copy()
     for release, first in ((later, 0), (earlier, number + before)):
         cells = len(release.totals.count)
         factor[first : first + cells] = release.posterior.prior.factors_of_cells[:cells]
-    return replace(prior, factor=factor)
+        spread[first : first + cells] = release.posterior.prior.spread[:cells]
+    return replace(prior, factor=factor, earlier=prior.earlier._replace(spread=spread))
 
 
 def _less(drift: Floats, common: Floats) -> Floats:

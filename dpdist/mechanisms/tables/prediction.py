@@ -21,8 +21,8 @@ ROOM, LEAST_SPREAD = 0.5, 0.1
 """Parts of the deviation of all records that limits have room for, and that drift is relative to, where a cell's reference
 records are all alike: the file may have others.
 """
-MOST_RISE = 2.0
-"""Factor of a cell's mean up to which the spread rises with it."""
+MOST_RISE, MOST_SPREAD = 2.0, 10.0
+"""Factors of a cell's mean beyond which it has new records, and up to which the spread rises with it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,15 +244,16 @@ class Prediction:
             places=np.where(self.places < cells, self.places, np.int32(-1)),
         )
 
-    def of_new_records(self, law: Prediction) -> Floats:
-        """Standard deviations that records add to residuals, (cell, 1 + outcome), of which the cell's reference has none.
+    def with_new_records(self, law: Prediction, spread: Floats) -> Floats:
+        """Standard deviations of records' residuals, (cell, 1 + outcome), given `spread` without the cell's new records.
 
-        There are some where reference records are all alike, and the `law` has a mean of more than `MOST_RISE` times the
-        predicted one. They vary as all records do.
+        A cell has some where the `law` has a mean of more than `MOST_RISE` times the predicted one. They vary as the
+        law says; where reference records are all alike, they vary as all records do.
         """
-        rise = law.means[:, 1:] - MOST_RISE * np.maximum(self.means[:, 1:], 0.0)
-        excess = np.clip(rise, 0.0, self.deviation) * self.rising
-        return np.column_stack([np.zeros(len(rise)), law.means[:, :1] * np.sqrt(excess * self.deviation)])
+        rise = np.where(self.rising, law.means[:, 1:] - MOST_RISE * np.maximum(self.means[:, 1:], 0.0), 0.0)
+        added = law.means[:, :1] * np.sqrt(np.clip(rise, 0.0, self.deviation) * self.deviation)
+        varying = np.where(rise > 0.0, np.maximum(spread[:, 1:], law.spread[:, 1:]), spread[:, 1:])
+        return np.column_stack([spread[:, 0], np.hypot(varying, added)])
 
     def shifted(self, residuals: Floats, lowest: Floats, highest: Floats) -> Prediction:
         """The prediction after a record's residuals have had these means, (cell, 1 + outcome), within public bounds.
@@ -265,7 +266,7 @@ class Prediction:
         scale = np.ones_like(before)
         scale[:, 0] = weight / before[:, 0]
         rising = self.rising & (before[:, 1:] > 0.0)
-        scale[:, 1:] = np.where(rising, np.clip(outcomes / np.where(rising, before[:, 1:], 1.0), 0.5, MOST_RISE), 1.0)
+        scale[:, 1:] = np.where(rising, np.clip(outcomes / np.where(rising, before[:, 1:], 1.0), 0.5, MOST_SPREAD), 1.0)
         scale[:, 1:] *= scale[:, :1]
         means, spread = np.column_stack([weight, outcomes]), self.spread * scale
         moved = replace(self, means=means, spread=spread, moved=True)

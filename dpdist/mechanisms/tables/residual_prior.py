@@ -108,12 +108,18 @@ class ResidualPrior:
 
     def spreading(self, spread: Floats) -> ResidualPrior:
         """This law with other standard deviations of a record's residuals in the file's cells, (cell, 1 + outcome)."""
-        of_reference = spread / self.factors_of_cells[: len(spread)]
-        of_crosses = np.concatenate([of_reference, self.prediction.spread[len(spread) :]])
-        prediction, earlier = replace(self.prediction, spread=of_crosses), self.earlier
+        file, of_crosses, earlier = len(spread), self.prediction.spread, self.earlier
+        if np.array_equal(spread, self.spread[:file]):
+            return self
+        factor = self.factors_of_cells.copy()
+        # No factor makes a spread of none.
+        varying = of_crosses[:file] > 0.0
+        factor[:file][varying] = (spread / np.where(varying, of_crosses[:file], 1.0))[varying]
+        of_file = np.where(varying, of_crosses[:file], spread / factor[:file])
+        prediction = replace(self.prediction, spread=np.concatenate([of_file, of_crosses[file:]]))
         if earlier is not None:
-            earlier = earlier._replace(spread=np.concatenate([spread, earlier.spread[len(spread) :]]))
-        return replace(self, prediction=prediction, earlier=earlier)
+            earlier = earlier._replace(spread=np.concatenate([spread, earlier.spread[file:]]))
+        return replace(self, prediction=prediction, factor=factor, earlier=earlier)
 
     def rescaled(self, factors: Floats) -> ResidualPrior:
         """This law where a record's residuals in the file have changed by these factors, (1 + outcome,).
