@@ -22,7 +22,7 @@ from dpdist.storage.store import FOLDER, Store, mark_once, mark_unit, read_mark,
 
 STORES_FORM = 2
 """The form of the stores of draws. Strata with draws in stores of an earlier form are fitted again, from the same key."""
-LEARNED_FORM = 11
+LEARNED_FORM = 12
 """The form of what was learned from a reference.
 Results of an earlier form are learned again from public data. A run that has measured under other values is refused.
 """
