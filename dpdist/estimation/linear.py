@@ -300,7 +300,8 @@ class StatisticFigures:
     def less(self, figures: Floats) -> Floats:
         """Differences from each cell's comparison cell; NaN for that cell itself."""
         origin = self.origin
-        return np.where(origin == np.arange(len(self.cells)), np.nan, figures - figures[:, origin])
+        with np.errstate(invalid="ignore"):  # ratios to 0
+            return np.where(origin == np.arange(len(self.cells)), np.nan, figures - figures[:, origin])
 
 
 @dataclass(frozen=True)

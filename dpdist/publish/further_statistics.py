@@ -267,7 +267,9 @@ def _variances(material: Material, figures: StatisticFigures) -> tuple[Floats, F
     centres, plain, draws, weighted, unweighted = (figures.of(units) for units in material.under_laws)
     sampling = composed + np.maximum(normal_variance(centres), normal_variance(plain))
     counted = 0.0 if material.recounted is None else about(figures.of(material.recounted), weighted[0])
-    return effect * sampling + normal_variance(draws) / noises + (weighted - unweighted)[0] ** 2 + counted, composed
+    with np.errstate(invalid="ignore"):  # ratios to 0
+        of_weights = (weighted - unweighted)[0] ** 2
+    return effect * sampling + normal_variance(draws) / noises + of_weights + counted, composed
 
 
 def _quantiles(material: Material, figures: StatisticFigures, level: Floats | float) -> Floats:

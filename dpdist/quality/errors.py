@@ -173,7 +173,9 @@ def distances(rows: pd.DataFrame, estimate: str = "synthetic") -> DirectDistance
     columns = rows["direct"], rows["direct_se"], rows.get("direct_se_given_n", unknown)
     direct, error, given_n = (np.asarray(column, dtype=np.float64) for column in columns)
     figure = rows["direct_clipped" if estimate == "clipping" else estimate].to_numpy(dtype=float)
-    return relative_to(np.abs(figure - direct), direct, error, given_n)
+    with np.errstate(invalid="ignore"):  # ratios to 0
+        gap = np.abs(figure - direct)
+    return relative_to(gap, direct, error, given_n)
 
 
 def errors_of(rows: pd.DataFrame) -> Errors:

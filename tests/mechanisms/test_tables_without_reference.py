@@ -5,6 +5,7 @@ NumPy noise stands for the released one in tests of the system; jobs have the re
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -286,6 +287,30 @@ def test_values_that_stand_for_a_law_lie_in_their_bins(bounds: tuple[float, floa
     assert np.abs(found - shares).max() <= 1 / 40_000
 
 
+def test_no_law_has_weights_of_0_alone() -> None:
+    """Noise alone, of weights whose public bounds begin at 0, in 200 draws. Control: amounts may all be 0."""
+    bins = BinnedColumns.of((0.0, 40.0), [(0.0, 1e6)])
+    all_zero = np.zeros(2)
+    for seed in range(200):
+        answers = BinnedAnswers(
+            np.random.default_rng(seed).laplace(0.0, 400.0, bins.ends[-1]), 400.0, np.zeros(0), 1.0, 300.0
+        )
+        law = bins.sample(answers, 300, seed)
+        assert law.weight.mean() > 1e-5
+        all_zero += [not law.weight.any(), not law.outcomes.any()]
+    assert all_zero[0] == 0
+    assert all_zero[1] > 5
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5])
+def test_values_drawn_together_keep_their_mean(part: float) -> None:
+    """Losses that nearly make up for gains, in sum or in number, as some draw of a law may have them."""
+    for values in ([-100.0] * 9 + [901.0], [-1.0] * 500 + [1e6], [3.0] * 500 + [-1499.0], [-5.0] * 3, [0.0] * 4):
+        drawn = effects.drawn_together(np.array(values), part, True)
+        assert drawn.mean() == pytest.approx(np.mean(values), abs=1e-9 * np.abs(values).max())
+        assert np.abs(drawn).max() <= 3.0 * np.abs(values).max()
+
+
 def test_columns_of_a_law_are_paired_evenly() -> None:
     """The mean product of lognormal columns is that of their means, within 1 %. Control: most random pairs are not."""
     rng, bins = np.random.default_rng(0), BinnedColumns.of((0.0, 1e6), [(0.0, 1e6)])
@@ -527,6 +552,21 @@ def test_no_mean_is_outside_its_bounds_under_much_noise(tmp_path: Path, keys: di
         table = pd.read_parquet(path)
         assert table.loc[table["statistic"] == "mean", "estimate"].between(-1e-9, 1000.0 + 1e-9).all()
         assert (table.loc[table["statistic"] == "count", "estimate"] >= 0.0).all()
+
+
+def test_any_noise_is_published_where_weights_may_be_0(tmp_path: Path) -> None:
+    """Noise hides all of 2,000 records, and bounds begin at 0, or allow losses: half of such releases failed."""
+    for number in range(8):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = _without(folder, "0.01", 2)
+        job = json.loads(path.read_text())
+        job["columns"]["w"]["bounds"][0] = 0.0
+        job["columns"]["y1"]["bounds"][0] = -1000.0
+        path.write_text(json.dumps(job))
+        dpdist.run(path, folder / "work")
+        table = pd.read_parquet(next((folder / "work" / "public" / "tables").glob("*.parquet")))
+        assert np.isfinite(table[["estimate", "standard_error"]].to_numpy()).all()
 
 
 def test_quantiles_without_a_reference_are_refused_before_the_budget_is_spent(tmp_path: Path) -> None:

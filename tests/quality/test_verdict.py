@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from dpdist.core.records import TOTAL, Floats, Ints
-from dpdist.quality.errors import by_chance, number_of_statistics, relative_to
+from dpdist.quality.errors import by_chance, distances, number_of_statistics, relative_to
 from dpdist.quality.summary import Overall, bias_lines, bias_of, in_words, large, overall, percent, verdicts
 from dpdist.quality.verdict import FALSE_ALARM, SMALL, Verdict, judge, too_small
 
@@ -614,3 +614,8 @@ def test_a_standard_error_of_rounding_dust_is_none(weight: float) -> None:
     in_errors, given, relative = relative_to(np.full(4, 0.28 * count), np.full(4, count), errors, errors)
     assert np.isnan(in_errors).tolist() == np.isnan(given).tolist() == [True, True, True, False]
     np.testing.assert_allclose(relative, 0.28)
+
+
+def test_ratios_to_nothing_have_no_distance_and_no_warning() -> None:
+    rows = pd.DataFrame({"direct": [np.inf, 2.0], "direct_se": [np.nan, 0.5], "synthetic": [np.inf, 3.0]})
+    np.testing.assert_array_equal(distances(rows).in_errors, [np.nan, 2.0])

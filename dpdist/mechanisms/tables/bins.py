@@ -287,7 +287,9 @@ class BinnedColumns(NamedTuple):
     @classmethod
     def of(cls, weight: tuple[float, float] | None, outcomes: Sequence[tuple[float, float]]) -> Self:
         """The bins by public bounds, of the weight (None if it is not measured) and of outcomes."""
-        of_weight = () if weight is None else (Bins.within(*weight, anchor=0.0),)
+        # Not all weights are 0: the innermost bin has those that are.
+        low, high = weight or (0.0, 0.0)
+        of_weight = () if weight is None else (Bins.within(max(low, high / REACH), high, anchor=0.0),)
         of_outcomes = (Bins.within(low, high, min(max(low, 0.0), high)) for low, high in outcomes)
         return cls((*of_weight, *of_outcomes), weight is not None)
 
