@@ -234,8 +234,8 @@ class StatisticFigures:
             contribution = unit_contributions(above, units)
             if below is not None:
                 total = total_of(below, units)[0]
-                ratio = np.nan_to_num(total_of(above, units)[0] / total)
-                contribution = scipy.sparse.diags_array(np.nan_to_num(1.0 / total)) @ (
+                ratio, inverse = np.nan_to_num([total_of(above, units)[0] / total, 1.0 / total], posinf=0.0, neginf=0.0)
+                contribution = scipy.sparse.diags_array(inverse) @ (
                     contribution - scipy.sparse.diags_array(ratio) @ unit_contributions(below, units)
                 )
             if self.base.kind.complement(self.base):

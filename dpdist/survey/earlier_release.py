@@ -47,7 +47,7 @@ from dpdist.estimation.donors import (
     read_history,
     read_points,
 )
-from dpdist.job import Adjacency, Budget, DesignEffect, Job, Name, budget_text, epsilon_of
+from dpdist.job import Adjacency, Budget, DesignEffect, Job, Name, budget_text, epsilon_of, rho_of
 from dpdist.job.reference import HistogramReference
 
 JOB, PROMISE, STATEMENT = "released/job.json", "released/promise.json", "statement.json"
@@ -123,9 +123,10 @@ class Costs(_StatementPart):
             raise ValueError("rho and substitution_rho belong to a delta above 0")
         pairs = [("epsilon", self.epsilon, self.substitution_epsilon, 2)]
         if self.rho is not None and self.substitution_rho is not None:
-            due = [epsilon_of(rho_loss, self.delta) for rho_loss in (self.rho, self.substitution_rho)]
-            if [self.epsilon, self.substitution_epsilon] != due:
-                raise ValueError("epsilon must follow from rho and delta")
+            for rho, epsilon in ((self.rho, self.epsilon), (self.substitution_rho, self.substitution_epsilon)):
+                # A job states one of the two, from which the other follows, rounded.
+                if epsilon != epsilon_of(rho, self.delta) and rho != rho_of(epsilon, self.delta):
+                    raise ValueError("epsilon must follow from rho and delta")
             pairs = [("rho", self.rho, self.substitution_rho, 4)]
         for name, loss, exchanged, most in pairs:
             most = 1 if self.adjacency == "substitution" else most

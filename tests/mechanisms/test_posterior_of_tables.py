@@ -32,7 +32,7 @@ from dpdist.mechanisms.tables import (
 )
 from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, OF_LAW, solved
 from dpdist.mechanisms.tables.drift_sizes import learned
-from dpdist.mechanisms.tables.posterior import Posterior
+from dpdist.mechanisms.tables.posterior import Posterior, root_of
 from dpdist.mechanisms.tables.residual_prior import OF_CELLS, ResidualPrior, prior_variances
 from dpdist.mechanisms.tables.rows import stacked
 from dpdist.mechanisms.tables.table_law import TableLaw
@@ -510,3 +510,14 @@ def test_a_level_of_few_records_errs_by_what_they_leave(monkeypatch: pytest.Monk
     assert ratios(60) == pytest.approx(np.ones(2), abs=0.4)
     monkeypatch.setattr(learned_prediction, "RIDGE", 1e4)
     assert ratios(20)[0] > 2.0
+
+
+def test_a_covariance_that_rounding_makes_singular_has_a_root() -> None:
+    """Sums of a table whose noise is lost in rounding, and of the table that contains it. Control: NumPy finds none."""
+    parts = np.diag([1.0, 1.0, 1.0 / 3.0]) / 3.0
+    adding = np.concatenate([np.eye(3), np.ones((1, 3)), np.ones((1, 3)) / 7.0])
+    covariance = adding @ parts @ adding.T
+    with pytest.raises(np.linalg.LinAlgError):
+        np.linalg.cholesky(covariance)
+    root = root_of(covariance)
+    np.testing.assert_allclose(root @ root.T, covariance, rtol=1e-9)

@@ -16,13 +16,14 @@ from sized_package import people, sized_job
 import dpdist
 from dpdist.core.errors import DataError, JobError, WorkspaceError
 from dpdist.estimation.crosstab_table import read_job
-from dpdist.job import epsilon_of
+from dpdist.job import epsilon_of, rho_of
 from dpdist.mechanisms.tables import cells, measurements
 from dpdist.opening import verifying
 from dpdist.opening.rederiving import rederivation
 from dpdist.opening.verifying import problems
 from dpdist.privacy.claims import NOT_REFUSED
 from dpdist.quality.predicted.prediction import predicted
+from dpdist.survey.earlier_release import Costs
 
 PACKAGE = Path(__file__).parents[1] / "fixtures" / "package_of_0_2"
 LEVELS, RECORDS = (3, 4, 2), 3_000
@@ -149,6 +150,21 @@ def test_losses_under_zcdp_add_up_in_rho(first: dict[str, Any], tmp_path: Path) 
         )
         assert problems(workspace / "public") == []
     assert [one.get("rho") for one in statement_of(third)["reference"]["chain"]] == [None, "0.5"]
+
+
+def test_a_release_whose_job_states_epsilon_and_delta_goes_on(tmp_path: Path) -> None:
+    """Its ρ is rounded down, so that a smaller ε follows from it than the job states. Control: an ε that is too small."""
+    budget = {"epsilon": "1", "delta": "1e-6", "adjacency": "substitution"}
+    first = run(tmp_path, 1, {"path": str(tmp_path / "job1" / "earlier.parquet")}, **GAUSSIAN, budget=budget)
+    second = run(tmp_path, 2, {"release": str(first / "public")}, **GAUSSIAN, budget=budget)
+    rho, delta = rho_of(Fraction(1), Fraction(1, 10**6)), Fraction(1, 10**6)
+    assert epsilon_of(rho, delta) < 1
+    assert Fraction(statement_of(second)["reference"]["chain_rho"]) == 2 * rho
+    assert problems(second / "public") == []
+    costs = {"adjacency": "substitution", "rho": str(rho), "substitution_rho": str(rho), "delta": "0.000001"}
+    assert Costs.model_validate(costs | {"epsilon": "1", "substitution_epsilon": "1"})
+    with pytest.raises(ValueError, match="follow from rho"):
+        Costs.model_validate(costs | {"epsilon": "0.99", "substitution_epsilon": "0.99"})
 
 
 def test_columns_may_come_in_another_order(first: dict[str, Any], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.records import Floats, Ints
-from dpdist.mechanisms.tables.posterior import Posterior, errors_of, squares_of
+from dpdist.mechanisms.tables.posterior import Posterior, errors_of, root_of, squares_of
 from dpdist.mechanisms.tables.residual_prior import OF_ALL, OF_CELLS, ResidualPrior
 from dpdist.mechanisms.tables.rows import Matrix, Rows
 
@@ -31,8 +31,6 @@ NOMINAL = 1.645
 """Half the width of a 90 % interval in standard deviations of a normal law."""
 SWEEPS = 2
 """Number of times that every size of drift is learned given the others."""
-ROUNDING = 1e-12
-"""Part of a variance that rounding may take away."""
 MOST_OF_DRIFT = 1_000
 """Largest number of sums from which sizes of drift are learned: those in which a drift shows most."""
 FEW_TERMS = 0.25
@@ -167,8 +165,8 @@ def _far_rows(plain: Floats, alternatives: Sequence[Floats], values: Floats, dev
     rows = list[Ints]()
     for covariance in (plain, *alternatives) if alternatives else ():
         unit = np.sqrt(np.diag(covariance))
-        relative = scipy.linalg.cho_factor(covariance / np.outer(unit, unit), lower=True, check_finite=False)
-        size = deviation / unit * np.abs(scipy.linalg.cho_solve(relative, values / unit, check_finite=False))
+        root = root_of(covariance / np.outer(unit, unit))
+        size = deviation / unit * np.abs(scipy.linalg.cho_solve((root, True), values / unit, check_finite=False))
         rows.append(np.argsort(-size, kind="stable")[:MOST_FAR])
         rows[-1] = rows[-1][size[rows[-1]] > np.sqrt(2.0)]
     return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *rows]))
@@ -203,9 +201,7 @@ def _log_likelihoods(
     """Log likelihoods of a covariance, or of it with each of the `sizes` times the squares of `factors` (row, term), with
     Laplace noise in `far` rows (row, far one). The search for it begins at `far_noise` and leaves its result there.
     """
-    # Where noise is nearly none, errors that sums share leave a matrix that rounding makes singular.
-    rounding = np.diag(ROUNDING * np.diag(covariance))
-    root = scipy.linalg.cholesky(covariance + rounding, lower=True, check_finite=False)
+    root = root_of(covariance)
     vectors = np.zeros((len(observed), 0)) if factors is None else factors
     sides = np.column_stack([observed, vectors, far])
     fit = scipy.linalg.solve_triangular(root, sides, lower=True, check_finite=False)

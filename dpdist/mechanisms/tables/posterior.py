@@ -39,6 +39,8 @@ FEWEST_DRAWS, ENTRIES_OF_DRAWS = 4 * MOST_SIDES, 10_000_000
 """Smallest number of draws of errors, and the number of their entries above which no more are drawn."""
 PROBES, SEED = 48, 47
 """Number of draws that give variances of many rows, and their seed."""
+ROUNDING = 1e-12
+"""Part of a variance that rounding may take away."""
 FACTORS = "design", "lone", "root", "scale"
 """Fields of `Loadings` that products use."""
 SINGLE = 30.0
@@ -111,7 +113,7 @@ class Posterior:
     def root(self) -> Floats:
         """Lower Cholesky factor of the covariance of what is observed."""
         errors = errors_of(self.noise, self.clipped, self.of_inequality)
-        return scipy.linalg.cholesky(self.covariance + errors, lower=True)
+        return root_of(self.covariance + errors)
 
     @property
     def dense(self) -> bool:
@@ -365,6 +367,16 @@ def squares_of(clipped: Matrix | None) -> Floats | float:
     if isinstance(clipped, RowsOfTables):
         return clipped.squares()
     return 0.0 if clipped is None else np.asarray(clipped.power(2).sum(axis=1), dtype=np.float64).ravel()
+
+
+def root_of(covariance: Floats) -> Floats:
+    """Lower Cholesky factor of the covariance of sums, (row, row).
+
+    Where noise is nearly none, errors that sums share leave a matrix that rounding makes singular.
+    """
+    rounding = np.diag(ROUNDING * np.diag(covariance))
+    root: Floats = scipy.linalg.cholesky(covariance + rounding, lower=True, check_finite=False)
+    return root
 
 
 def errors_of(noise: Floats, clipped: Matrix | None, of_inequality: Floats | None = None) -> Floats:
