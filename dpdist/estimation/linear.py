@@ -241,7 +241,9 @@ class StatisticFigures:
             if self.base.kind.complement(self.base):
                 contribution = -contribution
             if self.slope is not None:
-                contribution = scipy.sparse.diags_array(-np.nan_to_num(1.0 / self.slope)) @ contribution
+                contribution = (
+                    scipy.sparse.diags_array(-np.nan_to_num(1.0 / self.slope, posinf=0.0, neginf=0.0)) @ contribution
+                )
         contribution = scipy.sparse.csr_array(contribution)
         return (
             contribution if self.statistic.of is None else scipy.sparse.csr_array(contribution - contribution[self.origin])

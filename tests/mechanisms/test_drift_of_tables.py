@@ -254,7 +254,7 @@ def of_a_tripled_level(seeds: range, epsilon: float, least: float) -> tuple[Floa
 
 def test_intervals_hold_where_a_level_has_tripled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nine populations, also where public bounds allow losses that do not occur. Controls, of three: spreads that do not
-    rise, and values that do not change in proportion.
+    rise, and values that do not change in proportion, in populations whose plans no other test keeps.
     """
     for epsilon, least, wanted in ((1.0, -1e6, 0.65), (4.0, -1e6, 0.8), (4.0, 0.0, 0.8)):
         tripled, others = of_a_tripled_level(range(1, 10), epsilon, least)

@@ -1,10 +1,10 @@
 """Laws of weights and outcomes from noisy counts of bins, for jobs without a reference.
 
-Bins grow geometrically with the distance from 0, or from the public bound nearest to it; 0 and public bounds have bins of
-their own. So a law over many orders of magnitude takes few counts. Noise fills empty bins, too: those of their own have
-records if their count is above noise. Log counts of the others are a parabola along the log distance, as those of a
-lognormal law are, and a smooth deviation from it. So a tail that noise hides is that of a lognormal law. Counts add up to
-the public number of records.
+Bins grow geometrically with the distance from 0, or from the public bound nearest to it; 0 and public bounds have bins
+of their own (weights have none of 0). So a law over many orders of magnitude takes few counts. Noise fills empty bins,
+too: those of their own have records if their count is above noise. Log counts of the others are a parabola along the
+log distance, as those of a lognormal law are, and a smooth deviation from it. So a tail that noise hides is that of a
+lognormal law. Counts add up to the public number of records.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ BoolArray = NDArray[np.bool_]
 
 RATIO = 2.0**0.5
 """Ratio of the distances at which a bin ends."""
-REACH = 3e6
-"""Ratio of the largest distance to that at which the innermost bin ends."""
+STEPS_OF_BINS = 43
+"""Number of steps from the largest distance to that at which the innermost bin ends."""
 LEAST = 5.0
 """Count, in scales of the noise, above which a bin of one value is believed."""
 SPREADS, CLEAR = (0.15, 0.4, 0.7, 1.0, 1.5, 2.2, 3.0), 7.0
@@ -176,7 +176,7 @@ def _parabolas(place: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 class Bins(NamedTuple):
-    """Bins (cuts[k − 1], cuts[k]] of a column; bin 0 is its lower bound alone. Distances are from `anchor`."""
+    """Bins (cuts[k − 1], cuts[k]] of a column; bin 0 is its lower bound, and what is below. Distances are from `anchor`."""
 
     cuts: Floats
     anchor: float
@@ -185,7 +185,7 @@ class Bins(NamedTuple):
     def within(cls, low: float, high: float, anchor: float) -> Self:
         """The bins of a column with these public bounds."""
         farthest = max(high - anchor, anchor - low)
-        steps = farthest * RATIO ** -np.arange(int(np.log(REACH) / np.log(RATIO)) + 1.0)
+        steps = farthest * RATIO ** -np.arange(STEPS_OF_BINS + 1.0)
         atoms = np.array([low, high, anchor])
         cuts = np.concatenate([atoms, np.nextafter(atoms, -np.inf), anchor + steps, anchor - steps])
         return cls(np.unique(cuts[(cuts >= low) & (cuts <= high)]), anchor)
@@ -287,9 +287,9 @@ class BinnedColumns(NamedTuple):
     @classmethod
     def of(cls, weight: tuple[float, float] | None, outcomes: Sequence[tuple[float, float]]) -> Self:
         """The bins by public bounds, of the weight (None if it is not measured) and of outcomes."""
-        # Not all weights are 0: the innermost bin has those that are.
+        # Not all weights are 0: the innermost bin has those that are, and others as small.
         low, high = weight or (0.0, 0.0)
-        of_weight = () if weight is None else (Bins.within(max(low, high / REACH), high, anchor=0.0),)
+        of_weight = () if weight is None else (Bins.within(max(low, high * RATIO**-STEPS_OF_BINS), high, anchor=0.0),)
         of_outcomes = (Bins.within(low, high, min(max(low, 0.0), high)) for low, high in outcomes)
         return cls((*of_weight, *of_outcomes), weight is not None)
 

@@ -293,8 +293,7 @@ def _tilt(weight: Floats, away: Floats) -> Floats | None:
             break
         step = _newton_step(x, tilted, gradient)
         # Columns have mean square 1, so curvature times a step is at most the step times records and columns. A far shorter
-        # one removes nothing of the gradient: columns contradict each other, or one record has all weight. No step at all
-        # is known where curvatures differ by more than numbers can.
+        # one removes nothing of the gradient: columns contradict each other, or one record has all weight.
         if step is None or (far > 10.0 * SOLVED and np.abs(step).max() * x.size < SHORT * far):
             break
         length = 1.0
@@ -314,7 +313,7 @@ def _tilt(weight: Floats, away: Floats) -> Floats | None:
 
 
 def _newton_step(x: Floats, tilted: Floats, gradient: Floats) -> Floats | None:
-    """The step (slope,) by the curvature of all slopes; None if it cannot be computed."""
+    """The step (slope,) by the curvature of all slopes; None if their system is too badly conditioned to be solved."""
     if x.ndim == 1:
         curvature = (x * tilted) @ x - gradient**2
         return gradient / curvature if curvature > 0.0 else 0.0 * gradient

@@ -35,7 +35,7 @@ FARTHEST = 12.0
 MOST_EFFECTS = 1_200
 """Largest number of effects: those of most records."""
 LEAST_MEAN = 0.2
-"""Smallest mean of values over that of their sizes, under any power, that a power of values may keep."""
+"""Smallest mean of values, and of their powers, over that of sizes, that powers may keep."""
 LEAST_PART = 0.1
 """Smallest part of the variance of logarithms that is within cells."""
 MOST_WITHIN = 0.95
@@ -122,11 +122,11 @@ def _loss(missed: Floats, worth: Floats, precision: Floats, beta: Floats) -> flo
 
 
 def drawn_together(values: Floats, part: float, scaling: bool) -> Floats:
-    """Values with this part of the variance of their sizes' logarithms, or of distances from the mean, which stays."""
+    """Values with this part of the variance of their sizes' logarithms, or of their distances. The mean stays."""
     mean, root = float(values.mean()), np.sqrt(part)
     near = np.sign(values) * np.abs(values) ** root
     # Sizes cannot keep a mean that gains and losses leave near 0.
-    if not scaling or mean < 0.0 or near.mean() < LEAST_MEAN * np.abs(near).mean():
+    if not scaling or any(each.mean() < LEAST_MEAN * np.abs(each).mean() for each in (values, near)):
         return np.asarray(mean + root * (values - mean))
     return np.asarray(near * (mean / max(float(near.mean()), 1e-300)))
 

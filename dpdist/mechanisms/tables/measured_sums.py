@@ -233,8 +233,13 @@ class MeasuredSums:
 
     def totals(self, period: str) -> PeriodTotals:
         """What later periods learn from this one."""
-        read = replace(self, limits=self.reading.limits)
-        return read.totals_of(period, ((self.asked.file.prediction, sums) for sums in read.unclipped()), self.calibrated)
+        read, calibrated = replace(self, limits=self.reading.limits), self.calibrated
+        # Where records have changed, later periods know how these vary.
+        before, now = self._prior(None).spread, self.reading.posterior.prior.spread
+        cells = len(calibrated.spread)
+        ratio = np.divide(now, before, out=np.ones_like(now), where=before > 0.0)[:cells]
+        calibrated = replace(calibrated, spread=calibrated.spread * ratio)
+        return read.totals_of(period, ((self.asked.file.prediction, sums) for sums in read.unclipped()), calibrated)
 
     def totals_of(
         self, period: str, measured: Iterable[tuple[Prediction, UnclippedSums]], calibrated: Prediction

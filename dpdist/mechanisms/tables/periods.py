@@ -140,12 +140,15 @@ def rescaled_as(prior: ResidualPrior, later: Estimated, earlier: Estimated) -> R
     """The law of both releases' files, and of periods between, where records of both vary as each release has it."""
     number, before = len(later.totals.count), sum(len(totals.count) for totals in earlier.history)
     assert prior.earlier is not None
-    factor, spread = prior.factors_of_cells.copy(), prior.earlier.spread.copy()
+    factor, spread, raised = prior.factors_of_cells.copy(), prior.earlier.spread.copy(), np.ones_like(prior.earlier.spread)
     for release, first in ((later, 0), (earlier, number + before)):
         cells = len(release.totals.count)
         factor[first : first + cells] = release.posterior.prior.factors_of_cells[:cells]
         spread[first : first + cells] = release.posterior.prior.spread[:cells]
-    return replace(prior, factor=factor, earlier=prior.earlier._replace(spread=spread))
+        raised[first : first + cells] = np.broadcast_to(
+            release.posterior.prior.raised, release.posterior.prior.spread.shape
+        )[:cells]
+    return replace(prior, factor=factor, raised=raised, earlier=prior.earlier._replace(spread=spread))
 
 
 def _less(drift: Floats, common: Floats) -> Floats:

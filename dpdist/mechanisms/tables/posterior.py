@@ -370,12 +370,13 @@ def squares_of(clipped: Matrix | None) -> Floats | float:
 
 
 def root_of(covariance: Floats) -> Floats:
-    """Lower Cholesky factor of the covariance of sums, (row, row).
-
-    Where noise is nearly none, errors that sums share leave a matrix that rounding makes singular.
-    """
-    rounding = np.diag(ROUNDING * np.diag(covariance))
-    root: Floats = scipy.linalg.cholesky(covariance + rounding, lower=True, check_finite=False)
+    """Lower Cholesky factor of the covariance of sums, (row, row)."""
+    try:
+        root: Floats = scipy.linalg.cholesky(covariance, lower=True, check_finite=False)
+    except np.linalg.LinAlgError:
+        # Where noise is nearly none, errors that sums share leave a matrix that rounding makes singular.
+        rounding = np.diag(ROUNDING * np.diag(covariance))
+        root = scipy.linalg.cholesky(covariance + rounding, lower=True, check_finite=False)
     return root
 
 

@@ -265,8 +265,12 @@ class Prediction:
         outcomes = np.clip(before[:, 1:] + residuals[:, 1:] / weight[:, None], lowest[1:], highest[1:])
         scale = np.ones_like(before)
         scale[:, 0] = weight / before[:, 0]
-        rising = self.rising & (before[:, 1:] > 0.0)
-        scale[:, 1:] = np.where(rising, np.clip(outcomes / np.where(rising, before[:, 1:], 1.0), 0.5, MOST_SPREAD), 1.0)
+        rising, (low, high) = self.rising & (before[:, 1:] > 0.0), self.ends
+        ratio = np.where(rising, outcomes / np.where(rising, before[:, 1:], 1.0), 1.0)
+        # Shares of a value vary as those of Bernoulli trials do.
+        then, now = ((values - low) * (high - values) for values in (before[:, 1:], outcomes))
+        of_shares = np.sqrt(np.divide(np.maximum(now, 0.0), then, out=np.ones_like(ratio), where=then > 0.0))
+        scale[:, 1:] = np.clip(np.where(np.isnan(low), ratio, of_shares), 0.5, MOST_SPREAD)
         scale[:, 1:] *= scale[:, :1]
         means, spread = np.column_stack([weight, outcomes]), self.spread * scale
         moved = replace(self, means=means, spread=spread, moved=True)
@@ -299,7 +303,7 @@ def of_one_law(
         spread[0] = max(spread[0], SMALLEST)
     residuals = relative / np.where(spread > 0.0, spread, 1.0)
     scaling = rising & (outcomes > 0.0)
-    ratio = np.where(scaling, means[:, 1:] / np.where(scaling, outcomes, 1.0), 1.0)
+    ratio = np.where(scaling & (means[:, 1:] > 0.0), means[:, 1:] / np.where(scaling, outcomes, 1.0), 1.0)
     growth = np.where(ratio < 1.0, np.sqrt(np.maximum(ratio, SMALLEST)), ratio)
     scales = means[:, :1] * spread * np.column_stack([np.ones(len(means)), growth])
     with np.errstate(invalid="ignore", divide="ignore"):

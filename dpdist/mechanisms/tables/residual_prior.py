@@ -73,6 +73,10 @@ class ResidualPrior:
     earlier: PeriodCells | None = None
     factor: Floats | float = 1.0
     """A record's residuals over those of the reference's records, (cell, 1 + outcome). Spreads of `earlier` have it."""
+    raised: Floats | float = 1.0
+    """The same beyond `factor`, of cells whose records have changed."""
+    of_records: Floats | None = None
+    """`spread` without earlier periods, where it is not that of the prediction times `factor`."""
 
     @classmethod
     def of(
@@ -107,19 +111,17 @@ class ResidualPrior:
         return moved
 
     def spreading(self, spread: Floats) -> ResidualPrior:
-        """This law with other standard deviations of a record's residuals in the file's cells, (cell, 1 + outcome)."""
-        file, of_crosses, earlier = len(spread), self.prediction.spread, self.earlier
-        if np.array_equal(spread, self.spread[:file]):
-            return self
-        factor = self.factors_of_cells.copy()
-        # No factor makes a spread of none.
-        varying = of_crosses[:file] > 0.0
-        factor[:file][varying] = (spread / np.where(varying, of_crosses[:file], 1.0))[varying]
-        of_file = np.where(varying, of_crosses[:file], spread / factor[:file])
-        prediction = replace(self.prediction, spread=np.concatenate([of_file, of_crosses[file:]]))
-        if earlier is not None:
-            earlier = earlier._replace(spread=np.concatenate([spread, earlier.spread[file:]]))
-        return replace(self, prediction=prediction, factor=factor, earlier=earlier)
+        """This law with other standard deviations of a record's residuals in the file's cells, (cell, 1 + outcome).
+
+        Sampling variances and errors of the prediction go with them, and errors of numbers of records do not.
+        """
+        file, raised, earlier = len(spread), np.ones((len(self.size), self.coordinates)) * self.raised, self.earlier
+        before = self.spread[:file]
+        raised[:file] *= np.divide(spread, before, out=np.ones_like(spread), where=before > 0.0)
+        if earlier is None:
+            return replace(self, raised=raised, of_records=spread)
+        earlier = earlier._replace(spread=np.concatenate([spread, earlier.spread[file:]]))
+        return replace(self, raised=raised, earlier=earlier)
 
     def rescaled(self, factors: Floats) -> ResidualPrior:
         """This law where a record's residuals in the file have changed by these factors, (1 + outcome,).
@@ -130,7 +132,8 @@ class ResidualPrior:
         factor[:file] *= factors
         if earlier is not None:
             earlier = earlier._replace(spread=np.concatenate([earlier.spread[:file] * factors, earlier.spread[file:]]))
-        return replace(self, factor=factor, earlier=earlier)
+        of_records = None if self.of_records is None else self.of_records * factors
+        return replace(self, factor=factor, earlier=earlier, of_records=of_records)
 
     @property
     def factors_of_cells(self) -> Floats:
@@ -167,7 +170,9 @@ class ResidualPrior:
     @property
     def spread(self) -> Floats:
         """Standard deviations of a record's residuals, (cell, 1 + outcome)."""
-        return self.factor * self.prediction.spread if self.earlier is None else self.earlier.spread
+        if self.earlier is not None:
+            return self.earlier.spread
+        return self.factor * self.prediction.spread if self.of_records is None else self.of_records
 
     @cached_property
     def records(self) -> scipy.sparse.csr_array:
@@ -179,26 +184,27 @@ class ResidualPrior:
     @cached_property
     def shared(self) -> tuple[Loadings, ...]:
         """The prediction's errors that cells share, in sums, of every coordinate, (cell, effect)."""
-        spread, cross = self.prediction.spread, self.records.indices.astype(np.int64)
-        of_residuals = [load.scaled(spread[:, j]) for j, load in enumerate(self.prediction.loadings)]
+        spread, cross, records = self.prediction.spread, self.records.indices.astype(np.int64), self.scaled_records
         of_numbers = self.sizes.shared.scaled(self.prediction.means[:, 0] / self.sizes.count)
-        by_record = (of_residuals[0].plus(of_numbers), *of_residuals[1:])
         changed = (
             None if self.changed is None else self.changed.scaled(np.broadcast_to(self.factor, self.spread.shape)[:, 0])
         )
         of_weights, *of_outcomes = (
-            load.of_cells(cross).scaled(records) for load, records in zip(by_record, self.scaled_records, strict=True)
+            load.scaled(spread[:, j]).of_cells(cross).scaled(raised)
+            for j, (load, raised) in enumerate(zip(self.prediction.loadings, (records.T * self.raised).T, strict=True))
         )
+        of_weights = of_weights.plus(of_numbers.of_cells(cross).scaled(records[0]))
         return of_weights if changed is None else of_weights.plus(changed), *of_outcomes
 
     @cached_property
     def alone(self) -> tuple[scipy.sparse.csr_array, ...]:
         """Sums that the prediction's other errors add, of every coordinate, (cell, cross)."""
-        of_residuals = self.prediction.spread * self.prediction.alone
-        of_numbers = self.prediction.means[:, 0] / self.sizes.count * self.sizes.alone
+        cross, crosses = self.records.indices, self.records.shape
+        of_residuals = (self.prediction.spread * self.prediction.alone)[cross] * self.raised
+        of_numbers = (self.prediction.means[:, 0] / self.sizes.count * self.sizes.alone)[cross]
         deviations = np.column_stack([np.hypot(of_residuals[:, 0], of_numbers), of_residuals[:, 1:]])
         return tuple(
-            (scipy.sparse.diags_array(records) @ self.combinations @ scipy.sparse.diags_array(deviation)).tocsr()
+            scipy.sparse.csr_array((records * deviation, cross, self.records.indptr), crosses)
             for records, deviation in zip(self.scaled_records, deviations.T, strict=True)
         )
 
