@@ -759,8 +759,8 @@ def test_falling_shares_fall_by_as_much_in_the_reference() -> None:
     before, (_, cells), placed = file.prediction, file.tables[0], file.placed_records(0)
     fall = np.column_stack([np.zeros(len(file.count)), -0.2 * before.means[:, 0] * before.means[:, 1]])
     law = before.shifted(fall, file.lowest, file.highest)
-    share, spreads = 0.8 * before.means[:, 1], law.spread[:, 1] / before.spread[:, 1]
-    np.testing.assert_allclose(spreads**2, share * (1.0 - share) / (before.means[:, 1] * (1.0 - before.means[:, 1])))
+    then, now = (share * (1.0 - share) for share in (before.means[:, 1], 0.8 * before.means[:, 1]))
+    np.testing.assert_allclose(law.spread[:, 1] ** 2 * then, before.spread[:, 1] ** 2 * now, rtol=1e-9)
     inside = (before.places >= 0) | (placed >= 0)
     weight = file.reference.weight[inside]
     yes = weight @ before.values[inside, 0]
