@@ -115,8 +115,10 @@ class ResidualPrior:
 
         Sampling variances and errors of the prediction go with them, and errors of numbers of records do not.
         """
-        file, raised, earlier = len(spread), np.ones((len(self.size), self.coordinates)) * self.raised, self.earlier
-        before = self.spread[:file]
+        file, earlier, before = len(spread), self.earlier, self.spread[: len(spread)]
+        if np.array_equal(spread, before):
+            return self
+        raised = np.ones((len(self.size), self.coordinates)) * self.raised
         raised[:file] *= np.divide(spread, before, out=np.ones_like(spread), where=before > 0.0)
         if earlier is None:
             return replace(self, raised=raised, of_records=spread)
