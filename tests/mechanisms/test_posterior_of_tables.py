@@ -33,6 +33,7 @@ from dpdist.mechanisms.tables import (
 from dpdist.mechanisms.tables.conjugate import EXACT, OF_DRAWS, OF_LAW, solved
 from dpdist.mechanisms.tables.drift_sizes import learned
 from dpdist.mechanisms.tables.posterior import Posterior, root_of
+from dpdist.mechanisms.tables.random_effects import Loadings
 from dpdist.mechanisms.tables.residual_prior import OF_CELLS, ResidualPrior, prior_variances
 from dpdist.mechanisms.tables.rows import stacked
 from dpdist.mechanisms.tables.table_law import TableLaw
@@ -519,3 +520,22 @@ def test_a_covariance_that_rounding_makes_singular_has_a_root() -> None:
         np.linalg.cholesky(covariance)
     root = root_of(covariance)
     np.testing.assert_allclose(root @ root.T, covariance, rtol=1e-9)
+
+
+def test_errors_of_numbers_of_records_do_not_rise_with_the_records_spread() -> None:
+    """Where records spread three times as far. Control: errors of the prediction do."""
+    prior = system_of(population(0), 4.0)[0].file.prior
+    cells = len(prior.size)
+    changed = Loadings(scipy.sparse.eye_array(cells).tocsr(), np.zeros(0), np.eye(cells), np.ones(cells))
+
+    def of_weights(prior: ResidualPrior) -> Floats:
+        return np.asarray(prior.shared[0] @ prior.shared[0].back(np.eye(cells)))
+
+    def raised(prior: ResidualPrior) -> ResidualPrior:
+        return prior.spreading(3.0 * prior.spread)
+
+    np.testing.assert_allclose(of_weights(raised(prior)), 9.0 * of_weights(prior))
+    for of in (raised, lambda prior: prior):
+        both, alone = of_weights(of(replace(prior, changed=changed))), of_weights(of(replace(prior, changed=None)))
+        np.testing.assert_allclose(both - alone, np.eye(cells), atol=1e-9 * alone.max())
+    np.testing.assert_allclose(raised(prior).alone[1].toarray(), 3.0 * prior.alone[1].toarray())
