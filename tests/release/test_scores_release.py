@@ -227,3 +227,10 @@ def test_contradictions_are_named(edit: tuple[str, str], found: str, files: Path
         edit = (f"\nreference: {{path: {files}/before.parquet", f"\n#{{path: {files}/before.parquet")
     with pytest.raises(JobError, match=found):
         job(files, edit)
+
+
+def test_where_the_reference_needs_no_privacy_weights_none_is_below_1(files: Path, tmp_path: Path, workspace: Path) -> None:
+    dpdist.run(job(files, ('epsilon: "10.8"', 'epsilon: "400"')), tmp_path / "ws")
+    found, usual = (pd.read_parquet(each / "confidential" / "bounds.parquet") for each in (tmp_path / "ws", workspace))
+    assert (found["privacy_weight"] == 1.0).all()
+    assert (usual["privacy_weight"] < 1.0).any(), "control"

@@ -33,6 +33,7 @@ from dpdist.privacy.weights import (
     AllOutcomes,
     Counted,
     NotReached,
+    Ones,
     Step,
     Summary,
     TruncatedWeights,
@@ -50,11 +51,16 @@ class FixedPrivacyWeights(NamedTuple):
     """Privacy weights fixed on a reference, by weight rules whose fits use the reference alone.
 
     `unweighted` are draws of the fit with α = 1, under which F is computed. `steps` are the rules, each with the draws
-    of the previous fit.
+    of the previous fit; there are none if α = 1 meets the target on the reference.
     """
 
     unweighted: Draws
     steps: tuple[tuple[Step, Draws], ...]
+
+    @property
+    def last(self) -> Step:
+        """The last rule, or α = 1."""
+        return self.steps[-1][0] if self.steps else Ones()
 
     def weigh(self, model: StratumModel, records: Records) -> tuple[Floats, Floats]:
         """The unweighted record bounds F and the privacy weights α, (record,) each."""
@@ -140,7 +146,7 @@ class Byproducts(NamedTuple):
         recorder.bounds(Confidential(columns))
         if recorder.wants_log_lik:
             recorder.log_lik(Confidential(self.model.log_lik(self.draws, records)))
-        last = self.step.steps[-1][0] if isinstance(self.step, FixedPrivacyWeights) else self.step
+        last = self.step.last if isinstance(self.step, FixedPrivacyWeights) else self.step
         step = applied_to(last, records.outcomes) if last is not None else None
         truncated = step.truncated(unweighted) if isinstance(step, TruncatedWeights) else 0
         return np.array([alpha.sum(), truncated])
