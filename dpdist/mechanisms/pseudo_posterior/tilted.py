@@ -51,7 +51,7 @@ class FixedPrivacyWeights(NamedTuple):
     """Privacy weights fixed on a reference, by weight rules whose fits use the reference alone.
 
     `unweighted` are draws of the fit with α = 1, under which F is computed. `steps` are the rules, each with the draws
-    of the previous fit; there are none if α = 1 meets the target on the reference.
+    of the previous fit; without one, α = 1.
     """
 
     unweighted: Draws
