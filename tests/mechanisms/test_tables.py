@@ -24,9 +24,9 @@ from dpdist.mechanisms.tables.bins import BinnedAnswers, BinnedColumns, quadrant
 from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.mechanisms.tables.common_factors import common_factors
 from dpdist.mechanisms.tables.expected import ExpectedFile
+from dpdist.mechanisms.tables.first_year_sums import FirstYearSums, ReleasedSums
 from dpdist.mechanisms.tables.learned_prediction import predict
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
-from dpdist.mechanisms.tables.measured_again import MeasuredAgain, ReleasedSums
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums
 from dpdist.mechanisms.tables.measurements import CommonFactors, ResidualMeasurements
 from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
@@ -34,6 +34,7 @@ from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import cell_index
 from dpdist.mechanisms.tables.rows import rows_of
+from dpdist.mechanisms.tables.scores import RecordScores
 from dpdist.mechanisms.tables.sensitivity import MOVED, PART_OF_QUADRANTS
 from dpdist.mechanisms.tables.table_law import TableLaw
 from dpdist.planning.making import make_plan
@@ -154,13 +155,19 @@ def released(plan: TablePlan, base: Ints, file: Sample, seed: int = 0) -> Run:
         return sums + rng.laplace(size=sums.shape) * np.sqrt(system.variance(part) / 2.0)
 
     sums = MeasuredSums.of(system, [measured(system.first, system.file.informed, system.parts[0])])
-    sums = widened(sums, base, file.weight, file.outcome[:, None], rng)
-    of_tables = zip(sums.limits[1:], system.parts[1 : len(sums.limits)], strict=True)
-    sums = replace(sums, sums=[*sums.sums, *(measured(one, sums.calibrated, part) for one, part in of_tables)])
+    if not system.parts_of_scores:
+        sums = widened(sums, base, file.weight, file.outcome[:, None], rng)
+        of_tables = zip(sums.limits[1:], system.parts[1 : len(sums.limits)], strict=True)
+        sums = replace(sums, sums=[*sums.sums, *(measured(one, sums.calibrated, part) for one, part in of_tables)])
     found: ReleasedSums = sums
-    if system.parts_again:
-        again = MeasuredAgain.after(sums)
-        of_tables = zip(again.limits, system.parts_again, strict=True)
+    if system.parts_of_scores:
+        contributed = RecordScores.of(system.file).contributions(file.weight, file.outcome[:, None]) / UNIT
+        scores = []
+        for (_, cell), part in zip(system.file.tables, system.parts_of_scores, strict=True):
+            exact = np.column_stack([np.bincount(cell[base], weights=column) for column in contributed.T])
+            scores.append(exact + rng.laplace(size=exact.shape) * np.sqrt(system.variance(part) / 2.0))
+        again = FirstYearSums.after(sums, scores)
+        of_tables = zip(again.limits, system.parts_of_tables, strict=True)
         found = replace(again, sums=[measured(one, again.by_sums.prediction, part) for one, part in of_tables])
     posterior, observed, _ = found.reading
     z = posterior.estimate(observed)[: len(system.file.count)]

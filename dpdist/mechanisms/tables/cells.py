@@ -26,9 +26,9 @@ from dpdist.mechanisms.tables.bounds import within_bounds
 from dpdist.mechanisms.tables.costs import projected_cost
 from dpdist.mechanisms.tables.drift_sizes import mean_square_drift
 from dpdist.mechanisms.tables.expected import ExpectedFile
+from dpdist.mechanisms.tables.first_year_sums import FirstYearSums, ReleasedSums
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, unpaired
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
-from dpdist.mechanisms.tables.measured_again import MeasuredAgain, ReleasedSums
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums
 from dpdist.mechanisms.tables.measurements import LARGE, NUMBER, PART_OF_LARGE, ResidualMeasurements
 from dpdist.mechanisms.tables.periods import Estimated, common_history, errors_of_two, learned_from
@@ -36,7 +36,7 @@ from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.redrawn_cells import RedrawnCells
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query, quadrants_query
-from dpdist.mechanisms.tables.shares import PART_STEPS, PILOT, PublishedTable, least_part, part_beyond, worth_of
+from dpdist.mechanisms.tables.shares import OF_SCORES, PART_STEPS, PublishedTable, least_part, part_beyond, worth_of
 from dpdist.mechanisms.tables.spec import EFFECTS, LARGEST, MEAN_SQUARE, PredictionName, Tables
 from dpdist.mechanisms.tables.synthetic import DonorCells, Drawn, OfDonors
 from dpdist.mechanisms.tables.words import AtBound
@@ -69,7 +69,7 @@ MOST_SUMS = 750_000
 """Largest number of sums of a job: a run of 738,960 was measured whole."""
 BEYOND_REFERENCE = 10.0
 """Where the job states no upper bound of the weight, limits reach this many times the reference's largest weight."""
-FURTHER = ("size", "counts", "quadrants", "beyond", "large", "trees")
+FURTHER = ("size", "counts", "quadrants", "scores", "beyond", "large", "trees")
 """Released parameters that only some jobs have."""
 PREDICTED = ("count", "mean", "total")
 """Statistics whose errors are predicted."""
@@ -78,6 +78,8 @@ ALIKE = 1e-6
 AS_MEASURED = "publish with the version that the statement names under protected_by"
 ALL, NUMBER_OF_RECORDS, LARGE_WEIGHTS = "all records", "number of records", "records with large weights"
 """Names of the measurements of all records."""
+SCORES = "scores of {}"
+"""Name of a table's sums of scores."""
 
 
 class Learned(NamedTuple):
@@ -206,13 +208,8 @@ class ResidualCells(DonorCells):
         """Names of the measurements, that of all records first, after their number if it is secret."""
         names = (ALL, *map(self.workload.named, self.measured))
         if self.bins is not None:
-            names = (*names, *(f"{name}, again" for name in names[1:]))
+            names = (*names, *map(SCORES.format, names[1:]))
         return (NUMBER_OF_RECORDS, *names) if self.secret else names
-
-    @property
-    def tables_in_turn(self) -> tuple[tuple[int, ...], ...]:
-        """Columns of the tables as they are measured: twice without a reference."""
-        return self.measured * (1 + (self.bins is not None))
 
     def parts(self, asked: ResidualMeasurements) -> tuple[Fraction, ...]:
         """Parts of the budget of the measurements, by the order of their names."""
@@ -220,13 +217,13 @@ class ResidualCells(DonorCells):
 
     @property
     def sums(self) -> int:
-        cells = sum(self.workload.number_of_groups(by) for by in self.tables_in_turn)
+        cells = sum(self.workload.number_of_groups(by) for by in self.measured)
         return (self.weighted + len(self.outcomes)) * (1 + cells)
 
     @property
     def scales(self) -> tuple[Fraction, ...]:
         """The largest scale of noise, in units of 1/UNIT."""
-        part = least_part(len(self.measured)) * (PILOT / 2 if self.bins is not None else 1)
+        part = least_part(len(self.measured)) * (OF_SCORES / 2 if self.bins is not None else 1)
         if self.bins is None:
             cells = sum(self.workload.number_of_groups(by) for by in self.measured)
             columns = self.weighted + len(self.outcomes)
@@ -477,12 +474,13 @@ class ResidualCells(DonorCells):
             # Numbers of records follow from mean weights, and a cell has at least one.
             size = np.maximum(np.rint(count / (sums.calibration.factors[0] * means[:, 0])), 1.0)
         values = {"means": np.column_stack([count / size, np.clip(mean, low, high)]), "noisy": noisy}
-        values["limits"] = self._sizes_of(sums.limits_in_turn)
+        values["limits"] = self._sizes_of(sums.all_limits)
         values["drift"] = posterior.prior.drift[-1]
         values["parts"] = np.array([float(part * PART_STEPS) for part in self.parts(asked)])
         values |= {"size": size} if self.secret else {}
         values |= {"counts": self.counts} if self.counts is not None else {}
         values |= {"quadrants": self.quadrants} if self.quadrants is not None else {}
+        values |= {"scores": UNIT * np.concatenate(sums.scores)} if isinstance(sums, FirstYearSums) else {}
         values |= {"beyond": asked.beyond} if asked.beyond is not None else {}
         values |= {"large": np.array(asked.large)} if asked.large is not None else {}
         values |= {"trees": file.at_crosses.of_trees} if self.learner != EFFECTS else {}
@@ -511,14 +509,16 @@ class ResidualCells(DonorCells):
         return count, np.column_stack(columns)
 
     def first_sums(self, asked: ResidualMeasurements, noisy: Floats) -> MeasuredSums:
-        """Noisy sums of first measurements, or of those of all records alone, with the limits that follow from them."""
-        sums = self.by_measurement(noisy)[: 1 + len(self.measured)]
+        """Noisy sums, or those of all records alone, with the limits that follow from them."""
+        sums = self.by_measurement(noisy)[: 1 if asked.parts_of_scores else None]
         return MeasuredSums.of(asked, sums, float(noisy[0, 0]) / UNIT if self.secret else None)
 
-    def all_sums(self, asked: ResidualMeasurements, noisy: Floats) -> ReleasedSums:
-        """The same of all measurements."""
-        first, again = self.first_sums(asked, noisy), self.by_measurement(noisy)[1 + len(self.measured) :]
-        return MeasuredAgain.after(first, again) if again else first
+    def all_sums(self, asked: ResidualMeasurements, noisy: Floats, scores: Floats | None = None) -> ReleasedSums:
+        """The same, after noisy sums of scores where there is no reference, (cell, score)."""
+        first = self.first_sums(asked, noisy)
+        if scores is None:
+            return first
+        return FirstYearSums.after(first, self.by_table(scores), self.by_measurement(noisy)[1:])
 
     def history(self, theta: Draws) -> tuple[PeriodTotals, ...]:
         """Totals of earlier periods, and those of the released noisy sums."""
@@ -537,9 +537,10 @@ class ResidualCells(DonorCells):
         model = self.knowing(theta)
 
         def checked() -> ReleasedSums:
-            sums = model.all_sums(model.released_measurements(theta), theta["noisy"][0])
+            scores = theta["scores"][0] / UNIT if "scores" in theta.values else None
+            sums = model.all_sums(model.released_measurements(theta), theta["noisy"][0], scores)
             stated = theta.values.get("limits")
-            if stated is None or not np.allclose(self._sizes_of(sums.limits_in_turn), stated[0], rtol=ALIKE, atol=0.0):
+            if stated is None or not np.allclose(self._sizes_of(sums.all_limits), stated[0], rtol=ALIKE, atol=0.0):
                 raise WorkspaceError("released/set-1.json", OTHER_LIMITS, AS_MEASURED)
             return sums
 
@@ -551,8 +552,12 @@ class ResidualCells(DonorCells):
 
     def by_measurement(self, noisy: Floats) -> list[Floats]:
         """Noisy sums of u of every measurement, (cell, 1 + outcome), without the number of records."""
-        ends = np.cumsum([1, *map(self.workload.number_of_groups, self.tables_in_turn)])[:-1]
+        ends = np.cumsum([1, *map(self.workload.number_of_groups, self.measured)])[:-1]
         return np.split(self._residuals(noisy[int(self.secret) :]) / UNIT, ends)
+
+    def by_table(self, sums: Floats) -> list[Floats]:
+        """Sums of every table's cells from those of all tables, (cell, …)."""
+        return np.split(sums, np.cumsum([*map(self.workload.number_of_groups, self.measured)])[:-1])
 
     def _residuals(self, noisy: Floats) -> Floats:
         """Noisy sums of u_0, which is 0 where weights are public, and of every u_k, (cell, 1 + outcome)."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import scipy
@@ -36,8 +36,10 @@ MOST_EFFECTS = 1_200
 """Largest number of effects: those of most records."""
 LEAST_MEAN = 0.2
 """Smallest mean of values, and of their powers, over that of sizes, that powers may keep."""
-LEAST_PART = 0.1
+LEAST_PART = 0.01
 """Smallest part of the variance of logarithms that is within cells."""
+NOT_EXACT = 1e-12
+"""Least relative squared error of sums."""
 MOST_WITHIN = 0.95
 """Largest correlation of weights and outcomes within cells."""
 
@@ -71,42 +73,63 @@ class CoordinateSums(NamedTuple):
     """Variances of noise and of clipped parts, (row,)."""
 
 
+class Response(Protocol):
+    """What effects of cells, (cell,), let expect of cells' sums, its derivative, and the variance by the sample of records,
+    (cell,) each.
+    """
+
+    def __call__(self, effects: Floats) -> tuple[Floats, Floats, Floats]: ...
+
+
+class SumsAboutPrediction(NamedTuple):
+    """The response of residual sums: `base` (cell,) is what a relative effect of 1 adds, and `scatter` (cell,) the sampling
+    variance without effects. Effects multiply if `scaling`; otherwise they add.
+    """
+
+    base: Floats
+    scatter: Floats
+    scaling: bool
+
+    def __call__(self, effects: Floats) -> tuple[Floats, Floats, Floats]:
+        shift, slope = (np.expm1(effects), np.exp(effects)) if self.scaling else (effects, np.ones_like(effects))
+        return self.base * shift, self.base * slope, self.scatter * slope**2
+
+
 class Effects(NamedTuple):
     """Posterior of effects: of cells together, (cell,), and the root of the covariance of all effects, (effect, effect)."""
 
     of_cells: Floats
     root: Floats
 
-    @classmethod
-    def of(cls, families: Families, sums: CoordinateSums, base: Floats, scatter: Floats, scaling: bool) -> Effects:
-        """`base` (cell,) is what a relative effect of 1 adds, and `scatter` (cell,) the sampling variance without effects.
+    def errors(self, design: scipy.sparse.csr_array) -> Loadings:
+        """Errors of the effects of cells that they share."""
+        variance = np.asarray((design @ self.root) ** 2).sum(axis=1)
+        return Loadings(design, np.zeros(0), self.root, variance)
 
-        Effects multiply if `scaling`; otherwise they add.
-        """
+    @classmethod
+    def of(cls, families: Families, sums: CoordinateSums, response: Response, whole: float = WHOLE) -> Effects:
+        """`whole` is the size of the effect that all cells share: how well noisy counts tell the mean."""
         design, family = families
         beta = np.zeros(design.shape[1])
         variance = np.full(int(family.max()) + 1, TYPICAL**2)
-        variance[0] = WHOLE**2
+        variance[0] = whole**2
 
         def of_cells(effects: Floats) -> Floats:
             return np.asarray(np.clip(design @ effects, -FARTHEST, FARTHEST))
 
-        def response(eta: Floats) -> tuple[Floats, Floats]:
-            return (np.expm1(eta), np.exp(eta)) if scaling else (eta, np.ones_like(eta))
-
         for _ in range(ROUNDS):
-            shift, slope = response(of_cells(beta))
-            worth = 1.0 / (sums.error + sums.adding @ (scatter * slope**2) + 1e-12 * (sums.adding @ base) ** 2)
+            expected, slope, scatter = response(of_cells(beta))
+            worth = 1.0 / (sums.error + sums.adding @ scatter)
             precision = 1.0 / variance[family]
-            jacobian = (sums.adding @ scipy.sparse.diags_array(base * slope) @ design).toarray()
-            missed = sums.observed - sums.adding @ (base * shift)
+            jacobian = (sums.adding @ scipy.sparse.diags_array(slope) @ design).toarray()
+            missed = sums.observed - sums.adding @ expected
             information = jacobian.T @ (worth[:, None] * jacobian) + np.diag(precision)
             root = scipy.linalg.cholesky(information, lower=True)
             step = scipy.linalg.cho_solve((root, True), jacobian.T @ (worth * missed) - precision * beta)
             step *= min(1.0, LARGEST_STEP / max(float(np.abs(design @ step).max()), 1e-300))
             loss = _loss(missed, worth, precision, beta)
             while True:
-                later = sums.observed - sums.adding @ (base * response(of_cells(beta + step))[0])
+                later = sums.observed - sums.adding @ response(of_cells(beta + step))[0]
                 if _loss(later, worth, precision, beta + step) <= loss or np.abs(step).max() < 1e-9:
                     break
                 step *= 0.5
@@ -115,6 +138,11 @@ class Effects(NamedTuple):
             squares = np.bincount(family, weights=beta**2 + (half**2).sum(axis=0))
             variance[1:] = ((squares + TYPICAL**2) / (np.bincount(family) + 1.0))[1:]
         return cls(of_cells(beta), half.T)
+
+
+def multiplying(prediction: Prediction, k: int) -> bool:
+    """True if effects multiply an outcome's mean, of coordinate `k`; otherwise they add to it."""
+    return bool(prediction.rising[k - 1] and prediction.means[0, k] > 0.0)
 
 
 def _loss(missed: Floats, worth: Floats, precision: Floats, beta: Floats) -> float:
@@ -131,7 +159,7 @@ def drawn_together(values: Floats, part: float, scaling: bool) -> Floats:
     return np.asarray(near * (mean / max(float(near.mean()), 1e-300)))
 
 
-def _within(values: Floats, effects: Floats, count: Floats, scaling: bool) -> float:
+def within_cells(values: Floats, effects: Floats, count: Floats, scaling: bool) -> float:
     """The part of the variance of values' logarithms, or of the values, that effects of cells leave."""
     sample = np.log(values[values > 0.0]) if scaling else values
     between = float(np.average((effects - np.average(effects, weights=count)) ** 2, weights=count))
@@ -163,10 +191,69 @@ class NoisyCellSums(NamedTuple):
 
 
 class PredictionBySums(NamedTuple):
-    """A prediction by first sums, and others about the same means with other laws that noisy counts may have meant."""
+    """A prediction by sums, and others about the same means with other laws that noisy counts may have meant."""
 
     prediction: Prediction
     by_law: tuple[Prediction, ...]
+
+    @classmethod
+    def of(
+        cls, law: ReferenceSample, laws: Sequence[ReferenceSample], before: Prediction, count: Floats, told: Sequence[Told]
+    ) -> Self:
+        """From what sums tell of all coordinates. `laws` are further laws; `before` is the same for all cells."""
+        known = before.weights_known
+        means, scaling = np.column_stack([each.means for each in told]), [each.multiplying for each in told]
+        between = [
+            0.0 if known else float(np.cov(told[0].effects, each.effects, aweights=count, ddof=0)[0, 1])
+            for each in told[1:]
+        ]
+        by_outcome = [each.rarer for each in told[1:] if each.rarer is not None]
+        rarer = np.column_stack(by_outcome) if len(by_outcome) == len(told) - 1 else None
+
+        def within(sample: ReferenceSample) -> Prediction:
+            values = [sample.weight, *sample.outcomes.T]
+            # Laws of other variances leave other parts of them within cells.
+            parts = [each.within(column, count) for each, column in zip(told, values, strict=True)]
+            in_order = [np.sort(drawn_together(*each)) for each in zip(values, parts, scaling, strict=True)]
+            roots = np.sqrt(parts[0] * np.array(parts[1:]))
+            correlations = [
+                0.0 if known else _correlation_within(sample.weight, *each)
+                for each in zip(sample.outcomes.T, scaling[1:], between, roots, strict=True)
+            ]
+            weight, *outcomes = paired(in_order, np.array(correlations), np.random.default_rng(0))
+            paired_sample = ReferenceSample(sample.codes, weight, np.column_stack(outcomes))
+            return of_one_law(paired_sample, means, before.rising, known, rarer)
+
+        after = within(law)
+        unit = np.column_stack([np.ones(len(count)), *np.broadcast_to(means[:, :1], means[:, 1:].shape).T])
+        shared = tuple(
+            each.errors.scaled(np.divide(by, spread, out=np.zeros_like(spread), where=spread > 0.0))
+            for each, by, spread in zip(told, unit.T, after.spread.T, strict=True)
+        )
+        by_law = tuple(replace(within(sample), loadings=shared) for sample in laws)
+        return cls(replace(after, loadings=shared), by_law)
+
+
+class Told(NamedTuple):
+    """What sums tell of a coordinate: `means` (cell,), effects on logarithms of sizes, or on values unless they multiply,
+    (cell,), and errors of means.
+    """
+
+    means: Floats
+    effects: Floats
+    errors: Loadings
+    multiplying: bool = True
+    rarer: Floats | None = None
+    """The share of records that have an amount over that of the law, (cell,), if it is known."""
+
+    @classmethod
+    def known(cls, means: Floats) -> Self:
+        """Public weights."""
+        return cls(means, np.zeros(len(means)), Loadings.none(len(means)))
+
+    def within(self, values: Floats, count: Floats) -> float:
+        """The part of the variance of a law's values that is within cells."""
+        return within_cells(values, self.effects, count, self.multiplying)
 
 
 def predicted_by_sums(
@@ -177,74 +264,37 @@ def predicted_by_sums(
     lowest: Floats,
     highest: Floats,
     measured: NoisyCellSums,
-    weights_known: bool,
     laws: Sequence[ReferenceSample] = (),
 ) -> PredictionBySums:
-    """The prediction after first sums, with its errors. `laws` are further laws.
+    """The prediction after residual sums, with its errors.
 
-    `measured` are about the prediction `before`, which is the same for all cells. Weights are public if `weights_known`.
+    `measured` are about the prediction `before`, which is the same for all cells.
     """
-    cells, (adding, about, observed, error) = np.arange(len(count)), measured
-    means, parts = before.means.copy(), [1.0]
-    by_coordinate, scaled, of_sizes = list[Effects | None]([None]), [True], [np.zeros(len(count))]
-    if not weights_known:
-        base = count * means[:, 0]
-        of_weight = Effects.of(
-            families, CoordinateSums(adding, observed[:, 0], error[:, 0]), base, count * before.spread[:, 0] ** 2, True
-        )
-        means[:, 0] = np.clip(means[:, 0] * np.exp(of_weight.of_cells), max(lowest[0], 1e-300), highest[0])
-        by_coordinate[0], parts[0] = of_weight, _within(law.weight, of_weight.of_cells, count, True)
-        of_sizes[0] = of_weight.of_cells
+    adding, about, observed, error = measured
+    means, told = before.means.copy(), list[Told]()
+
+    def fitted(observed: Floats, error: Floats, base: Floats, scatter: Floats, scaling: bool) -> Effects:
+        # Covariances of sums without any error are singular.
+        sums = CoordinateSums(adding, observed, error + NOT_EXACT * (adding @ base) ** 2)
+        return Effects.of(families, sums, SumsAboutPrediction(base, scatter, scaling))
+
+    if before.weights_known:
+        told.append(Told.known(means[:, 0]))
+    else:
+        base, scatter = count * means[:, 0], count * before.spread[:, 0] ** 2
+        effects = fitted(observed[:, 0], error[:, 0], base, scatter, True)
+        means[:, 0] = np.clip(means[:, 0] * np.exp(effects.of_cells), max(lowest[0], 1e-300), highest[0])
+        told.append(Told(means[:, 0], effects.of_cells, effects.errors(families.design).scaled(means[:, 0])))
     growth = means[:, 0] / before.means[:, 0]
     for k in range(1, means.shape[1]):
-        predicted, scaling = before.means[:, k], bool(before.rising[k - 1] and before.means[0, k] > 0.0)
-        unit = predicted if scaling else np.full(len(cells), float(law.outcomes[:, k - 1].std()) or 1.0)
+        predicted, scaling = before.means[:, k], multiplying(before, k)
+        unit = predicted if scaling else np.full(len(count), float(law.outcomes[:, k - 1].std()) or 1.0)
         heavier = adding @ (count * (means[:, 0] - before.means[:, 0]))
         lean = (predicted[0] - about[:, k - 1]) * heavier
-        sums = CoordinateSums(adding, observed[:, k] - lean, error[:, k])
-        effects = Effects.of(
-            families, sums, count * means[:, 0] * unit, count * (growth * before.spread[:, k]) ** 2, scaling
-        )
-        values = predicted * np.exp(effects.of_cells) if scaling else predicted + unit * effects.of_cells
-        means[:, k] = np.clip(values, lowest[k], highest[k])
-        of_sizes.append(effects.of_cells if scaling else unit * effects.of_cells)
-        parts.append(_within(law.outcomes[:, k - 1], of_sizes[k], count, scaling))
-        by_coordinate.append(effects)
-        scaled.append(scaling)
-
-    between = [
-        0.0 if weights_known else float(np.cov(of_sizes[0], size, aweights=count, ddof=0)[0, 1]) for size in of_sizes[1:]
-    ]
-
-    def within(sample: ReferenceSample) -> Prediction:
-        columns = [sample.weight, *sample.outcomes.T]
-        in_order = [np.sort(drawn_together(*each)) for each in zip(columns, parts, scaled, strict=True)]
-        correlations = [
-            0.0 if weights_known else _correlation_within(sample.weight, *each)
-            for each in zip(sample.outcomes.T, scaled[1:], between, np.sqrt(parts[0] * np.array(parts[1:])), strict=True)
-        ]
-        weight, *outcomes = paired(in_order, np.array(correlations), np.random.default_rng(0))
-        paired_sample = ReferenceSample(sample.codes, weight, np.column_stack(outcomes))
-        return of_one_law(paired_sample, means, before.rising, weights_known)
-
-    after = within(law)
-    loadings = [
-        Loadings.none(len(cells)) if fit is None else _loadings(families.design, fit.root, after, j, scaled[j], before)
-        for j, fit in enumerate(by_coordinate)
-    ]
-    shared = tuple(loadings)
-    return PredictionBySums(
-        replace(after, loadings=shared), tuple(replace(within(sample), loadings=shared) for sample in laws)
-    )
-
-
-def _loadings(
-    design: scipy.sparse.csr_array, root: Floats, after: Prediction, j: int, scaling: bool, before: Prediction
-) -> Loadings:
-    """Errors of a coordinate by effects, in spreads of a record's residual."""
-    variance = np.asarray((design @ root) ** 2).sum(axis=1)
-    weight = after.means[:, 0] if j else 1.0
-    size = after.means[:, j] if scaling else before.spread[:, j] / before.means[:, 0]
-    spread = after.spread[:, j]
-    by = np.divide(weight * size, spread, out=np.zeros_like(spread), where=spread > 0.0)
-    return Loadings(design, np.zeros(0), root, variance).scaled(by)
+        base, scatter = count * means[:, 0] * unit, count * (growth * before.spread[:, k]) ** 2
+        effects = fitted(observed[:, k] - lean, error[:, k], base, scatter, scaling)
+        moved = predicted * np.exp(effects.of_cells) if scaling else predicted + unit * effects.of_cells
+        moved = np.clip(moved, lowest[k], highest[k])
+        step, errors = np.ones(len(count)) if scaling else unit, effects.errors(families.design)
+        told.append(Told(moved, step * effects.of_cells, errors.scaled(moved if scaling else unit), scaling))
+    return PredictionBySums.of(law, laws, before, count, told)

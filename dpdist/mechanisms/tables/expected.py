@@ -151,9 +151,7 @@ class ExpectedFile:
         count = np.bincount(cross, weights=self.root.count, minlength=len(codes)).astype(np.float64)
         families = Families.of([*codes.T, *self._cells_of(codes)], count)
         sums = _cell_sums(self.root, cross, before)
-        by_sums = predicted_by_sums(
-            self.reference, before, families, count, self.lowest, self.highest, sums, self.weights_known, self.laws
-        )
+        by_sums = predicted_by_sums(self.reference, before, families, count, self.lowest, self.highest, sums, self.laws)
         predictions = [prediction.within(len(combinations)) for prediction in (by_sums.prediction, *by_sums.by_law)]
         if self.weights_known:
             weight = self._known_weights(combinations, self.later, self.combinations[1])

@@ -87,19 +87,23 @@ class MeasuredSums:
         calibrated, of_tables = asked.limits(calibration)
         return cls(asked, calibration, calibrated, (calibration.first, *of_tables), sums)
 
+    def given(self, sums: Sequence[Floats]) -> Self:
+        """With noisy sums of all measurements."""
+        return replace(self, sums=sums)
+
     def widened(self, beyond: Floats) -> Self:
         """These sums with limits that noisy numbers of records beyond them widen, (cell, coordinate × step)."""
         return self.under(replace(self.asked, beyond=beyond), self.calibration, self.sums)
 
     @property
-    def limits_in_turn(self) -> tuple[TableLimits, ...]:
+    def all_limits(self) -> tuple[TableLimits, ...]:
         """Limits of all measurements, in their order."""
         return self.limits
 
     def unclipped(self) -> Iterator[UnclippedSums]:
         """Residual sums about the reference's prediction, by measurement."""
         asked, file = self.asked, self.asked.file
-        origins = (file.informed, *[self.calibrated] * len(file.tables))
+        origins = (file.informed, *[self.calibrated] * (len(self.limits) - 1))
         for table, origin, noisy, part in zip(
             self.limits, origins, self.sums, asked.parts[: len(self.limits)], strict=True
         ):

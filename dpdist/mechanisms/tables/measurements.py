@@ -23,7 +23,7 @@ from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, even_parts
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.residual_samples import PLANNED_DRIFT, PLANNED_INEQUALITY
-from dpdist.mechanisms.tables.shares import equal_parts, in_turn, part_beyond
+from dpdist.mechanisms.tables.shares import equal_parts, part_beyond, with_scores
 from dpdist.mechanisms.tables.table_law import TableLaw
 from dpdist.mechanisms.tables.weight_ratios import FEWEST
 from dpdist.privacy.guarantees import NoisyQuery
@@ -72,7 +72,7 @@ class ResidualMeasurements:
     joint: NoisyQuery
     """The query for all measurements together, in units of 1/UNIT."""
     parts: tuple[Fraction, ...] = ()
-    """Parts of the budget of all records, of every table, and of tables that are measured a second time.
+    """Parts of the budget of all records, of every table, and of sums of scores of tables without a reference.
 
     They sum to 1, or to what the number of records and counts of records beyond limits leave.
     """
@@ -88,9 +88,9 @@ class ResidualMeasurements:
         return replace(self, parts=equal_parts(tables, rest))
 
     @property
-    def in_turn(self) -> Self:
-        """These measurements of every table by a small part of its own first, and then again by the rest."""
-        return replace(self, parts=in_turn(self.parts))
+    def after_scores(self) -> Self:
+        """These measurements with sums of scores of every table by a part of its own."""
+        return replace(self, parts=with_scores(self.parts))
 
     @property
     def part_beyond(self) -> Fraction:
@@ -115,8 +115,12 @@ class ResidualMeasurements:
         return None if self.large is None else (self.large / UNIT + float(self.file.count.sum())) / 2.0
 
     @property
-    def parts_again(self) -> tuple[Fraction, ...]:
-        """Parts of the budget of tables that are measured a second time."""
+    def parts_of_tables(self) -> tuple[Fraction, ...]:
+        return self.parts[1 : 1 + len(self.file.tables)]
+
+    @property
+    def parts_of_scores(self) -> tuple[Fraction, ...]:
+        """Parts of the budget of sums of scores of tables: none with a reference."""
         return self.parts[1 + len(self.file.tables) :]
 
     @property
@@ -193,7 +197,9 @@ class ResidualMeasurements:
     def limits(self, calibration: CommonFactors) -> tuple[Prediction, tuple[TableLimits, ...]]:
         """The calibrated prediction and the limits of every table."""
         self.return_memory()
-        calibrated, tables = self.file.informed.rescaled(calibration.factors), self.file.tables
+        calibrated = self.file.informed.rescaled(calibration.factors)
+        # Limits of tables without a reference follow from sums of scores.
+        tables = () if self.parts_of_scores else self.file.tables
         calibrated = calibrated.with_inequality(calibration.inequality)
         drift, narrow = float(np.hypot(PLANNED_DRIFT, calibration.deviation)), self.part_beyond > 0
         light = replace(self, file=self.file.light, beyond=None)
@@ -285,7 +291,7 @@ class ResidualMeasurements:
         cells, before = len(self.file.codes), by_sums.prediction.spread
         ratio = np.divide(origin.spread, before[:cells], out=np.zeros_like(origin.spread), where=origin.spread > 0.0)
         predictions = [
-            replace(origin, spread=prediction.spread[:cells] * ratio, residuals=prediction.residuals)
+            replace(origin, spread=prediction.spread[:cells] * ratio, residuals=prediction.residuals, law=prediction.law)
             for prediction in by_sums.by_law
         ]
         for table in limits:

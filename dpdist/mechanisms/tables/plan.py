@@ -112,7 +112,7 @@ class TablePlan:
         if self.stated:
             return replace(equal, parts=self.stated)
         if self.file.first_year:
-            return equal.in_turn
+            return equal.after_scores
         if not self.file.tables:
             return equal
         at_equal = self.at_equal

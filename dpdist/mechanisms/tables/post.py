@@ -11,9 +11,10 @@ import numpy as np
 from dpdist.core.records import UNIT
 from dpdist.job import NoiseName
 from dpdist.mechanisms.parts import GAUSSIAN, LAPLACE, Figures
-from dpdist.mechanisms.tables.cells import LARGE_WEIGHTS, ResidualCells, model_of
+from dpdist.mechanisms.tables.cells import LARGE_WEIGHTS, SCORES, ResidualCells, model_of
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, WIDER, TableLimits
 from dpdist.mechanisms.tables.measurements import PART_OF_LARGE
+from dpdist.mechanisms.tables.scores import SHARE, RecordScores
 from dpdist.mechanisms.tables.words import DEFINITIONS, QUERIES, WORDS
 from dpdist.models.protocol import Draws, ReleaseView
 from dpdist.privacy.guarantees import neighbour_of
@@ -29,9 +30,9 @@ def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
     statistics = ["weight residuals", *(f"outcome residuals{suffix}" for suffix in model.suffixes)][not model.weighted :]
     if model.secret:
         statistics = [f"{side}{suffix}" for side in ("above", "below") for suffix in model.suffixes]
-    ends = np.cumsum([*[1] * model.secret, 1, *map(model.workload.number_of_groups, model.tables_in_turn)])[:-1]
-    cells, within = [*[()] * model.secret, (), *model.tables_in_turn], _of_stratum(release, stratum)
-    for number, (name, by, sums, part) in enumerate(zip(model.names, cells, np.split(noisy, ends), parts, strict=True)):
+    ends = np.cumsum([*[1] * model.secret, 1, *map(model.workload.number_of_groups, model.measured)])[:-1]
+    cells, within = [*[()] * model.secret, (), *model.measured], _of_stratum(release, stratum)
+    for number, (name, by, sums, part) in enumerate(zip(model.names, cells, np.split(noisy, ends), parts, strict=False)):
         of_number = model.secret and number == 0
         labels = ["records"] if of_number else statistics
         yield Figures(
@@ -57,6 +58,8 @@ def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
             table=LARGE_WEIGHTS,
             sensitivity=float(model.distance / UNIT),
         )
+    if "scores" in theta.values:
+        yield from _of_scores(release, model, stratum, theta)
     if model.bins is not None:
         yield from _of_bins(release, model, stratum, theta)
         if model.of_quadrants is not None:
@@ -99,6 +102,34 @@ def _beyond(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
         )
 
 
+def _of_scores(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:
+    """The noisy sums of scores, by table, with centres and half-widths of sizes."""
+    asked, weight = model.released_measurements(theta), release.job.survey.measured_weight
+    columns = RecordScores.of(asked.file).columns
+    of_columns = list(zip([*([weight] if weight is not None else []), *model.outcomes], columns, strict=True))
+    ends = [None if name == SHARE else (scores.low, scores.high) for _, scores in of_columns for name in scores.names]
+    sums = np.split(theta["scores"][0], np.cumsum([model.workload.number_of_groups(by) for by in model.measured])[:-1])
+    for by, values, part in zip(model.measured, sums, asked.parts_of_scores, strict=True):
+        yield Figures(
+            cells=[_of_stratum(release, stratum) | group for group in model.groups(by)],
+            statistics=[f"scores of {name}: {score}" for name, scores in of_columns for score in scores.names],
+            values=values,
+            scales=[model.joint.share("", part).scale] * values.shape[1],
+            limits=partial(_ends_of_scores, ends),
+            law=LAW_NAMES[model.joint.law],
+            table=SCORES.format(model.workload.named(by)),
+            sensitivity=float(model.distance / UNIT),
+        )
+
+
+def _ends_of_scores(
+    ends: list[tuple[float, float] | None], cell: int, column: int
+) -> tuple[float | None, None, float | None]:
+    if (of_column := ends[column]) is None:
+        return None, None, None
+    return sum(of_column) / 2.0, None, (of_column[1] - of_column[0]) / 2.0
+
+
 def _of_bins(release: ReleaseView, model: ResidualCells, stratum: int, theta: Draws) -> Iterator[Figures]:
     """The noisy counts of every column's bins, with the bins' centres and half-widths."""
     assert model.bins is not None
@@ -139,7 +170,7 @@ class _Limits:
 
     @cached_property
     def tables(self) -> tuple[TableLimits, ...]:
-        return self.model.released_sums(self.theta).limits_in_turn
+        return self.model.released_sums(self.theta).all_limits
 
     def __call__(self, table: int, cell: int, column: int) -> tuple[float | None, float | None, float | None]:
         """A cell's centre, weight cap and half width; the cap is that of weights, and the width that of outcomes."""

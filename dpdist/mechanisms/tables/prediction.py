@@ -37,6 +37,29 @@ class Residuals:
         return np.argsort(np.abs(self.values).max(axis=1), kind="stable").astype(np.int32)
 
 
+class LawInCells(NamedTuple):
+    """Records of one law in cells whose shares of records with an amount are not the law's.
+
+    `means` and `spread` (cell, 1 + outcome) are those of records as they are in the law, moved to sizes in the cell. `some`
+    marks those with an amount, (record, outcome), and `rarer` (cell, outcome) are shares of these over the law's.
+    """
+
+    means: Floats
+    spread: Floats
+    some: NDArray[np.bool_]
+    rarer: Floats
+
+    def worth(self, records: Ints, cell: Ints) -> Floats:
+        """Numbers of the cell's records that each of these stands for, over that of the law, (…,)."""
+        share = self.some.mean(axis=0)
+        others = (1.0 - share * self.rarer[cell]) / np.maximum(1.0 - share, SMALLEST)
+        return np.asarray(np.where(self.some[records], self.rarer[cell], np.maximum(others, 0.0)).prod(axis=-1))
+
+    def of_cells(self, cells: int) -> LawInCells:
+        """Of the first so many cells."""
+        return self._replace(means=self.means[:cells], spread=self.spread[:cells], rarer=self.rarer[:cells])
+
+
 class RecordMoves(NamedTuple):
     """Moves of reference records by their `place`, (record,), -1 for those that do not move: factors of weights (place,),
     what is added to outcomes (place, outcome), and factors of spreads (place, 1 + outcome).
@@ -108,6 +131,8 @@ class Prediction:
     """Factors of `at_reference` since, (2, 1 + outcome); those of means are about `origin`."""
     moved: bool = False
     """True if records in cells of the file have moved to `means` and `spread` of these cells."""
+    law: LawInCells | None = None
+    """Records of one law for all cells, if cells differ in shares of records with an amount."""
     adds_weight: bool = False
     """True where numbers of records are secret: a record then adds its predicted weight beside its residual."""
 
@@ -241,6 +266,7 @@ class Prediction:
             loadings=tuple(load.of_cells(np.arange(cells)) for load in self.loadings),
             alone=self.alone[:cells],
             deviation=self.deviation[:cells],
+            law=None if self.law is None else self.law.of_cells(cells),
             places=np.where(self.places < cells, self.places, np.int32(-1)),
         )
 
@@ -287,14 +313,19 @@ def powers_of_ratios(weight: Floats, predicted: Floats, inequality: float) -> Fl
 
 
 def of_one_law(
-    sample: ReferenceSample, means: Floats, rising: NDArray[np.bool_], weights_known: bool = False
+    sample: ReferenceSample,
+    means: Floats,
+    rising: NDArray[np.bool_],
+    weights_known: bool = False,
+    rarer: Floats | None = None,
 ) -> Prediction:
     """One law for all cells, that of the sample, about `means` (cell, 1 + outcome) of weight and outcomes.
 
     Spreads go with the mean weight, and with means of outcomes whose values change in proportion, `rising` (outcome,); that
-    of rare values goes with the root of their mean. Weights are public if `weights_known`.
+    of rare values goes with the root of their mean, unless shares of records with an amount are known: `rarer` are these
+    over the law's, (cell, outcome). Weights are public if `weights_known`.
     """
-    records, mean = len(sample.weight), max(float(sample.weight.mean()), 1e-300)
+    records, mean, ones = len(sample.weight), max(float(sample.weight.mean()), 1e-300), np.ones(len(means))
     outcomes = np.average(sample.outcomes, weights=np.maximum(sample.weight, 1e-300), axis=0)
     relative = sample.weight[:, None] / mean * np.column_stack([np.ones(records), sample.outcomes - outcomes])
     relative[:, 0] -= 1.0
@@ -305,7 +336,21 @@ def of_one_law(
     scaling = rising & (outcomes > 0.0)
     ratio = np.where(scaling & (means[:, 1:] > 0.0), means[:, 1:] / np.where(scaling, outcomes, 1.0), 1.0)
     growth = np.where(ratio < 1.0, np.sqrt(np.maximum(ratio, SMALLEST)), ratio)
-    scales = means[:, :1] * spread * np.column_stack([np.ones(len(means)), growth])
+    scales = means[:, :1] * spread * np.column_stack([ones, growth])
+    law = None
+    if rarer is not None:
+        shares = np.where(scaling, rarer, 1.0)
+        size = ratio / shares
+        in_law = np.column_stack([means[:, 0], means[:, 1:] / shares])
+        law = LawInCells(in_law, means[:, :1] * spread * np.column_stack([ones, size]), sample.outcomes > 0.0, shares)
+        # Squares of residuals of those with an amount, and of others, which have the residual of 0.
+        heavy = (sample.weight[:, None] / mean) ** 2
+        squares, products = (heavy * sample.outcomes**2).mean(axis=0), (heavy * sample.outcomes).mean(axis=0)
+        moved = (
+            size**2 * shares * squares - 2.0 * means[:, 1:] * size * shares * products + means[:, 1:] ** 2 * heavy.mean()
+        )
+        exact = means[:, :1] * np.sqrt(np.maximum(moved, 0.0))
+        scales[:, 1:] = np.where(scaling, exact, scales[:, 1:])
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = np.nan_to_num(np.corrcoef(residuals, rowvar=False).reshape(len(spread), len(spread)))
     np.fill_diagonal(correlation, 1.0)
@@ -321,4 +366,5 @@ def of_one_law(
         rising,
         np.zeros(len(spread) - 1),
         np.zeros_like(means[:, 1:]),
+        law=law,
     )

@@ -26,10 +26,11 @@ from dpdist.mechanisms.promises import (
 from dpdist.mechanisms.tables.bins import BinnedColumns, quadrant_sums
 from dpdist.mechanisms.tables.cells import LARGE_WEIGHTS, Learned, ResidualCells
 from dpdist.mechanisms.tables.common_factors import common_factors, growth_of
+from dpdist.mechanisms.tables.first_year_sums import FirstYearSums, ReleasedSums
 from dpdist.mechanisms.tables.inequality import thresholds
 from dpdist.mechanisms.tables.limits import TableLimits
-from dpdist.mechanisms.tables.measured_again import MeasuredAgain, ReleasedSums
 from dpdist.mechanisms.tables.prediction import Prediction
+from dpdist.mechanisms.tables.scores import RecordScores
 from dpdist.mechanisms.tables.sensitivity import QUADRANTS, counts_query, joint_query, quadrants_query
 from dpdist.mechanisms.tables.shares import part_beyond
 from dpdist.mechanisms.tables.spec import Tables as Settings
@@ -111,6 +112,12 @@ SHAPE_OF_BINS = (
     "are assumed to have normal scores with one correlation. Differences between cells are estimated from the noisy sums. "
     "Standard errors may miss a tail that the noise hides or that only one cell has."
 )
+SCORED = (
+    "Before a table's residuals, scores of records are summed in its cells: whether an amount is above 0, its logarithm "
+    "between two ends, or the value itself. Scores follow from the noisy counts and lie between −1 and 1, divided by their "
+    "number, so the L1 sensitivity is 1 when a record's values are left out, and 2 when they change. These sums have a "
+    "fifth of the table's share."
+)
 SPLIT = "; sequential within a set: ε₀ = {} for bin counts, ε₁ = {} for the tables"
 SPLIT_RHO = "; sequential within a set: ρ₀ = {:.6g} (equivalent to ε₀ = {}) for bin counts, ρ₁ = {:.6g} for the tables"
 
@@ -146,6 +153,25 @@ class ResidualSums(Summing):
             parts = limits.contributions(base, records.weight, records.outcomes, self.prediction)
             parts = parts[:, int(self.prediction.weights_known) :]
             added.append(np.column_stack([np.bincount(cell, weights=part, minlength=len(limits.size)) for part in parts.T]))
+        return np.concatenate(added)
+
+
+@dataclass(frozen=True, eq=False)
+class SumsOfScores(Summing):
+    """Kernel: sums of scores by cell of all tables, (cell, score), tables below each other."""
+
+    pattern: Codes
+    start: int
+    scores: RecordScores
+    tables: tuple[Codes, ...]
+    """The cell of every base cell, by table."""
+
+    def sums(self, records: Records) -> Floats:
+        base = self.pattern[records.row - self.start]
+        parts, added = self.scores.contributions(records.weight, records.outcomes), list[Floats]()
+        for cell in self.tables:
+            of_record, number = cell[base], int(cell.max()) + 1
+            added.append(np.column_stack([np.bincount(of_record, weights=part, minlength=number) for part in parts.T]))
         return np.concatenate(added)
 
 
@@ -234,6 +260,7 @@ class ResidualTables(NoisySums[Settings, ResidualCells]):
             per_set(total, job),
             *(text.format(**of_rest) for text in texts),
             f"{BINNED} {of_law}",
+            SCORED,
             SHAPE_OF_BINS,
             *provenance(job),
         )
@@ -292,12 +319,12 @@ class ResidualTables(NoisySums[Settings, ResidualCells]):
             answer = yield defined.sums(exact, query, len(parts) + 1)
             asked = replace(asked, large=float(answer[0, 0]))
         sums = model.first_sums(asked, np.concatenate(noisy))
+        released: ReleasedSums = sums
         part(LIMITED)
         limits = sums.limits[1:]
-        ends = np.cumsum([len(table.size) for table in limits])[:-1]
         if limits and asked.part_beyond:
             exact = yield Pass(CountsBeyond(*rows, sums.calibrated.bare, limits), "sum")
-            counts, pairs = list[Floats](), zip(limits, np.split(exact, ends), strict=True)
+            counts, pairs = list[Floats](), zip(limits, model.by_table(exact), strict=True)
             for number, (table, of_table) in enumerate(pairs, start=len(parts) + 1):
                 name = f"records beyond limits of {model.names[number - len(parts) + model.secret]}"
                 defined = Defined.by_content(
@@ -306,19 +333,22 @@ class ResidualTables(NoisySums[Settings, ResidualCells]):
                 counts.append((yield defined.sums(of_table, joint.share(name, asked.part_beyond), number)))
             sums = sums.widened(np.concatenate(counts))
             limits = sums.limits[1:]
+        released, origin = sums, sums.calibrated
+        if asked.parts_of_scores:
+            of_records, scores = RecordScores.of(asked.file), list[Floats]()
+            exact = yield Pass(SumsOfScores(*rows, of_records, tuple(cell for _, cell in asked.file.tables)), "sum")
+            for number, of_table in enumerate(model.by_table(exact), start=1 + len(model.measured)):
+                defined = Defined.by_content((*of_records.columns, model.names[number]))
+                query = joint.share(f"sums of {model.names[number]}", parts[number])
+                scores.append((yield defined.sums(of_table, query, number + 1)) / UNIT)
+            released = FirstYearSums.after(sums, scores)
+            origin, limits = released.by_sums.prediction, released.limits
         # Where all tables are of all records, the first sums are all.
         if limits:
-            exact = yield Pass(ResidualSums(*rows, sums.calibrated.bare, limits), "sum")
-            for table, of_table in zip(limits, np.split(exact, ends), strict=True):
-                noisy.append((yield measured(of_table, len(noisy), table, sums.calibrated)))
-            sums = replace(sums, sums=model.by_measurement(np.concatenate(noisy))[: 1 + len(limits)])
-        released: ReleasedSums = sums
-        if limits and asked.parts_again:
-            again = MeasuredAgain.after(sums)
-            exact = yield Pass(ResidualSums(*rows, again.by_sums.prediction.bare, again.limits), "sum")
-            for table, of_table in zip(again.limits, np.split(exact, ends), strict=True):
-                noisy.append((yield measured(of_table, len(noisy), table, again.by_sums.prediction)))
-            released = replace(again, sums=model.by_measurement(np.concatenate(noisy))[1 + len(limits) :])
+            exact = yield Pass(ResidualSums(*rows, origin.bare, limits), "sum")
+            for table, of_table in zip(limits, model.by_table(exact), strict=True):
+                noisy.append((yield measured(of_table, len(noisy), table, origin)))
+            released = released.given(model.by_measurement(np.concatenate(noisy)))
         theta = model.estimated(released, np.concatenate(noisy))
         return released_sets(recorder, [theta], float(job.epsilon_per_set), measured=float(len(noisy)))
 

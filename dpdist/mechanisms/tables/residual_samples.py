@@ -100,8 +100,11 @@ def residual_samples(
         shares = np.concatenate([count[block, None] * share, pooled], axis=1)
         quantile_rank = first[block, None] + steps * ends[block, None]
         base = by_cell[np.minimum(np.searchsorted(reach, quantile_rank, side="right"), len(cell) - 1)]
-        means = prediction.means[base]
-        residual = sample * prediction.spread[base] + sign * moves[base]
+        means, spread = prediction.means[base], prediction.spread[base]
+        if prediction.law is not None:
+            means, spread = prediction.law.means[base], prediction.law.spread[base]
+            shares[:, OWN:] *= prediction.law.worth(rank[pool_place[0]], base[:, OWN:])
+        residual = sample * spread + sign * moves[base]
         weight, centre = np.maximum(means[..., 0] + residual[..., 0], 0.0), mean[block, None, :]
         total = residual[..., 1:] + (means[..., 1:] - centre) * weight[..., None]
         weight, total = within_bounds(weight, total, means[..., 0], centre, bounds)
@@ -110,7 +113,7 @@ def residual_samples(
         of_unequal = None
         if more_unequal:
             # Errors of the prediction and drift make no weights more unequal.
-            alone = np.maximum(means[..., 0] + (sample * prediction.spread[base])[..., 0], 0.0)
+            alone = np.maximum(means[..., 0] + (sample * spread)[..., 0], 0.0)
             factor = powers_of_ratios(alone, means[..., 0], MORE_UNEQUAL)
             factor *= (shares * alone).sum(axis=1, keepdims=True) / (shares * alone * factor).sum(axis=1, keepdims=True)
             values = within_bounds(weight * factor, total * factor[..., None], means[..., 0], centre, bounds)

@@ -29,6 +29,11 @@ If weights are measured, quadrant sums follow. For each of K outcomes, a record 
 the same side of thresholds that the noisy counts fix, and −1 if not. So it adds ±1 to K sums: without it they move by K in
 L1 and √K in L2, and under other values by at most 2K and 2√K, attained by a weight on the other side.
 
+Without a reference, every table's sums of scores come before its residuals. Each of J scores of a record is a function
+of one of its values, from −1 to 1, that the noisy counts fix, and is divided by J. So the L1 norm of what a record adds is
+at most 1, and the distances are 1 and 2: attained by values with all scores at 1, against none, and where every column
+has one score, against values with all at −1.
+
 Under a large budget, records beyond each table's limits are counted before its sums. A record is in one cell of a table,
 and adds 1/J to one count of each of J coordinates of u, by the coordinate's size, or to none. So the L1 norm of what it
 adds is at most 1, and the distances are 1 and 2, as those of sums: attained where all coordinates are beyond limits, and by

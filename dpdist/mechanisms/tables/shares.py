@@ -29,8 +29,8 @@ from dpdist.privacy.guarantees import NoisyQuery
 
 FIRST = Fraction(1, 20)
 """Smallest part of the budget that measures all records first."""
-PILOT = Fraction(1, 20)
-"""Part of a table's budget that measures it first, where the prediction is the same for all cells."""
+OF_SCORES = Fraction(1, 5)
+"""Part of a table's budget for sums of scores, where nothing else tells cells apart."""
 SURE = 10.0
 """Logarithm of the inverse of the probability that any of all empty counts shows a record by its noise."""
 MOST_BEYOND = Fraction(1, 2)
@@ -106,11 +106,11 @@ def equal_parts(tables: int, sum_of_parts: Fraction = Fraction(1)) -> tuple[Frac
     return whole_parts(np.array([float(FIRST), *[of_table] * tables]), sum_of_parts)
 
 
-def in_turn(parts: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
-    """Parts of all records, of tables measured by a small part of theirs first, and of their second measurements."""
+def with_scores(parts: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
+    """Parts of all records, of tables, and of these tables' sums of scores, which have a part of theirs."""
     first, *tables = parts
-    pilots = [Fraction(int(PILOT * part * PART_STEPS), PART_STEPS) for part in tables]
-    return (first, *pilots, *(part - pilot for part, pilot in zip(tables, pilots, strict=True)))
+    scores = [Fraction(int(OF_SCORES * part * PART_STEPS), PART_STEPS) for part in tables]
+    return (first, *(part - of_scores for part, of_scores in zip(tables, scores, strict=True)), *scores)
 
 
 def whole_parts(targets: Floats, sum_of_parts: Fraction = Fraction(1)) -> tuple[Fraction, ...]:

@@ -83,6 +83,8 @@ class _ByLaw(NamedTuple):
     total: Floats
     r: Floats
     subtracted: Floats
+    worth: Floats
+    """Numbers of records that each stands for, (record,)."""
 
     def lost(self, total: Floats, centre: Floats, scale: Floats, adds_weight: bool) -> Floats:
         """What limits clip of these totals, (record, 1 + outcome)."""
@@ -293,8 +295,8 @@ class TableLaw:
                     all_of + added(cell, np.abs(rise)),
                 )
                 changes[k] = lost_of, all_of
-            sums += np.column_stack([added(cell, part) for part in clipped_part.T])
-            number += np.bincount(cell, minlength=self.cells)
+            sums += np.column_stack([added(cell, of_law.worth * part) for part in clipped_part.T])
+            number += added(cell, of_law.worth)
         clipped_of_change = dict[int, Floats]()
         for k, (lost_of, all_of) in changes.items():
             pooled = POOL_WORTH * np.array([lost_of.sum(), all_of.sum()]) / max(len(records), 1)
@@ -314,12 +316,16 @@ class TableLaw:
         """Some of so many reference records under the law, with totals about cells' means (cell, outcome)."""
         prediction, about = self.prediction, self.origin or self.prediction
         cell: Ints | Codes
+        worth = np.ones(len(inside))
         if self.unknown is not None:
             reach = np.cumsum(self.size)
             base = np.searchsorted(reach, (inside + 0.5) / max(records, 1) * reach[-1], side="right")
             base = np.minimum(base, len(self.size) - 1)
             cell, of_about = self.cell[base], about.means[base]
             means, spread = prediction.means[base], prediction.spread[base]
+            if prediction.law is not None:
+                means, spread = prediction.law.means[base], prediction.law.spread[base]
+                worth = prediction.law.worth(inside, base)
         else:
             cell, (means, spread) = self.of_reference[inside], prediction.of_records(inside).transpose(1, 0, 2)
             of_about = about.of_records(inside)[:, 0]
@@ -328,7 +334,7 @@ class TableLaw:
         total = residual[:, 1:] + (means[:, 1:] - mean[cell]) * weight[:, None]
         weight, total = within_bounds(weight, total, means[:, 0], mean[cell], (self.lowest, self.highest))
         offset = (1.0 - about.adds_weight) * of_about[:, 0]
-        return _ByLaw(cell, weight, total, weight - offset, offset[:, None] * (of_about[:, 1:] - mean[cell]))
+        return _ByLaw(cell, weight, total, weight - offset, offset[:, None] * (of_about[:, 1:] - mean[cell]), worth)
 
 
 def _best(

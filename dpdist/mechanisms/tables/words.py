@@ -43,6 +43,11 @@ OF_PAIR = (
     "scaled to an L1 "
     "norm of at most 1"
 )
+OF_SCORES = (
+    "the sum of records' scores in the cell: 1 for a value above 0 and −1 for another (share above 0), or a value's place "
+    "between `centre` − `half_width` and `centre` + `half_width`, from −1 to 1, of its logarithm (log size; 0 for a value "
+    "not above 0) or of the value itself (size); divided by the number of scores of a record"
+)
 OF_BEYOND = (
     "the number of records whose residual exceeds its equal share of the first limits by this factor, but not by 4 times "
     "this factor, divided by the number of measured columns"
@@ -61,6 +66,7 @@ DEFINITIONS = {
     "above": OF_PAIR.format("plus"),
     "below": OF_PAIR.format("minus"),
     "records": "the number of records",
+    "scores of": OF_SCORES,
     "count in bins of": OF_BINS,
     "quadrant sum": OF_QUADRANTS,
     "beyond": OF_BEYOND,
@@ -69,12 +75,12 @@ DEFINITIONS = {
 """Definitions of the measured sums by statistic, for the metadata of measurements.parquet."""
 
 QUERIES = dict.fromkeys(
-    ("weight residuals", "outcome residuals", "above", "below", "records", "beyond", "large weights"), NAME
+    ("weight residuals", "outcome residuals", "above", "below", "records", "scores of", "beyond", "large weights"), NAME
 ) | {"count in bins of": COUNTS, "quadrant sum": QUADRANTS}
 """The query that every statistic answers, by the names of both."""
 BY_LAW = (
     "All tables are sums of the same base-cell estimates, so they agree with each other. Each estimate is a prediction "
-    "from a first set of noisy sums, plus the posterior mean of the residual sum given a second set of noisy sums."
+    "from noisy sums of scores, plus the posterior mean of the residual sum given the noisy sums of residuals."
 )
 MADE_UP = (
     (

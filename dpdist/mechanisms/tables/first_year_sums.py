@@ -1,50 +1,51 @@
-"""Second measurements of tables, where one prediction serves all cells: the first ones tell cells apart."""
+"""Noisy sums of a file without a reference: sums of scores tell cells apart, and residuals are about what they predict."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self, TypeAlias
 
 import numpy as np
-import scipy
 
 from dpdist.core.records import Floats
 from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables.drift_sizes import learned
-from dpdist.mechanisms.tables.effects import Families, NoisyCellSums, PredictionBySums, predicted_by_sums
+from dpdist.mechanisms.tables.effects import PredictionBySums
 from dpdist.mechanisms.tables.limits import TableLimits
 from dpdist.mechanisms.tables.measured_sums import MeasuredSums, Reading
 from dpdist.mechanisms.tables.measurements import CommonFactors, ResidualMeasurements, UnclippedSums
 from dpdist.mechanisms.tables.rows import Rows, rows_of, stacked
+from dpdist.mechanisms.tables.scores import RecordScores
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredAgain:
-    """Noisy sums of tables' second measurements, and limits by what the first ones tell of cells."""
+class FirstYearSums:
+    """Noisy sums of tables, and limits by what sums of scores tell of cells."""
 
     first: MeasuredSums
+    """Sums of all records alone."""
+    scores: Sequence[Floats]
+    """Noisy sums of scores of every table, (cell, score)."""
     by_sums: PredictionBySums
     limits: tuple[TableLimits, ...]
     sums: Sequence[Floats]
 
     @classmethod
-    def after(cls, first: MeasuredSums, sums: Sequence[Floats] = ()) -> Self:
+    def after(cls, first: MeasuredSums, scores: Sequence[Floats], sums: Sequence[Floats] = ()) -> Self:
         asked, file = first.asked, first.asked.file
-        base = np.arange(len(file.codes))
-        families = Families.of([*file.codes.T, *(cell for _, cell in file.tables)], file.count)
-        unclipped = list(first.unclipped())
-        adding = [scipy.sparse.csr_array((np.ones(len(base)), (table.cell, base))) for table, *_ in unclipped]
-        columns = zip(*((table.mean, value, error) for table, value, error in unclipped), strict=True)
-        measured = NoisyCellSums(scipy.sparse.vstack(adding).tocsr(), *map(np.concatenate, columns))
-        before = file.reference, file.prediction, families, file.count, file.lowest, file.highest
-        by_sums = predicted_by_sums(*before, measured, file.weights_known, file.laws)
+        variances = [asked.variance(part) for part in asked.parts_of_scores]
+        by_sums = RecordScores.of(file).predicted(file, scores, variances, first.calibrated, first.calibration.deviation)
         limits = [
             asked.limits_of(cell, file.placed_records(k), by_sums.prediction, part)
-            for k, ((_, cell), part) in enumerate(zip(file.tables, asked.parts_again, strict=True))
+            for k, ((_, cell), part) in enumerate(zip(file.tables, asked.parts_of_tables, strict=True))
         ]
-        return cls(first, by_sums, tuple(limits), sums)
+        return cls(first, scores, by_sums, tuple(limits), sums)
+
+    def given(self, sums: Sequence[Floats]) -> Self:
+        """With noisy sums of all measurements."""
+        return replace(self, sums=sums[1:])
 
     @property
     def asked(self) -> ResidualMeasurements:
@@ -55,18 +56,18 @@ class MeasuredAgain:
         return self.first.calibration
 
     @property
-    def limits_in_turn(self) -> tuple[TableLimits, ...]:
+    def all_limits(self) -> tuple[TableLimits, ...]:
         return (*self.first.limits, *self.limits)
 
     def unclipped(self) -> Iterator[UnclippedSums]:
-        """Residual sums about the prediction by the first measurements."""
+        """Residual sums about the prediction by scores."""
         prediction = self.by_sums.prediction
-        for table, noisy, part in zip(self.limits, self.sums, self.asked.parts_again, strict=True):
+        for table, noisy, part in zip(self.limits, self.sums, self.asked.parts_of_tables, strict=True):
             yield self.asked.unclipped(table, prediction, noisy, prediction, part)
 
     @cached_property
     def reading(self) -> Reading:
-        """What second sums show. Factors of what limits clip by the law are of all cells: another law has other clipped
+        """What sums of tables show. Factors of what limits clip by the law are of all cells: another law has other clipped
         parts in all of them.
         """
         asked, prediction = self.asked, self.by_sums.prediction
@@ -84,8 +85,9 @@ class MeasuredAgain:
     def totals(self, period: str) -> PeriodTotals:
         """What later periods learn from this one."""
         prediction, before = self.by_sums.prediction, self.asked.file.prediction
-        measured = [(before, sums) for sums in self.first.unclipped()] + [(prediction, sums) for sums in self.unclipped()]
+        of_all = next(iter(self.first.unclipped()))
+        measured = [(before, of_all), *((prediction, sums) for sums in self.unclipped())]
         return self.first.totals_of(period, measured, prediction)
 
 
-ReleasedSums: TypeAlias = MeasuredSums | MeasuredAgain
+ReleasedSums: TypeAlias = MeasuredSums | FirstYearSums

@@ -1,0 +1,250 @@
+"""First sums of tables without a reference: of records' scores, the logarithms of their weights and outcomes.
+
+The law of noisy counts spans all levels, and limits of its residuals would hide levels of small sizes in noise. A logarithm
+is as clear in all of them. Where some records have no amount, whether one has is a score of its own: means go with the
+share that has one, and with the sizes of those. Effects of levels and of tables' cells add up in log odds of shares and in
+logarithms of sizes. Outcomes of either sign are their own scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+import scipy
+
+from dpdist.core.records import UNIT, Floats
+from dpdist.mechanisms.tables.effects import (
+    FARTHEST,
+    NOT_EXACT,
+    CoordinateSums,
+    Effects,
+    Families,
+    PredictionBySums,
+    Response,
+    Told,
+    multiplying,
+    within_cells,
+)
+from dpdist.mechanisms.tables.expected import ExpectedFile
+from dpdist.mechanisms.tables.prediction import Prediction
+from dpdist.mechanisms.tables.random_effects import Loadings
+
+SHARE = "share above 0"
+"""Name of the score that tells whether a value is above 0."""
+OUTSIDE = 0.02
+"""Share of the law below the size of the lowest score, and above that of the highest one."""
+FEW = 0.02
+"""Share of records without an amount up to which no score tells them apart."""
+LEAST_SHARE = 1e-4
+"""Smallest share on either side."""
+ROUNDS = 3
+"""Number of times that effects of sizes are found, each with the law within cells that those before leave."""
+EFFECTS = np.linspace(-FARTHEST, FARTHEST, 193)
+"""Effects at which expected scores are computed."""
+
+
+class Scores(NamedTuple):
+    """Scores of a column, from -1 to 1: whether a value is above 0, if `shared`, and its size, if `sized`.
+
+    Sizes that are `multiplying` are logarithms of values above 0. Those from `low` to `high` have scores from -1 to 1.
+    """
+
+    low: float
+    high: float
+    multiplying: bool
+    shared: bool
+    sized: bool
+
+    @classmethod
+    def of(cls, law: Floats, multiplying: bool) -> Self:
+        share = float((law > 0.0).mean())
+        sizes = np.log(law[law > 0.0]) if multiplying else law
+        low, high = np.quantile(sizes, [OUTSIDE, 1.0 - OUTSIDE]).tolist()
+        shared = multiplying and share < 1.0 - FEW * (high > low)
+        if high > low:
+            return cls(low, high, multiplying, shared, True)
+        return cls(low - 1.0, high + 1.0, multiplying, shared, not shared)
+
+    @property
+    def names(self) -> list[str]:
+        return [SHARE] * self.shared + ["log size" if self.multiplying else "size"] * self.sized
+
+    def __call__(self, values: Floats) -> Floats:
+        """Scores of records, (record, score)."""
+        some = values > 0.0
+        scores = [np.where(some, 1.0, -1.0)] * self.shared
+        if self.sized and self.multiplying:
+            scores.append(np.where(some, self.of_sizes(np.log(np.where(some, values, 1.0))), 0.0))
+        elif self.sized:
+            scores.append(self.of_sizes(np.nan_to_num(values)))
+        return np.column_stack(scores)
+
+    def of_sizes(self, sizes: Floats) -> Floats:
+        return np.asarray((2.0 * np.clip(sizes, self.low, self.high) - self.low - self.high) / (self.high - self.low))
+
+    def narrowed(self, law: Floats, part: float) -> Floats:
+        """Sizes of a law with this part of their variance."""
+        sizes = np.log(law[law > 0.0]) if self.multiplying else law
+        return np.asarray(sizes.mean() + np.sqrt(part) * (sizes - sizes.mean()))
+
+
+@dataclass(frozen=True, eq=False)
+class SharesOfRecords:
+    """Response of sums of signs to effects on the log odds of a share; `unit` is a score's part of a contribution."""
+
+    count: Floats
+    log_odds: float
+    unit: float
+
+    def __call__(self, effects: Floats) -> tuple[Floats, Floats, Floats]:
+        share = scipy.special.expit(self.log_odds + effects)
+        slope = 2.0 * self.unit * self.count * share * (1.0 - share)
+        return self.unit * self.count * (2.0 * share - 1.0), slope, 2.0 * self.unit * slope
+
+
+@dataclass(frozen=True, eq=False)
+class SizesOfRecords:
+    """Response of sums of scores of sizes, by means and variances of a record's under `EFFECTS`."""
+
+    count: Floats
+    mean: Floats
+    variance: Floats
+    unit: float
+
+    @classmethod
+    def of(cls, count: Floats, scores: Scores, sizes: Floats, step: float, unit: float) -> Self:
+        """An effect of 1 adds a `step` to all sizes."""
+        moved = [scores.of_sizes(sizes + step * effect) for effect in EFFECTS]
+        return cls(count, np.array([each.mean() for each in moved]), np.array([each.var() for each in moved]), unit)
+
+    def __call__(self, effects: Floats) -> tuple[Floats, Floats, Floats]:
+        columns = self.mean, np.gradient(self.mean, EFFECTS), self.unit * self.variance
+        mean, slope, variance = (self.unit * self.count * np.interp(effects, EFFECTS, column) for column in columns)
+        return mean, slope, variance
+
+
+@dataclass(frozen=True, eq=False)
+class RecordScores:
+    """What records add first to their cells of every table of a file without a reference."""
+
+    columns: tuple[Scores, ...]
+    """Scores of the weight, if it is measured, and of outcomes."""
+    weighted: bool
+
+    @classmethod
+    def of(cls, file: ExpectedFile) -> Self:
+        law, before = file.reference, file.prediction
+        of_outcomes = (Scores.of(y, multiplying(before, k)) for k, y in enumerate(law.outcomes.T, start=1))
+        if file.weights_known:
+            return cls(tuple(of_outcomes), False)
+        return cls((Scores.of(law.weight, True), *of_outcomes), True)
+
+    @property
+    def number(self) -> int:
+        """Number of scores of a record."""
+        return sum(len(scores.names) for scores in self.columns)
+
+    @property
+    def unit(self) -> float:
+        """A score's part of a contribution."""
+        return 1.0 / self.number
+
+    def contributions(self, weight: Floats, outcomes: Floats) -> Floats:
+        """Scores of records in whole units of 1/UNIT, (record, score), rounded towards 0; the L1 norm is at most UNIT."""
+        values = [weight, *outcomes.T][int(not self.weighted) :]
+        scores = [of_column(column) for of_column, column in zip(self.columns, values, strict=True)]
+        return np.trunc(np.column_stack(scores) * (UNIT // self.number))
+
+    def predicted(
+        self,
+        file: ExpectedFile,
+        sums: Sequence[Floats],
+        variances: Sequence[float],
+        calibrated: Prediction,
+        whole: float,
+    ) -> PredictionBySums:
+        """The prediction after noisy sums of every table, (cell, score), and variances of their noise by table.
+
+        `calibrated` has the means of all records, and `whole` is their relative error.
+        """
+        law, count = file.reference, file.count
+        told, answers = list[Told](), iter(np.concatenate(sums).T)
+        by_scores = _ByScores.of(file, np.repeat(variances, list(map(len, sums))), whole, self.unit)
+        if file.weights_known:
+            told.append(Told.known(file.prediction.means[:, 0]))
+        values = [law.weight, *law.outcomes.T][len(told) :]
+        for k, (scores, of_law) in enumerate(zip(self.columns, values, strict=True), start=len(told)):
+            worth = count * told[0].means if k else count
+            mean = float(worth @ calibrated.means[:, k] / worth.sum())
+            ends = file.lowest[k] if k else max(file.lowest[k], 1e-300), file.highest[k]
+            told.append(by_scores.told(scores, of_law, answers, worth, mean, ends))
+        return PredictionBySums.of(law, file.laws, file.prediction, count, told)
+
+
+@dataclass(frozen=True, eq=False)
+class _ByScores:
+    """Tables' cells as rows of base cells, the effects of these, and variances of rows' noise."""
+
+    count: Floats
+    families: Families
+    adding: scipy.sparse.csr_array
+    error: Floats
+    whole: float
+    unit: float
+
+    @classmethod
+    def of(cls, file: ExpectedFile, variance: Floats, whole: float, unit: float) -> Self:
+        count, base = file.count, np.arange(len(file.codes))
+        families = Families.of([*file.codes.T, *(cell for _, cell in file.tables)], count)
+        of_tables = [scipy.sparse.csr_array((np.ones(len(base)), (cell, base))) for _, cell in file.tables]
+        adding = scipy.sparse.vstack(of_tables).tocsr()
+        # Covariances of sums without any error are singular.
+        return cls(count, families, adding, variance + NOT_EXACT * (adding @ count) ** 2, whole, unit)
+
+    @property
+    def of_all(self) -> Loadings:
+        """The relative error of the mean of all records."""
+        ones = np.ones(len(self.count))
+        return Loadings(self.families.design[:, :1], np.zeros(0), np.array([[self.whole]]), self.whole**2 * ones)
+
+    def fitted(self, response: Response, observed: Floats) -> Effects:
+        return Effects.of(self.families, CoordinateSums(self.adding, observed, self.error), response, self.whole)
+
+    def told(
+        self,
+        scores: Scores,
+        law: Floats,
+        answers: Iterator[Floats],
+        worth: Floats,
+        mean: float,
+        ends: tuple[float, float],
+    ) -> Told:
+        """What the next `answers` tell of a column, whose cells have this `mean` by their `worth` (cell,)."""
+        cells, design = len(self.count), self.families.design
+        share = np.full(cells, np.clip((law > 0.0).mean(), LEAST_SHARE, 1.0 - LEAST_SHARE))
+        relative, effects, errors = np.ones(cells), np.zeros(cells), Loadings.none(cells)
+        if scores.shared:
+            of_law, log_odds = share, float(scipy.special.logit(share[0]))
+            found = self.fitted(SharesOfRecords(self.count, log_odds, self.unit), next(answers))
+            share = scipy.special.expit(log_odds + found.of_cells)
+            relative, errors = share / of_law, found.errors(design).scaled(1.0 - share)
+        rarer = relative
+        step = 1.0 if scores.multiplying else float(law.std()) or 1.0
+        if scores.sized:
+            answer, number, part = next(answers), self.count * (share if scores.multiplying else 1.0), 1.0
+            for _ in range(ROUNDS):
+                response = SizesOfRecords.of(number, scores, scores.narrowed(law, part), step, self.unit)
+                found = self.fitted(response, answer)
+                effects = step * found.of_cells
+                part = within_cells(law, effects, self.count, scores.multiplying)
+            errors = errors.plus(found.errors(design))
+        if scores.multiplying:
+            relative = relative * np.exp(effects - effects.max())
+            means = np.clip(relative * (mean * worth.sum() / float(worth @ relative)), *ends)
+            return Told(means, effects, errors.plus(self.of_all).scaled(means), True, rarer)
+        means = np.clip(mean + effects - float(worth @ effects) / worth.sum(), *ends)
+        of_all = self.of_all.scaled(np.full(cells, np.hypot(mean, step)))
+        return Told(means, effects, errors.scaled(np.full(cells, step)).plus(of_all), False, rarer)
