@@ -217,7 +217,8 @@ class ResidualCells(DonorCells):
 
     @property
     def sums(self) -> int:
-        cells = sum(self.workload.number_of_groups(by) for by in self.measured)
+        # Scores are measured as well without a reference.
+        cells = sum(self.workload.number_of_groups(by) for by in self.measured) * (1 + (self.bins is not None))
         return (self.weighted + len(self.outcomes)) * (1 + cells)
 
     @property
@@ -734,6 +735,8 @@ class ResidualCells(DonorCells):
     def recall(self, described: Mapping[str, Any]) -> Draws:
         values = dict(recall_draws(self.parameters, described).values)
         names = [name for name in ("noisy", "drift", "limits", *FURTHER) if name in described]
+        if not set(self.names) <= set(described["parts"]):
+            raise WorkspaceError("released/set-1.json", OTHER_LIMITS, AS_MEASURED)
         parts = np.array([[float(Fraction(described["parts"][name]) * PART_STEPS) for name in self.names]])
         noisy = {name: np.array([described[name]], dtype=np.float64) for name in names}
         return Draws({**values, **noisy, "parts": parts})

@@ -40,6 +40,8 @@ LEAST_PART = 0.01
 """Smallest part of the variance of logarithms that is within cells."""
 NOT_EXACT = 1e-12
 """Least relative squared error of sums."""
+LEAST_SHARE = 1e-4
+"""Smallest share of records with an amount, or without one."""
 MOST_WITHIN = 0.95
 """Largest correlation of weights and outcomes within cells."""
 
@@ -198,17 +200,23 @@ class PredictionBySums(NamedTuple):
 
     @classmethod
     def of(
-        cls, law: ReferenceSample, laws: Sequence[ReferenceSample], before: Prediction, count: Floats, told: Sequence[Told]
+        cls,
+        law: ReferenceSample,
+        laws: Sequence[ReferenceSample],
+        before: Prediction,
+        count: Floats,
+        told: Sequence[Told],
+        by_shares: bool = False,
     ) -> Self:
-        """From what sums tell of all coordinates. `laws` are further laws; `before` is the same for all cells."""
+        """From what sums tell of coordinates, and of shares of records with an amount if `by_shares`. `laws` are further
+        laws; `before` is the same for all cells.
+        """
         known = before.weights_known
         means, scaling = np.column_stack([each.means for each in told]), [each.multiplying for each in told]
         between = [
             0.0 if known else float(np.cov(told[0].effects, each.effects, aweights=count, ddof=0)[0, 1])
             for each in told[1:]
         ]
-        by_outcome = [each.rarer for each in told[1:] if each.rarer is not None]
-        rarer = np.column_stack(by_outcome) if len(by_outcome) == len(told) - 1 else None
 
         def within(sample: ReferenceSample) -> Prediction:
             values = [sample.weight, *sample.outcomes.T]
@@ -222,6 +230,8 @@ class PredictionBySums(NamedTuple):
             ]
             weight, *outcomes = paired(in_order, np.array(correlations), np.random.default_rng(0))
             paired_sample = ReferenceSample(sample.codes, weight, np.column_stack(outcomes))
+            shares = [each.rarer(column) for each, column in zip(told[1:], outcomes, strict=True)]
+            rarer = np.column_stack(shares) if by_shares else None
             return of_one_law(paired_sample, means, before.rising, known, rarer)
 
         after = within(law)
@@ -243,8 +253,14 @@ class Told(NamedTuple):
     effects: Floats
     errors: Loadings
     multiplying: bool = True
-    rarer: Floats | None = None
-    """The share of records that have an amount over that of the law, (cell,), if it is known."""
+    share: Floats | None = None
+    """The share of records that have an amount, (cell,), if scores tell it."""
+
+    def rarer(self, values: Floats) -> Floats:
+        """This share over that of a law's values, (cell,); 1 if it is unknown."""
+        if self.share is None:
+            return np.ones(len(self.means))
+        return self.share / float(np.clip((values > 0.0).mean(), LEAST_SHARE, 1.0))
 
     @classmethod
     def known(cls, means: Floats) -> Self:
@@ -253,7 +269,8 @@ class Told(NamedTuple):
 
     def within(self, values: Floats, count: Floats) -> float:
         """The part of the variance of a law's values that is within cells."""
-        return within_cells(values, self.effects, count, self.multiplying)
+        number = count if self.share is None else count * self.share
+        return within_cells(values, self.effects, number, self.multiplying)
 
 
 def predicted_by_sums(

@@ -49,11 +49,15 @@ class LawInCells(NamedTuple):
     some: NDArray[np.bool_]
     rarer: Floats
 
+    @property
+    def others(self) -> Floats:
+        """Shares of records without an amount over the law's, (cell, outcome)."""
+        share = self.some.mean(axis=0)
+        return np.asarray(np.maximum((1.0 - share * self.rarer) / np.maximum(1.0 - share, SMALLEST), 0.0))
+
     def worth(self, records: Ints, cell: Ints) -> Floats:
         """Numbers of the cell's records that each of these stands for, over that of the law, (…,)."""
-        share = self.some.mean(axis=0)
-        others = (1.0 - share * self.rarer[cell]) / np.maximum(1.0 - share, SMALLEST)
-        return np.asarray(np.where(self.some[records], self.rarer[cell], np.maximum(others, 0.0)).prod(axis=-1))
+        return np.asarray(np.where(self.some[records], self.rarer[cell], self.others[cell]).prod(axis=-1))
 
     def of_cells(self, cells: int) -> LawInCells:
         """Of the first so many cells."""
@@ -343,13 +347,12 @@ def of_one_law(
         size = ratio / shares
         in_law = np.column_stack([means[:, 0], means[:, 1:] / shares])
         law = LawInCells(in_law, means[:, :1] * spread * np.column_stack([ones, size]), sample.outcomes > 0.0, shares)
-        # Squares of residuals of those with an amount, and of others, which have the residual of 0.
-        heavy = (sample.weight[:, None] / mean) ** 2
-        squares, products = (heavy * sample.outcomes**2).mean(axis=0), (heavy * sample.outcomes).mean(axis=0)
-        moved = (
-            size**2 * shares * squares - 2.0 * means[:, 1:] * size * shares * products + means[:, 1:] ** 2 * heavy.mean()
-        )
-        exact = means[:, :1] * np.sqrt(np.maximum(moved, 0.0))
+        squares = np.zeros_like(size)
+        for worth, marked in ((shares, law.some), (law.others, ~law.some)):
+            heavy = np.where(marked, (sample.weight[:, None] / mean) ** 2, 0.0)
+            one, two = (heavy * sample.outcomes).mean(axis=0), (heavy * sample.outcomes**2).mean(axis=0)
+            squares += worth * (size**2 * two - 2.0 * means[:, 1:] * size * one + means[:, 1:] ** 2 * heavy.mean(axis=0))
+        exact = means[:, :1] * np.sqrt(np.maximum(squares, 0.0))
         scales[:, 1:] = np.where(scaling, exact, scales[:, 1:])
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = np.nan_to_num(np.corrcoef(residuals, rowvar=False).reshape(len(spread), len(spread)))

@@ -18,6 +18,7 @@ import scipy
 from dpdist.core.records import UNIT, Floats
 from dpdist.mechanisms.tables.effects import (
     FARTHEST,
+    LEAST_SHARE,
     NOT_EXACT,
     CoordinateSums,
     Effects,
@@ -38,8 +39,6 @@ OUTSIDE = 0.02
 """Share of the law below the size of the lowest score, and above that of the highest one."""
 FEW = 0.02
 """Share of records without an amount up to which no score tells them apart."""
-LEAST_SHARE = 1e-4
-"""Smallest share on either side."""
 ROUNDS = 3
 """Number of times that effects of sizes are found, each with the law within cells that those before leave."""
 EFFECTS = np.linspace(-FARTHEST, FARTHEST, 193)
@@ -83,7 +82,9 @@ class Scores(NamedTuple):
         return np.column_stack(scores)
 
     def of_sizes(self, sizes: Floats) -> Floats:
-        return np.asarray((2.0 * np.clip(sizes, self.low, self.high) - self.low - self.high) / (self.high - self.low))
+        # Halves, as public bounds may be so far apart that their difference overflows.
+        middle, half = self.low / 2.0 + self.high / 2.0, self.high / 2.0 - self.low / 2.0
+        return np.clip(np.nan_to_num((np.clip(sizes, self.low, self.high) - middle) / half), -1.0, 1.0)
 
     def narrowed(self, law: Floats, part: float) -> Floats:
         """Sizes of a law with this part of their variance."""
@@ -107,23 +108,28 @@ class SharesOfRecords:
 
 @dataclass(frozen=True, eq=False)
 class SizesOfRecords:
-    """Response of sums of scores of sizes, by means and variances of a record's under `EFFECTS`."""
+    """Response of sums of scores of sizes, by means and variances of a record's under `EFFECTS`, 0 for records without an
+    amount: `share` (cell,) have one.
+    """
 
     count: Floats
+    share: Floats
     mean: Floats
     variance: Floats
     unit: float
 
     @classmethod
-    def of(cls, count: Floats, scores: Scores, sizes: Floats, step: float, unit: float) -> Self:
+    def of(cls, count: Floats, share: Floats, scores: Scores, sizes: Floats, step: float, unit: float) -> Self:
         """An effect of 1 adds a `step` to all sizes."""
         moved = [scores.of_sizes(sizes + step * effect) for effect in EFFECTS]
-        return cls(count, np.array([each.mean() for each in moved]), np.array([each.var() for each in moved]), unit)
+        mean, variance = np.array([[each.mean(), each.var()] for each in moved]).T
+        return cls(count, share, mean, variance, unit)
 
     def __call__(self, effects: Floats) -> tuple[Floats, Floats, Floats]:
-        columns = self.mean, np.gradient(self.mean, EFFECTS), self.unit * self.variance
-        mean, slope, variance = (self.unit * self.count * np.interp(effects, EFFECTS, column) for column in columns)
-        return mean, slope, variance
+        columns = self.mean, np.gradient(self.mean, EFFECTS), self.variance
+        mean, slope, variance = (np.interp(effects, EFFECTS, column) for column in columns)
+        number = self.unit * self.count * self.share
+        return number * mean, number * slope, self.unit * number * (variance + (1.0 - self.share) * mean**2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,10 +159,11 @@ class RecordScores:
         return 1.0 / self.number
 
     def contributions(self, weight: Floats, outcomes: Floats) -> Floats:
-        """Scores of records in whole units of 1/UNIT, (record, score), rounded towards 0; the L1 norm is at most UNIT."""
+        """Scores of records in the nearest whole units of 1/UNIT, (record, score); the L1 norm is at most UNIT."""
         values = [weight, *outcomes.T][int(not self.weighted) :]
         scores = [of_column(column) for of_column, column in zip(self.columns, values, strict=True)]
-        return np.trunc(np.column_stack(scores) * (UNIT // self.number))
+        # Nearest ones, so that last digits of a score at an end decide nothing.
+        return np.rint(np.column_stack(scores) * (UNIT // self.number))
 
     def predicted(
         self,
@@ -181,7 +188,7 @@ class RecordScores:
             mean = float(worth @ calibrated.means[:, k] / worth.sum())
             ends = file.lowest[k] if k else max(file.lowest[k], 1e-300), file.highest[k]
             told.append(by_scores.told(scores, of_law, answers, worth, mean, ends))
-        return PredictionBySums.of(law, file.laws, file.prediction, count, told)
+        return PredictionBySums.of(law, file.laws, file.prediction, count, told, by_shares=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,20 +238,21 @@ class _ByScores:
             found = self.fitted(SharesOfRecords(self.count, log_odds, self.unit), next(answers))
             share = scipy.special.expit(log_odds + found.of_cells)
             relative, errors = share / of_law, found.errors(design).scaled(1.0 - share)
-        rarer = relative
         step = 1.0 if scores.multiplying else float(law.std()) or 1.0
         if scores.sized:
-            answer, number, part = next(answers), self.count * (share if scores.multiplying else 1.0), 1.0
+            answer, with_size, part = next(answers), share if scores.multiplying else np.ones(cells), 1.0
             for _ in range(ROUNDS):
-                response = SizesOfRecords.of(number, scores, scores.narrowed(law, part), step, self.unit)
+                sizes = scores.narrowed(law, part)
+                response = SizesOfRecords.of(self.count, with_size, scores, sizes, step, self.unit)
                 found = self.fitted(response, answer)
                 effects = step * found.of_cells
-                part = within_cells(law, effects, self.count, scores.multiplying)
+                part = within_cells(law, effects, self.count * with_size, scores.multiplying)
             errors = errors.plus(found.errors(design))
         if scores.multiplying:
             relative = relative * np.exp(effects - effects.max())
             means = np.clip(relative * (mean * worth.sum() / float(worth @ relative)), *ends)
-            return Told(means, effects, errors.plus(self.of_all).scaled(means), True, rarer)
+            of_cells = share if scores.shared else None
+            return Told(means, effects, errors.plus(self.of_all).scaled(means), True, of_cells)
         means = np.clip(mean + effects - float(worth @ effects) / worth.sum(), *ends)
         of_all = self.of_all.scaled(np.full(cells, np.hypot(mean, step)))
-        return Told(means, effects, errors.scaled(np.full(cells, step)).plus(of_all), False, rarer)
+        return Told(means, effects, errors.scaled(np.full(cells, step)).plus(of_all), False)

@@ -2,7 +2,7 @@
 
 In every measured table a record is in one cell, and adds u = ((r − c)/L, ρ_1/H_1, …, ρ_K/H_K) to its sums, times min(1,
 1/‖u‖₁). r, ρ, c, L and H follow from its own values and public numbers: the prediction, the limits, and for tables
-after the first the noisy sums of all records, which are released. So the L1 norm of what it adds is at most 1, whatever
+after the first the noisy sums before them, which are released. So the L1 norm of what it adds is at most 1, whatever
 its values are, and in whole units of 1/UNIT exactly so: coordinates are rounded towards 0. Switching the record off
 leaves nothing, and moves a measurement by at most 1 in L1: attained by w so large that |r − c| ≥ L with ρ = 0 (the
 outcome whose w(y − μ) is m_w(m − μ)). Other values at the same x move it by at most 2, attained by r − c ≥ L and r − c

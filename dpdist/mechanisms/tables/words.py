@@ -80,7 +80,7 @@ QUERIES = dict.fromkeys(
 """The query that every statistic answers, by the names of both."""
 BY_LAW = (
     "All tables are sums of the same base-cell estimates, so they agree with each other. Each estimate is a prediction "
-    "from noisy sums of scores, plus the posterior mean of the residual sum given the noisy sums of residuals."
+    "from noisy sums, plus the posterior mean of the residual sum given the noisy sums of residuals."
 )
 MADE_UP = (
     (
