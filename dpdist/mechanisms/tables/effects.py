@@ -22,7 +22,7 @@ from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.prediction import Prediction, of_one_law
 from dpdist.mechanisms.tables.random_effects import Loadings
 
-TYPICAL = 0.5
+TYPICAL = 0.3
 """Size of a log effect before its family is seen."""
 WHOLE = 0.5
 """The same of the effect that all cells share: how well noisy counts tell the mean."""
