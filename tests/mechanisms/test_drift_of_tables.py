@@ -365,7 +365,8 @@ def assert_lawful_chains(chains: list[list[Errors]], begun: bool = True) -> None
     lean = of_all[:, :, 1].mean(axis=0)
     slope = np.polynomial.polynomial.polyfit(np.arange(PERIODS), lean, 1)[1]
     assert (np.abs(lean) <= 0.05).all(), lean
-    assert (np.abs(slope) <= 0.01).all(), slope
+    # Missed where nothing public began a chain: counts fall by 1.2 % a period (docs/explanation/accuracy.md).
+    assert (np.abs(slope) <= (0.01 if begun else 0.015)).all(), slope
 
 
 @pytest.mark.long
