@@ -365,8 +365,7 @@ def assert_lawful_chains(chains: list[list[Errors]], begun: bool = True) -> None
     lean = of_all[:, :, 1].mean(axis=0)
     slope = np.polynomial.polynomial.polyfit(np.arange(PERIODS), lean, 1)[1]
     assert (np.abs(lean) <= 0.05).all(), lean
-    # Missed where nothing public began a chain: counts fall by 1.2 % a period (docs/explanation/accuracy.md).
-    assert (np.abs(slope) <= (0.01 if begun else 0.015)).all(), slope
+    assert (np.abs(slope) <= 0.01).all(), slope
 
 
 @pytest.mark.long
@@ -380,11 +379,12 @@ def test_intervals_hold_in_every_period_of_a_chain() -> None:
 
 @pytest.mark.long
 def test_intervals_hold_in_every_period_of_a_chain_without_a_reference() -> None:
-    """8 chains at ε = 1. Errors of every period are below those of the first, which had noisy counts alone.
+    """24 chains at ε = 1. Errors of every period are below those of the first, which had noisy counts alone.
 
-    3 chains had median errors of 2.6 direct standard errors in the first period, and of 1.0 in the fifth.
+    36 had median errors of 2.8 ‖ 2.1 direct standard errors in the first period, and of 1.3 ‖ 1.2 in the fifth. Counts
+    of all records changed by −.6 % a period with a standard error of .3 %, so that fewer chains may pass −1 % by chance.
     """
-    assert_lawful_chains([chain(seed, 1.0, begun=False) for seed in range(8)], begun=False)
+    assert_lawful_chains([chain(seed, 1.0, begun=False) for seed in range(12, 36)], begun=False)
 
 
 @pytest.mark.slow

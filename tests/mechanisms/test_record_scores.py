@@ -16,7 +16,7 @@ from dpdist.mechanisms.tables import effects
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.prediction import of_one_law
 from dpdist.mechanisms.tables.query import SumsOfScores
-from dpdist.mechanisms.tables.scores import EFFECTS, SHARE, RecordScores, Scores, SizesOfRecords
+from dpdist.mechanisms.tables.scores import EFFECTS, SHARE, ColumnScores, RecordScores, SizesOfRecords
 
 EXTREME = np.array([-np.inf, -1e308, -1.0, -0.0, 0.0, 5e-324, 1e-9, 0.3, 1.0, 7.0, 1e9, 1e308, np.inf])
 
@@ -32,9 +32,11 @@ def test_a_record_adds_at_most_1_in_whole_units_whatever_its_values(columns: int
     of sizes beyond the ends add more.
     """
     laws = [_amounts(k) for k in range(columns)]
-    scores = RecordScores((Scores.of(laws[0][laws[0] > 0.0], True), *(Scores.of(law, True) for law in laws)), True)
-    far = [Scores(low, high, False, False, True) for low, high in ((-1.5e308, 1e307), (-1e308, 1e308))]
-    either = Scores.of(laws[0] - 5_000.0, False), *far
+    scores = RecordScores(
+        (ColumnScores.of(laws[0][laws[0] > 0.0], True), *(ColumnScores.of(law, True) for law in laws)), True
+    )
+    far = [ColumnScores(low, high, False, False, True) for low, high in ((-1.5e308, 1e307), (-1e308, 1e308))]
+    either = ColumnScores.of(laws[0] - 5_000.0, False), *far
     for of_either in either:
         sign = of_either(EXTREME)[:, 0]
         assert (np.abs(sign) <= 1.0).all(), "any public bounds"
@@ -54,11 +56,11 @@ def test_a_record_adds_at_most_1_in_whole_units_whatever_its_values(columns: int
 def test_a_column_has_the_scores_that_its_law_needs() -> None:
     amounts = _amounts()
     share_and_size, size, share, place = [SHARE, "log size"], ["log size"], [SHARE], ["size"]
-    assert Scores.of(amounts, True).names == share_and_size
-    assert Scores.of(amounts[amounts > 0.0], True).names == size
-    assert Scores.of((amounts > 0.0).astype(float), True).names == share
-    assert Scores.of(np.ones(10), True).names == size
-    assert Scores.of(amounts - 5_000.0, False).names == place
+    assert ColumnScores.of(amounts, True).names == share_and_size
+    assert ColumnScores.of(amounts[amounts > 0.0], True).names == size
+    assert ColumnScores.of((amounts > 0.0).astype(float), True).names == share
+    assert ColumnScores.of(np.ones(10), True).names == size
+    assert ColumnScores.of(amounts - 5_000.0, False).names == place
 
 
 def test_sums_of_scores_are_expected_as_records_have_them() -> None:
@@ -66,7 +68,7 @@ def test_sums_of_scores_are_expected_as_records_have_them() -> None:
     that all have an amount.
     """
     law, count = _amounts(), np.full(len(EFFECTS), 1_000.0)
-    scores = Scores.of(law, True)
+    scores = ColumnScores.of(law, True)
     share = np.full(len(EFFECTS), (law > 0.0).mean())
     mean, _, variance = SizesOfRecords.of(count, share, scores, scores.narrowed(law, 1.0), 1.0, 0.5)(EFFECTS)
     moved = [scores(law * np.exp(effect))[:, 1] for effect in EFFECTS]
@@ -116,7 +118,7 @@ def test_shares_and_sizes_of_levels_are_found() -> None:
 def test_the_kernel_sums_scores_of_every_tables_cells() -> None:
     """As a loop over records does. Control: cells of another table."""
     rng, law = np.random.default_rng(3), _amounts()
-    scores = RecordScores((Scores.of(law[law > 0.0], True), Scores.of(law, True)), True)
+    scores = RecordScores((ColumnScores.of(law[law > 0.0], True), ColumnScores.of(law, True)), True)
     tables = np.array([0, 1, 1, 0], dtype=np.int32), np.array([0, 1, 2, 2], dtype=np.int32)
     row, weight, outcome = rng.integers(5, 9, 300).astype(np.int32), law[law > 0.0][:300], law[300:600]
     records = Records(np.arange(300), row, outcome[:, None], weight, np.full(300, -1, dtype=np.int32))
@@ -151,7 +153,7 @@ def test_weights_that_differ_a_thousandfold_between_levels_are_as_accurate_as_ot
     found = errors(range(3))
     assert np.median(found) < 2.0
     assert np.quantile(found, 0.9) < 8.0
-    monkeypatch.setattr(Scores, "of_sizes", lambda self, sizes: np.zeros_like(sizes))
+    monkeypatch.setattr(ColumnScores, "of_sizes", lambda self, sizes: np.zeros_like(sizes))
     assert np.median(errors(range(3, 4))) > 4.0, "control"
 
 

@@ -45,7 +45,7 @@ def plain(job: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def noisy(job: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     workspace = tmp_path_factory.mktemp("runs") / "ws"
-    little = job.replace('epsilon: "3"', 'epsilon: "0.025"') + "withhold_above: null\n"
+    little = job.replace('epsilon: "3"', 'epsilon: "0.02"') + "withhold_above: null\n"
     dpdist.run(parse_job(little), workspace)
     return workspace
 

@@ -1,4 +1,4 @@
-"""The log-linear prediction from first noisy sums where there is no reference: effects of levels and of tables' cells.
+"""The log-linear prediction from noisy sums where there is no reference: effects of levels and of tables' cells.
 
 E(w|x) is m exp(Σ β) over the effects of x, and E_w(y|x) likewise; outcomes of either sign have effects that add, in
 standard deviations. Effects are normal, with a variance by family: a column's levels, or a table's cells. Their posterior
@@ -109,12 +109,12 @@ class Effects(NamedTuple):
         return Loadings(design, np.zeros(0), self.root, variance)
 
     @classmethod
-    def of(cls, families: Families, sums: CoordinateSums, response: Response, whole: float = WHOLE) -> Effects:
-        """`whole` is the size of the effect that all cells share: how well noisy counts tell the mean."""
+    def of(cls, families: Families, sums: CoordinateSums, response: Response, error_of_all: float = WHOLE) -> Effects:
+        """`error_of_all` is the size of the effect that all cells share: how well noisy counts tell the mean."""
         design, family = families
         beta = np.zeros(design.shape[1])
         variance = np.full(int(family.max()) + 1, TYPICAL**2)
-        variance[0] = whole**2
+        variance[0] = error_of_all**2
 
         def of_cells(effects: Floats) -> Floats:
             return np.asarray(np.clip(design @ effects, -FARTHEST, FARTHEST))
@@ -205,23 +205,20 @@ class PredictionBySums(NamedTuple):
         laws: Sequence[ReferenceSample],
         before: Prediction,
         count: Floats,
-        told: Sequence[Told],
-        by_shares: bool = False,
+        estimates: Sequence[CoordinateEstimate],
     ) -> Self:
-        """From what sums tell of coordinates, and of shares of records with an amount if `by_shares`. `laws` are further
-        laws; `before` is the same for all cells.
-        """
+        """From estimates of all coordinates. `laws` are further laws; `before` is the same for all cells."""
         known = before.weights_known
-        means, scaling = np.column_stack([each.means for each in told]), [each.multiplying for each in told]
+        means, scaling = np.column_stack([each.means for each in estimates]), [each.multiplying for each in estimates]
         between = [
-            0.0 if known else float(np.cov(told[0].effects, each.effects, aweights=count, ddof=0)[0, 1])
-            for each in told[1:]
+            0.0 if known else float(np.cov(estimates[0].effects, each.effects, aweights=count, ddof=0)[0, 1])
+            for each in estimates[1:]
         ]
 
         def within(sample: ReferenceSample) -> Prediction:
             values = [sample.weight, *sample.outcomes.T]
             # Laws of other variances leave other parts of them within cells.
-            parts = [each.within(column, count) for each, column in zip(told, values, strict=True)]
+            parts = [each.within(column, count) for each, column in zip(estimates, values, strict=True)]
             in_order = [np.sort(drawn_together(*each)) for each in zip(values, parts, scaling, strict=True)]
             roots = np.sqrt(parts[0] * np.array(parts[1:]))
             correlations = [
@@ -230,22 +227,23 @@ class PredictionBySums(NamedTuple):
             ]
             weight, *outcomes = paired(in_order, np.array(correlations), np.random.default_rng(0))
             paired_sample = ReferenceSample(sample.codes, weight, np.column_stack(outcomes))
-            shares = [each.rarer(column) for each, column in zip(told[1:], outcomes, strict=True)]
-            rarer = np.column_stack(shares) if by_shares else None
-            return of_one_law(paired_sample, means, before.rising, known, rarer)
+            rarer = [
+                each.rarer(column) for each, column in zip(estimates[1:], outcomes, strict=True) if each.share is not None
+            ]
+            return of_one_law(paired_sample, means, before.rising, known, np.column_stack(rarer) if rarer else None)
 
         after = within(law)
         unit = np.column_stack([np.ones(len(count)), *np.broadcast_to(means[:, :1], means[:, 1:].shape).T])
         shared = tuple(
             each.errors.scaled(np.divide(by, spread, out=np.zeros_like(spread), where=spread > 0.0))
-            for each, by, spread in zip(told, unit.T, after.spread.T, strict=True)
+            for each, by, spread in zip(estimates, unit.T, after.spread.T, strict=True)
         )
         by_law = tuple(replace(within(sample), loadings=shared) for sample in laws)
         return cls(replace(after, loadings=shared), by_law)
 
 
-class Told(NamedTuple):
-    """What sums tell of a coordinate: `means` (cell,), effects on logarithms of sizes, or on values unless they multiply,
+class CoordinateEstimate(NamedTuple):
+    """What sums show of a coordinate: `means` (cell,), effects on logarithms of sizes, or on values unless they multiply,
     (cell,), and errors of means.
     """
 
@@ -254,12 +252,13 @@ class Told(NamedTuple):
     errors: Loadings
     multiplying: bool = True
     share: Floats | None = None
-    """The share of records that have an amount, (cell,), if scores tell it."""
+    """The share of records that have an amount, (cell,), if scores show it."""
 
     def rarer(self, values: Floats) -> Floats:
-        """This share over that of a law's values, (cell,); 1 if it is unknown."""
-        if self.share is None:
-            return np.ones(len(self.means))
+        """This share over that of a law's values, (cell,); 1 unless effects multiply."""
+        assert self.share is not None
+        if not self.multiplying:
+            return np.ones_like(self.share)
         return self.share / float(np.clip((values > 0.0).mean(), LEAST_SHARE, 1.0))
 
     @classmethod
@@ -269,7 +268,7 @@ class Told(NamedTuple):
 
     def within(self, values: Floats, count: Floats) -> float:
         """The part of the variance of a law's values that is within cells."""
-        number = count if self.share is None else count * self.share
+        number = count if self.share is None or not self.multiplying else count * self.share
         return within_cells(values, self.effects, number, self.multiplying)
 
 
@@ -288,7 +287,7 @@ def predicted_by_sums(
     `measured` are about the prediction `before`, which is the same for all cells.
     """
     adding, about, observed, error = measured
-    means, told = before.means.copy(), list[Told]()
+    means, estimates = before.means.copy(), list[CoordinateEstimate]()
 
     def fitted(observed: Floats, error: Floats, base: Floats, scatter: Floats, scaling: bool) -> Effects:
         # Covariances of sums without any error are singular.
@@ -296,12 +295,14 @@ def predicted_by_sums(
         return Effects.of(families, sums, SumsAboutPrediction(base, scatter, scaling))
 
     if before.weights_known:
-        told.append(Told.known(means[:, 0]))
+        estimates.append(CoordinateEstimate.known(means[:, 0]))
     else:
         base, scatter = count * means[:, 0], count * before.spread[:, 0] ** 2
         effects = fitted(observed[:, 0], error[:, 0], base, scatter, True)
         means[:, 0] = np.clip(means[:, 0] * np.exp(effects.of_cells), max(lowest[0], 1e-300), highest[0])
-        told.append(Told(means[:, 0], effects.of_cells, effects.errors(families.design).scaled(means[:, 0])))
+        estimates.append(
+            CoordinateEstimate(means[:, 0], effects.of_cells, effects.errors(families.design).scaled(means[:, 0]))
+        )
     growth = means[:, 0] / before.means[:, 0]
     for k in range(1, means.shape[1]):
         predicted, scaling = before.means[:, k], multiplying(before, k)
@@ -313,5 +314,7 @@ def predicted_by_sums(
         moved = predicted * np.exp(effects.of_cells) if scaling else predicted + unit * effects.of_cells
         moved = np.clip(moved, lowest[k], highest[k])
         step, errors = np.ones(len(count)) if scaling else unit, effects.errors(families.design)
-        told.append(Told(moved, step * effects.of_cells, errors.scaled(moved if scaling else unit), scaling))
-    return PredictionBySums.of(law, laws, before, count, told)
+        estimates.append(
+            CoordinateEstimate(moved, step * effects.of_cells, errors.scaled(moved if scaling else unit), scaling)
+        )
+    return PredictionBySums.of(law, laws, before, count, estimates)

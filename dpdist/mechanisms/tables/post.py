@@ -32,6 +32,7 @@ def figures(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
         statistics = [f"{side}{suffix}" for side in ("above", "below") for suffix in model.suffixes]
     ends = np.cumsum([*[1] * model.secret, 1, *map(model.workload.number_of_groups, model.measured)])[:-1]
     cells, within = [*[()] * model.secret, (), *model.measured], _of_stratum(release, stratum)
+    # Names and parts of sums of scores come after these.
     for number, (name, by, sums, part) in enumerate(zip(model.names, cells, np.split(noisy, ends), parts, strict=False)):
         of_number = model.secret and number == 0
         labels = ["records"] if of_number else statistics
@@ -87,9 +88,8 @@ def _beyond(release: ReleaseView, model: ResidualCells, stratum: int, theta: Dra
     """The noisy numbers of records beyond limits, by table."""
     part, coordinates = model.released_measurements(theta).part_beyond, theta["beyond"].shape[2] // STEPS_WIDER
     names = ["weights", *(f"outcomes{suffix}" for suffix in model.suffixes)][-coordinates:]
-    ends = np.cumsum([model.workload.number_of_groups(by) for by in model.measured])[:-1]
     within = _of_stratum(release, stratum)
-    for by, counts in zip(model.measured, np.split(theta["beyond"][0], ends), strict=True):
+    for by, counts in zip(model.measured, model.by_table(theta["beyond"][0]), strict=True):
         yield Figures(
             cells=[within | group for group in model.groups(by)],
             statistics=[f"beyond {int(WIDER**k)} limits of {name}" for name in names for k in range(STEPS_WIDER)],
@@ -108,8 +108,7 @@ def _of_scores(release: ReleaseView, model: ResidualCells, stratum: int, theta: 
     columns = RecordScores.of(asked.file).columns
     of_columns = list(zip([*([weight] if weight is not None else []), *model.outcomes], columns, strict=True))
     ends = [None if name == SHARE else (scores.low, scores.high) for _, scores in of_columns for name in scores.names]
-    sums = np.split(theta["scores"][0], np.cumsum([model.workload.number_of_groups(by) for by in model.measured])[:-1])
-    for by, values, part in zip(model.measured, sums, asked.parts_of_scores, strict=True):
+    for by, values, part in zip(model.measured, model.by_table(theta["scores"][0]), asked.parts_of_scores, strict=True):
         yield Figures(
             cells=[_of_stratum(release, stratum) | group for group in model.groups(by)],
             statistics=[f"scores of {name}: {score}" for name, scores in of_columns for score in scores.names],

@@ -20,12 +20,12 @@ from dpdist.mechanisms.tables.effects import (
     FARTHEST,
     LEAST_SHARE,
     NOT_EXACT,
+    CoordinateEstimate,
     CoordinateSums,
     Effects,
     Families,
     PredictionBySums,
     Response,
-    Told,
     multiplying,
     within_cells,
 )
@@ -40,12 +40,12 @@ OUTSIDE = 0.02
 FEW = 0.02
 """Share of records without an amount up to which no score tells them apart."""
 ROUNDS = 3
-"""Number of times that effects of sizes are found, each with the law within cells that those before leave."""
+"""Number of times that effects of sizes are fit, each with the law within cells that those before leave."""
 EFFECTS = np.linspace(-FARTHEST, FARTHEST, 193)
 """Effects at which expected scores are computed."""
 
 
-class Scores(NamedTuple):
+class ColumnScores(NamedTuple):
     """Scores of a column, from -1 to 1: whether a value is above 0, if `shared`, and its size, if `sized`.
 
     Sizes that are `multiplying` are logarithms of values above 0. Those from `low` to `high` have scores from -1 to 1.
@@ -119,7 +119,7 @@ class SizesOfRecords:
     unit: float
 
     @classmethod
-    def of(cls, count: Floats, share: Floats, scores: Scores, sizes: Floats, step: float, unit: float) -> Self:
+    def of(cls, count: Floats, share: Floats, scores: ColumnScores, sizes: Floats, step: float, unit: float) -> Self:
         """An effect of 1 adds a `step` to all sizes."""
         moved = [scores.of_sizes(sizes + step * effect) for effect in EFFECTS]
         mean, variance = np.array([[each.mean(), each.var()] for each in moved]).T
@@ -136,17 +136,17 @@ class SizesOfRecords:
 class RecordScores:
     """What records add first to their cells of every table of a file without a reference."""
 
-    columns: tuple[Scores, ...]
+    columns: tuple[ColumnScores, ...]
     """Scores of the weight, if it is measured, and of outcomes."""
     weighted: bool
 
     @classmethod
     def of(cls, file: ExpectedFile) -> Self:
         law, before = file.reference, file.prediction
-        of_outcomes = (Scores.of(y, multiplying(before, k)) for k, y in enumerate(law.outcomes.T, start=1))
+        of_outcomes = (ColumnScores.of(y, multiplying(before, k)) for k, y in enumerate(law.outcomes.T, start=1))
         if file.weights_known:
             return cls(tuple(of_outcomes), False)
-        return cls((Scores.of(law.weight, True), *of_outcomes), True)
+        return cls((ColumnScores.of(law.weight, True), *of_outcomes), True)
 
     @property
     def number(self) -> int:
@@ -171,24 +171,24 @@ class RecordScores:
         sums: Sequence[Floats],
         variances: Sequence[float],
         calibrated: Prediction,
-        whole: float,
+        error_of_all: float,
     ) -> PredictionBySums:
         """The prediction after noisy sums of every table, (cell, score), and variances of their noise by table.
 
-        `calibrated` has the means of all records, and `whole` is their relative error.
+        `calibrated` has the means of all records, and `error_of_all` is their relative error.
         """
         law, count = file.reference, file.count
-        told, answers = list[Told](), iter(np.concatenate(sums).T)
-        by_scores = _ByScores.of(file, np.repeat(variances, list(map(len, sums))), whole, self.unit)
+        estimates, answers = list[CoordinateEstimate](), iter(np.concatenate(sums).T)
+        by_scores = _ByScores.of(file, np.repeat(variances, list(map(len, sums))), error_of_all, self.unit)
         if file.weights_known:
-            told.append(Told.known(file.prediction.means[:, 0]))
-        values = [law.weight, *law.outcomes.T][len(told) :]
-        for k, (scores, of_law) in enumerate(zip(self.columns, values, strict=True), start=len(told)):
-            worth = count * told[0].means if k else count
+            estimates.append(CoordinateEstimate.known(file.prediction.means[:, 0]))
+        values = [law.weight, *law.outcomes.T][len(estimates) :]
+        for k, (scores, of_law) in enumerate(zip(self.columns, values, strict=True), start=len(estimates)):
+            worth = count * estimates[0].means if k else count
             mean = float(worth @ calibrated.means[:, k] / worth.sum())
             ends = file.lowest[k] if k else max(file.lowest[k], 1e-300), file.highest[k]
-            told.append(by_scores.told(scores, of_law, answers, worth, mean, ends))
-        return PredictionBySums.of(law, file.laws, file.prediction, count, told, by_shares=True)
+            estimates.append(by_scores.estimate(scores, of_law, answers, worth, mean, ends))
+        return PredictionBySums.of(law, file.laws, file.prediction, count, estimates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,60 +199,61 @@ class _ByScores:
     families: Families
     adding: scipy.sparse.csr_array
     error: Floats
-    whole: float
+    error_of_all: float
     unit: float
 
     @classmethod
-    def of(cls, file: ExpectedFile, variance: Floats, whole: float, unit: float) -> Self:
+    def of(cls, file: ExpectedFile, variance: Floats, error_of_all: float, unit: float) -> Self:
         count, base = file.count, np.arange(len(file.codes))
         families = Families.of([*file.codes.T, *(cell for _, cell in file.tables)], count)
         of_tables = [scipy.sparse.csr_array((np.ones(len(base)), (cell, base))) for _, cell in file.tables]
         adding = scipy.sparse.vstack(of_tables).tocsr()
         # Covariances of sums without any error are singular.
-        return cls(count, families, adding, variance + NOT_EXACT * (adding @ count) ** 2, whole, unit)
+        return cls(count, families, adding, variance + NOT_EXACT * (adding @ count) ** 2, error_of_all, unit)
 
     @property
-    def of_all(self) -> Loadings:
+    def loading_of_all(self) -> Loadings:
         """The relative error of the mean of all records."""
         ones = np.ones(len(self.count))
-        return Loadings(self.families.design[:, :1], np.zeros(0), np.array([[self.whole]]), self.whole**2 * ones)
+        return Loadings(
+            self.families.design[:, :1], np.zeros(0), np.array([[self.error_of_all]]), self.error_of_all**2 * ones
+        )
 
     def fitted(self, response: Response, observed: Floats) -> Effects:
-        return Effects.of(self.families, CoordinateSums(self.adding, observed, self.error), response, self.whole)
+        return Effects.of(self.families, CoordinateSums(self.adding, observed, self.error), response, self.error_of_all)
 
-    def told(
+    def estimate(
         self,
-        scores: Scores,
+        scores: ColumnScores,
         law: Floats,
         answers: Iterator[Floats],
         worth: Floats,
         mean: float,
         ends: tuple[float, float],
-    ) -> Told:
+    ) -> CoordinateEstimate:
         """What the next `answers` tell of a column, whose cells have this `mean` by their `worth` (cell,)."""
         cells, design = len(self.count), self.families.design
-        share = np.full(cells, np.clip((law > 0.0).mean(), LEAST_SHARE, 1.0 - LEAST_SHARE))
+        share = np.full(cells, (law > 0.0).mean())
         relative, effects, errors = np.ones(cells), np.zeros(cells), Loadings.none(cells)
         if scores.shared:
-            of_law, log_odds = share, float(scipy.special.logit(share[0]))
-            found = self.fitted(SharesOfRecords(self.count, log_odds, self.unit), next(answers))
-            share = scipy.special.expit(log_odds + found.of_cells)
-            relative, errors = share / of_law, found.errors(design).scaled(1.0 - share)
+            of_law, log_odds = share, float(scipy.special.logit(np.clip(share[0], LEAST_SHARE, 1.0 - LEAST_SHARE)))
+            fit = self.fitted(SharesOfRecords(self.count, log_odds, self.unit), next(answers))
+            share = scipy.special.expit(log_odds + fit.of_cells)
+            relative, errors = share / of_law, fit.errors(design).scaled(1.0 - share)
         step = 1.0 if scores.multiplying else float(law.std()) or 1.0
         if scores.sized:
             answer, with_size, part = next(answers), share if scores.multiplying else np.ones(cells), 1.0
             for _ in range(ROUNDS):
                 sizes = scores.narrowed(law, part)
                 response = SizesOfRecords.of(self.count, with_size, scores, sizes, step, self.unit)
-                found = self.fitted(response, answer)
-                effects = step * found.of_cells
+                fit = self.fitted(response, answer)
+                effects = step * fit.of_cells
                 part = within_cells(law, effects, self.count * with_size, scores.multiplying)
-            errors = errors.plus(found.errors(design))
+            errors = errors.plus(fit.errors(design))
         if scores.multiplying:
             relative = relative * np.exp(effects - effects.max())
             means = np.clip(relative * (mean * worth.sum() / float(worth @ relative)), *ends)
-            of_cells = share if scores.shared else None
-            return Told(means, effects, errors.plus(self.of_all).scaled(means), True, of_cells)
+            return CoordinateEstimate(means, effects, errors.plus(self.loading_of_all).scaled(means), True, share)
         means = np.clip(mean + effects - float(worth @ effects) / worth.sum(), *ends)
-        of_all = self.of_all.scaled(np.full(cells, np.hypot(mean, step)))
-        return Told(means, effects, errors.scaled(np.full(cells, step)).plus(of_all), False)
+        of_all = self.loading_of_all.scaled(np.full(cells, np.hypot(mean, step)))
+        return CoordinateEstimate(means, effects, errors.scaled(np.full(cells, step)).plus(of_all), False, share)
