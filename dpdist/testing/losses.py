@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import product, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -19,10 +19,11 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
+from dpdist.audit.likelihood_ratios import AnsweredQueries, answered as answered_rounds, exactly, loss
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats
-from dpdist.engine.protocol import Choice, Measurement, Query, Released, StratumRecorder, run_rounds
+from dpdist.engine.protocol import Query, StratumRecorder
 from dpdist.job import Job
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
@@ -115,41 +116,14 @@ def _whole(blocks: list[Records]) -> Records:
     return Records(*(np.concatenate([getattr(block, name) for block in blocks]) for name in columns))
 
 
-class AnsweredQueries(NamedTuple):
-    """The queries of a mechanism over a file, their answers, and what was released."""
-
-    queries: list[Query]
-    answers: list[Floats]
-    released: Released
-
-
 def answered(
     case: CapturedStratum, records: Records, answer: Callable[[int, Query], Any], mechanism: Any = None
 ) -> AnsweredQueries:
     """Drives a mechanism over a file; `answer` takes the number of each query, and the query."""
-    queries, answers = list[Query](), list[Floats]()
-
-    def reply(query: Query) -> Any:
-        answers.append(answer(len(queries), query))
-        queries.append(query)
-        return np.array(answers[-1])
-
     fit, protection = case.fit, mechanism or mechanism_of(case.job)
     learned = fit.learned(case.stratum) if case.job.has_reference else None
     rounds = protection.protect(case.job, case.model, StratumRecorder(), learned)
-    released = run_rounds(rounds, case.model, fit.sampler, KEY, "contract", [records], answer=reply)
-    return AnsweredQueries(queries, answers, released)
-
-
-def exactly(base: AnsweredQueries | None = None) -> Callable[[int, Query], Any]:
-    """Answers without noise; with `base`, its answers, so that later stages are the same."""
-
-    def answer(number: int, query: Query) -> Any:
-        if base is not None and number < len(base.answers):
-            return base.answers[number]
-        return query.under(np.zeros(query.noise.size))
-
-    return answer
+    return answered_rounds(rounds, case.model, fit.sampler, records, answer, KEY)
 
 
 def neighbours(job: Job, records: Records) -> tuple[list[Records], list[tuple[int, int]]]:
@@ -189,30 +163,9 @@ def _with_row(records: Records, row: int) -> Records:
 
 
 def loss_between(left: Sequence[Query], right: Sequence[Query]) -> float:
-    """The cost of two files' queries until adaptive paths part: ε under Laplace noise, ρ under Gaussian noise.
-
-    Sums cost their distance over the noise scale. A common shift of scores costs nothing; any other change costs the
-    range of the differences, by which the noise of the chosen score must differ. Other queries are left out.
-    """
-    total = 0.0
-    for mine, theirs in zip(left, right, strict=False):
-        if (mine.noise.query, mine.noise.scale) != (theirs.noise.query, theirs.noise.scale):
-            break
-        scale, gaussian = float(mine.noise.scale), mine.noise.law == "gaussian"
-        if isinstance(mine, Choice) and isinstance(theirs, Choice) and gaussian:
-            away = np.nan_to_num(mine.scores - theirs.scores).ravel()
-            total += float(away @ away) / (2.0 * scale**2)
-        elif isinstance(mine, Choice) and isinstance(theirs, Choice):
-            total += float(sum(_range(*rows) for rows in zip(mine.scores, theirs.scores, strict=True))) / scale
-        elif isinstance(mine, Measurement) and isinstance(theirs, Measurement):
-            distance = np.abs(mine.sums - theirs.sums).ravel()
-            total += float(distance @ distance) / (2.0 * scale**2) if gaussian else float(distance.sum()) / scale
-    return total
-
-
-def _range(left: Floats, right: Floats) -> float:
-    both = np.isfinite(left) & np.isfinite(right)
-    return float(np.ptp(left[both] - right[both])) if both.any() else 0.0
+    """The cost of two files' queries until adaptive paths part: ε under Laplace noise, ρ under Gaussian noise."""
+    pairs = zip(left, right, strict=False)
+    return loss(takewhile(lambda pair: len({(query.noise.query, query.noise.scale) for query in pair}) == 1, pairs))
 
 
 class LargestCost(NamedTuple):

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from dpdist.audit.likelihood_ratios import AnsweredQueries, exactly
 from dpdist.core.errors import JobError
 from dpdist.core.plugins import MECHANISMS as GROUP, PluginRefused
 from dpdist.engine.protocol import Measurement, Query, noise_of
@@ -31,11 +32,9 @@ from dpdist.privacy.guarantees import Asymptotic, Concentrated, NoGuarantee, Pro
 from dpdist.release import run
 from dpdist.testing.losses import (
     KEY,
-    AnsweredQueries,
     CapturedStratum,
     answered,
     capture,
-    exactly,
     neighbours,
     overspent,
     problems_of_scale,

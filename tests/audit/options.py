@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import yaml
 
-from dpdist.audit.likelihood_ratios import BeyondRange, FileRequests, NeighbourQueries
+from dpdist.audit.likelihood_ratios import BeyondRange, NeighbourQueries, queries_of
 from dpdist.confidential.records import Records
 from dpdist.core.records import Crosstab, Floats
 from dpdist.job import SPECS, Job, MechanismSpec
@@ -283,11 +283,11 @@ def _pairs(job: Job, base: Records, single: Records, intake: Any, exchange: bool
     """
     model, learned, sampler = *_model(job), sampler_of(job, None)  # type: ignore[arg-type]
     alone = distinct(intake(job, single))
-    path = FileRequests.of(job, model, learned, sampler, base)
+    path = queries_of(job, model, learned, sampler, base)
     files = [joined(base, *[alone.part(k, k + 1)] * job.most_records) for k in range(len(alone))]
-    found = [FileRequests.of(job, model, learned, sampler, file, path) for file in files]
+    found = [queries_of(job, model, learned, sampler, file, path).queries for file in files]
     if job.budget.adjacency != "substitution" and not exchange:
-        yield from (NeighbourQueries(one, path) for one in found)
+        yield from (NeighbourQueries(one, path.queries) for one in found)
         return
     for one, other in product(range(len(found)), repeat=2):
         if one < other and (job.budget.exchange == "anywhere" or alone.row[one] == alone.row[other]):

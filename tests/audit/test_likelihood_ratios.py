@@ -12,9 +12,9 @@ from coded_files import CASES, measured
 from options import Option, bases, farthest, joined, option, tried
 
 from dpdist.audit.auditing import bound_of_scores
-from dpdist.audit.likelihood_ratios import FileRequests, LossMeter, NeighbourQueries, NotAdded, compare
+from dpdist.audit.likelihood_ratios import NeighbourQueries, NotAdded, compare, refuse_unknown_law
 from dpdist.core.records import Crosstab, Floats
-from dpdist.engine.protocol import Choice, Noise
+from dpdist.engine.protocol import Choice, Measurement, Noise
 from dpdist.job import NoiseName
 from dpdist.mechanisms.parts import builder_of
 from dpdist.privacy.guarantees import Moved
@@ -41,27 +41,18 @@ def test_who_is_chosen_has_the_law_of_the_largest_of_noisy_scores() -> None:
     first = [sum(law[k] * law[lattice <= x + behind].sum() for k, x in enumerate(lattice)) for behind in (-gap, gap)]
     noise = Noise(Fraction(scale), 2, 1)
     near, far = (Choice(np.array([[0.0, behind]]), noise) for behind in (gap, -gap))
-    one, other = (measuring(choices=(each,)) for each in (near, far))
-    scores = NeighbourQueries(one, other).scores(DRAWS, DRAWS // 2)
+    scores = NeighbourQueries([near], [far]).scores(DRAWS, DRAWS // 2)
     shares = [float((own == min(scores[0])).mean()) for own in scores]
     for share, due in zip(shares, first, strict=True):
         assert share == pytest.approx(due, abs=4.0 * np.sqrt(0.25 / DRAWS))
     assert first[1] - first[0] > 0.3, "control"
 
 
-def measuring(
-    sums: Floats | None = None, scale: int = 1, law: NoiseName = "laplace", choices: tuple[Choice, ...] = ()
-) -> FileRequests:
-    own = np.empty(0) if sums is None else sums
-    ends = np.full(len(own), -np.inf), np.full(len(own), np.inf)
-    return FileRequests(own, (Fraction(scale),) * len(own), (law,) * len(own), ends, choices, (), (own,))
-
-
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])
 def test_noise_whose_scale_tells_the_file_is_seen(law: NoiseName) -> None:
     """The sums are the same. Control: the same scale."""
     sums, half = np.array([5.0]), DRAWS // 2
-    near, far, same = (measuring(sums, scale, law) for scale in (1000, 3000, 1000))
+    near, far, same = ([Measurement(sums, Noise(Fraction(scale), 1, 1, law))] for scale in (1000, 3000, 1000))
     assert bound_of_scores(*NeighbourQueries(near, far).scores(DRAWS, half), half) > 0.7
     assert bound_of_scores(*NeighbourQueries(near, same).scores(DRAWS, half), half) == 0.0
 
@@ -90,7 +81,7 @@ class Multiplied:
 
 def test_noise_that_is_not_added_is_not_taken_for_noise_that_is() -> None:
     with pytest.raises(NotAdded):
-        LossMeter()(Multiplied(np.ones(1), Noise(Fraction(1), 1, 0)))
+        refuse_unknown_law(Multiplied(np.ones(1), Noise(Fraction(1), 1, 0)))
 
 
 def test_sums_drawn_within_their_range_are_attacked_at_their_exact_ratio() -> None:

@@ -15,6 +15,7 @@ import pytest
 from small_jobs import Said, cases, unchecked
 from small_runs import captured
 
+from dpdist.audit.likelihood_ratios import exactly
 from dpdist.core.records import Floats
 from dpdist.engine.protocol import Choice, Pass
 from dpdist.job import SPECS, Job
@@ -26,7 +27,7 @@ from dpdist.mechanisms.perturbed_histogram.query import HistogramCounts, Perturb
 from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts, scale_of
 from dpdist.mechanisms.promises import Defined, LossExceeded, released_sets
 from dpdist.models.protocol import Draws
-from dpdist.testing.losses import CapturedStratum, answered, exactly, problems_of_scale
+from dpdist.testing.losses import CapturedStratum, answered, problems_of_scale
 from dpdist.testing.mechanisms import problems_of_answers, problems_of_stated_noise
 
 Cases = Callable[[str], CapturedStratum]
