@@ -10,23 +10,13 @@ import numpy as np
 from conftest import simulated
 
 from dpdist.core.keys import Key
-from dpdist.engine.protocol import run_rounds
+from dpdist.engine.protocol import BlockRecorder, StratumRecorder, run_rounds
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.sampling import sampler_of
 
 
-class Nowhere:
+class Nowhere(BlockRecorder, StratumRecorder):
     """Takes by-products and keeps none."""
-
-    wants_log_lik = False
-
-    def bounds(self, columns): ...
-
-    def log_lik(self, values): ...
-
-    def posterior(self, fit, draws): ...
-
-    def summary(self, values): ...
 
 
 def path(job, model, records, key):

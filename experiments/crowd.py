@@ -11,22 +11,18 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this checkout
 
-from scaling import HOST, Cluster
+from scaling import many_workers
 
-from dpdist.job import Runtime
 from dpdist.planning.blocks import STRATUM_SECONDS, cut
-from dpdist.runtime.executors import executor
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "deploy" / "capacity"))
 import simulate
@@ -47,34 +43,6 @@ def spread(values: Sequence[float], form: str = ".2f") -> str:
 def rest(key: int) -> None:
     """A task that sleeps for the milliseconds in the last six digits of its key."""
     time.sleep(key % 1_000_000 / 1000)
-
-
-@contextmanager
-def sleepers(folder: Path, workers: int) -> Iterator[Any]:
-    """An executor on a scheduler of its own, on encrypted links, with so many workers."""
-    folder.mkdir()
-    cluster = Cluster(folder)
-    cluster.start_scheduler()
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
-    with ExitStack() as kept:
-        kept.callback(cluster.close)
-        for first in range(0, workers, A_HOST):
-            line = [
-                sys.executable,
-                "-c",
-                HOST,
-                cluster.address,
-                str(cluster.tls("worker")),
-                str(min(A_HOST, workers - first)),
-            ]
-            host = subprocess.Popen(line, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.DEVNULL)
-            kept.callback(host.wait)
-            kept.callback(host.terminate)
-        place = {"executor": "dask", "scheduler": cluster.address, "tls": str(cluster.tls("driver"))}
-        made = kept.enter_context(executor(Runtime.model_validate(place)))
-        made.client.wait_for_workers(workers, timeout=300)
-        list(made.map(rest, range(0, 2 * workers * 1_000_000, 1_000_000)))
-        yield made
 
 
 class Seen(NamedTuple):
@@ -110,7 +78,8 @@ def before_and_after(folder: Path, counts: Sequence[int], repeats: int) -> str:
             "the planner's": cut(times, workers),
         }
         found: dict[str, list[Seen]] = {name: [] for name in ways}
-        with sleepers(folder / f"sleepers-{workers}", workers) as made:
+        with many_workers(folder / f"sleepers-{workers}", workers, A_HOST) as (made, _):
+            list(made.map(rest, range(0, 2 * workers * 1_000_000, 1_000_000)))
             for k in range(repeats):
                 for name in list(ways)[:: 1 if k % 2 else -1]:
                     found[name].append(slept(made, workers, [sum(times[j] for j in task) for task in ways[name]]))

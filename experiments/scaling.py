@@ -10,21 +10,23 @@ driver and scheduler per task, by number of workers and of tasks. Ratios are wit
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import multiprocessing
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this checkout
 
+import dask
+import distributed
 import psutil
 
 import dpdist
@@ -32,6 +34,8 @@ from dpdist.core.progress import Event
 from dpdist.job import Runtime
 from dpdist.job.loading import load_job
 from dpdist.runtime.executors import executor
+from dpdist.runtime.scheduler import settings
+from dpdist.runtime.tls import Credentials
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "faults"))
 from campaign import Survey, strata_done
@@ -44,25 +48,6 @@ ALONE = 256
 """Strata of a release that shows how unrelated processes slow each other."""
 EMPTY = ((1, 500), (1, 2000), (4, 2000), (16, 2000), (64, 2000), (64, 6000), (256, 6000))
 """Numbers of workers and of empty tasks."""
-HOST = """
-import asyncio, sys
-import dask, distributed
-from pathlib import Path
-from dpdist.runtime.tls import Credentials
-from dpdist.runtime.scheduler import settings
-
-async def run():
-    security = Credentials(Path(sys.argv[2])).security()
-    made = [distributed.Worker(sys.argv[1], nthreads=1, security=security, protocol="tls://", host="127.0.0.1",
-                               memory_limit=0, dashboard=False, resources={"stan": 1.0}) for _ in range(int(sys.argv[3]))]
-    await asyncio.gather(*made)
-    await asyncio.gather(*(one.finished() for one in made))
-
-if __name__ == "__main__":
-    with dask.config.set(settings(60.0)):
-        asyncio.run(run())
-"""
-"""Many workers in one process: they cost the scheduler what workers of their own cost it."""
 
 
 class Measured(NamedTuple):
@@ -165,37 +150,53 @@ def _alone(survey: Survey, number: int, together: Any, told: Any) -> None:
     told.put(sum(seconds for _, seconds in watch.tasks))
 
 
+def host(address: str, tls: Path, number: int) -> None:
+    """Many workers in one process: they cost the scheduler what workers of their own cost it."""
+
+    async def run() -> None:
+        how = {"nthreads": 1, "security": Credentials(tls).security(), "protocol": "tls://", "host": "127.0.0.1"}
+        how |= {"memory_limit": 0, "dashboard": False, "resources": {"stan": 1.0}}
+        workers = [distributed.Worker(address, **how) for _ in range(number)]
+        await asyncio.gather(*workers)
+        await asyncio.gather(*(worker.finished() for worker in workers))
+
+    with dask.config.set(settings(60.0)):
+        asyncio.run(run())
+
+
+@contextmanager
+def many_workers(folder: Path, workers: int, in_process: int) -> Iterator[tuple[Any, Cluster]]:
+    """An executor on a scheduler of its own, on encrypted links, with so many workers, and its cluster."""
+    folder.mkdir()
+    cluster, context = Cluster(folder), multiprocessing.get_context("spawn")
+    cluster.start_scheduler()
+    with ExitStack() as kept:
+        kept.callback(cluster.close)
+        for first in range(0, workers, in_process):
+            of_host = cluster.address, cluster.tls("worker"), min(in_process, workers - first)
+            process = context.Process(target=host, args=of_host)
+            process.start()
+            kept.callback(process.join)
+            kept.callback(process.terminate)
+        place = {"executor": "dask", "scheduler": cluster.address, "tls": str(cluster.tls("driver"))}
+        made = kept.enter_context(executor(Runtime.model_validate(place)))
+        made.client.wait_for_workers(workers, timeout=300)
+        yield made, cluster
+
+
 def empty_tasks(folder: Path, workers: int, tasks: int) -> dict[str, float]:
     """Processor and wall seconds per empty task, of driver and scheduler."""
-    cluster = Cluster(folder)
-    cluster.start_scheduler()
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
-    host = [sys.executable, "-c", HOST, cluster.address, str(cluster.tls("worker")), str(workers)]
-    place = {"executor": "dask", "scheduler": cluster.address, "tls": str(cluster.tls("driver"))}
-    hosts = subprocess.Popen(host, env={**os.environ, "PYTHONPATH": path})
-    try:
-        with executor(Runtime.model_validate(place)) as made:
-            made.client.wait_for_workers(workers, timeout=120)
-            scheduler = psutil.Process(cluster.processes["scheduler"].pid)
-            list(made.map(abs, range(5 * workers)))
-            began, own, others = time.perf_counter(), time.process_time(), _processor(scheduler)
-            assert sorted(made.map(abs, range(tasks))) == list(range(tasks))
-            wall, own, others = time.perf_counter() - began, time.process_time() - own, _processor(scheduler) - others
-            began, idle = time.perf_counter(), _processor(scheduler)
-            time.sleep(5)
-            idle = (_processor(scheduler) - idle) / (time.perf_counter() - began)
-    finally:
-        hosts.terminate()
-        hosts.wait()
-        cluster.close()
-    return {
-        "workers": workers,
-        "tasks": tasks,
-        "driver": own / tasks,
-        "scheduler": others / tasks,
-        "wall": wall / tasks,
-        "idle": idle,
-    }
+    with many_workers(folder, workers, in_process=workers) as (made, cluster):
+        scheduler = psutil.Process(cluster.processes["scheduler"].pid)
+        list(made.map(abs, range(5 * workers)))
+        began, own, others = time.perf_counter(), time.process_time(), _processor(scheduler)
+        assert sorted(made.map(abs, range(tasks))) == list(range(tasks))
+        wall, own, others = time.perf_counter() - began, time.process_time() - own, _processor(scheduler) - others
+        began, idle = time.perf_counter(), _processor(scheduler)
+        time.sleep(5)
+        idle = (_processor(scheduler) - idle) / (time.perf_counter() - began)
+    costs = {"driver": own / tasks, "scheduler": others / tasks, "wall": wall / tasks, "idle": idle}
+    return {"workers": workers, "tasks": tasks, **costs}
 
 
 def _processor(process: psutil.Process) -> float:
@@ -266,7 +267,6 @@ def main() -> None:
         files = round(sum(path.is_file() for path in (folder / f"on-{said.workers[0]}").rglob("*")) / said.strata, 2)
         costs = []
         for workers, tasks in EMPTY:
-            (folder / f"empty-{workers}-{tasks}").mkdir()
             costs.append(empty_tasks(folder / f"empty-{workers}-{tasks}", workers, tasks))
             print(costs_table(costs[-1:]).splitlines()[-1], flush=True)
         text = "\n".join([table(runs), costs_table(costs)])
