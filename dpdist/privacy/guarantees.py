@@ -224,14 +224,6 @@ def large_delta(job: Job, records: int | None) -> list[Caution]:
     return [Caution.of("large_delta", delta=budget_text(delta), records=records)]
 
 
-def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
-    """The scale of discrete Laplace noise on counts of disjoint bins, for ε.
-
-    Switching off or omitting a record changes one count by 1. Exchanging a record changes two counts ([G]).
-    """
-    return (2 if adjacency == "substitution" else 1) / epsilon
-
-
 # A query gives sums of whole numbers under noise. Neighbouring files move the exact sums by a distance D. Discrete
 # Laplace noise of scale b loses ε = D/b, with D in L1. Discrete Gaussian noise loses ρ = D²/2σ², with D in L2. Losses of
 # several queries add up, even if earlier answers decide later queries.
@@ -290,9 +282,9 @@ class NoisyQuery:
     """True if it is asked as several queries that have parts of its loss (`share`)."""
 
     @classmethod
-    def losing(cls, name: str, distance: Moved, epsilon: Fraction, neighbour: Neighbour) -> NoisyQuery:
-        """The query whose Laplace noise loses this ε."""
-        return cls(name, distance, distance.by(neighbour) / epsilon)
+    def losing(cls, name: str, distance: Moved, epsilon: Fraction, neighbour: Neighbour, times: int = 1) -> NoisyQuery:
+        """The query whose Laplace noise loses this ε each time."""
+        return cls(name, distance, distance.by(neighbour) / epsilon, times=times)
 
     @classmethod
     def losing_rho(cls, name: str, distance: Moved, rho: Fraction, neighbour: Neighbour) -> NoisyQuery:
@@ -403,3 +395,10 @@ def moves(job: Job) -> int:
 def record_rho(job: Job, rho: Fraction) -> Fraction:
     """The ρ of one record, from a part of the release's ρ, which bounds a unit's loss."""
     return rho / job.most_records**2
+
+
+def query_of_tables(job: Job, name: str, distance: Moved, law: NoiseName = "laplace") -> NoisyQuery:
+    """The query that loses all of the budget of a job's tables; `distance` is in L1, or in L2 under Gaussian noise."""
+    if law == "gaussian":
+        return NoisyQuery.losing_rho(name, distance, record_rho(job, job.rho.tables), neighbour_of(job))
+    return NoisyQuery.losing(name, distance, record_epsilon(job, job.epsilon.tables), neighbour_of(job))

@@ -6,6 +6,7 @@ Mechanisms that are broken on purpose are told what is wrong with them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,10 @@ from dpdist.mechanisms.parts import GAUSSIAN
 from dpdist.mechanisms.perturbed_histogram import post, query
 from dpdist.mechanisms.perturbed_histogram.post import Histogram
 from dpdist.mechanisms.perturbed_histogram.query import HistogramCounts, PerturbedHistogramMechanism
-from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts, scale_of
+from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts
 from dpdist.mechanisms.promises import Defined, LossExceeded, released_sets
 from dpdist.models.protocol import Draws
+from dpdist.privacy.guarantees import Moved, NoisyQuery
 from dpdist.testing.losses import CapturedStratum, answered, problems_of_scale
 from dpdist.testing.mechanisms import problems_of_answers, problems_of_stated_noise
 
@@ -131,7 +133,8 @@ def _scaled(by: Fraction) -> PerturbedHistogramMechanism:
     class Scaled(PerturbedHistogramMechanism):
         def rounds(self, job: Job, settings: Any, model: Histogram, recorder: Any, learned: None) -> Any:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(query, "scale_of", lambda job: by * scale_of(job))
+                own = bin_counts(job)
+                patch.setattr(query, "bin_counts", lambda job: replace(own, scale=by * own.scale))
                 reply, rounds = None, super().rounds(job, settings, model, recorder, learned)
                 try:
                     while True:
@@ -176,22 +179,26 @@ class Rewritten(PerturbedHistogramMechanism):
         return released_sets(recorder, drawn, 0.0)
 
 
+def own_query(model: Histogram) -> NoisyQuery:
+    return NoisyQuery("counts of bins", Moved.of(1), model.scale)
+
+
 def _as_it_should(sums: Floats, own: Defined, model: Histogram, number: int) -> Any:
-    return (yield own.sums(sums, bin_counts(model.scale), number))
+    return (yield own.sums(sums, own_query(model), number))
 
 
 def _not_added(sums: Floats, own: Defined, model: Histogram, number: int) -> Any:
-    yield own.sums(sums, bin_counts(model.scale), number)
+    yield own.sums(sums, own_query(model), number)
     return sums
 
 
 def _added_to_the_first_alone(sums: Floats, own: Defined, model: Histogram, number: int) -> Any:
-    noisy = yield own.sums(sums, bin_counts(model.scale), number)
+    noisy = yield own.sums(sums, own_query(model), number)
     return np.column_stack([noisy[:, :1], sums[:, 1:]])
 
 
 def _one_number(sums: Floats, own: Defined, model: Histogram, number: int) -> Any:
-    return (yield own.sums(sums, bin_counts(model.scale), 1))
+    return (yield own.sums(sums, own_query(model), 1))
 
 
 def _drawn_once() -> Callable[..., Any]:
@@ -199,7 +206,7 @@ def _drawn_once() -> Callable[..., Any]:
 
     def noisy(sums: Floats, own: Defined, model: Histogram, number: int) -> Any:
         if number == 1:
-            kept[:] = [(yield own.sums(sums, bin_counts(model.scale), 1))]
+            kept[:] = [(yield own.sums(sums, own_query(model), 1))]
         return kept[0]
 
     return noisy
@@ -207,7 +214,7 @@ def _drawn_once() -> Callable[..., Any]:
 
 def _one_noise(sums: Floats, own: Defined, model: Histogram, number: int) -> Any:
     """The noise of the first bin is worked out, and added to the others too."""
-    noisy = yield own.sums(sums[:, :1], bin_counts(model.scale), number)
+    noisy = yield own.sums(sums[:, :1], own_query(model), number)
     return sums + (noisy - sums[:, :1])
 
 

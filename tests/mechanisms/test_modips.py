@@ -24,7 +24,7 @@ from dpdist.job.loading import parse_job
 from dpdist.job.presentation import Acceptance
 from dpdist.mechanisms.modips.post import Moments, Sanitized, limited_normal_mean
 from dpdist.mechanisms.modips.query import OutsideDomain, clamp_sums, draw_truncated, summing
-from dpdist.mechanisms.modips.sensitivity import scale
+from dpdist.mechanisms.modips.sensitivity import bounded_scale
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws
@@ -105,20 +105,21 @@ GRIDS = [(high, apart, epsilon) for high, apart in ((4, 1), (12, 3), (60, 2), (1
 @pytest.mark.parametrize(("high", "apart", "epsilon"), GRIDS)
 @pytest.mark.parametrize("form", ["clamped", "bounded"])
 def test_no_result_costs_more_than_epsilon_whatever_the_domain(high: int, apart: int, epsilon: str, form: Any) -> None:
-    b = float(scale(Fraction(apart), Fraction(epsilon), 1, form) / UNIT)
+    bounded = form == "bounded"
+    b = float(bounded_scale(Fraction(apart), Fraction(epsilon), 1) / UNIT if bounded else apart / Fraction(epsilon))
     assert worst(b, high, apart, form) <= float(Fraction(epsilon)) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("epsilon", ["1/2", "1", "4"])
 def test_the_scale_of_the_truncated_law_is_no_larger_than_a_wide_domain_needs(epsilon: str) -> None:
-    b = float(scale(Fraction(10), Fraction(epsilon), 1, "bounded") / UNIT)
+    b = float(bounded_scale(Fraction(10), Fraction(epsilon), 1) / UNIT)
     assert worst(b, 600, 10, "bounded") > 0.95 * float(Fraction(epsilon))
 
 
 @pytest.mark.parametrize(("high", "apart", "epsilon"), [grid for grid in GRIDS if grid[0] > 4])
 def test_the_renormalised_law_at_the_plain_scale_costs_more_than_epsilon(high: int, apart: int, epsilon: str) -> None:
     """Control: it is the form of the paper, ε + log(2 − e^(−ε)) in a wide domain."""
-    cost, said = float(Fraction(epsilon)), float(scale(Fraction(apart), Fraction(epsilon), 1, "renormalised") / UNIT)
+    cost, said = float(Fraction(epsilon)), float(apart / Fraction(epsilon))
     found = worst(said, high, apart, "renormalised")
     assert cost * 1.02 < found <= (cost + np.log(2.0 - np.exp(-cost))) * (1 + 1e-9)
 
@@ -131,13 +132,9 @@ def test_the_renormalised_law_reaches_its_worst_in_a_wide_domain() -> None:
 
 def test_two_sums_that_move_together_cost_epsilon_at_most_under_one_truncated_scale() -> None:
     """A record moves two sums by 6 units in all; losses of independent sums add. Control: the scale for one of them."""
-    loss = [
-        worst(float(scale(Fraction(6), Fraction(1), 2, "bounded") / UNIT), 200, each, "bounded") for each in range(1, 6)
-    ]
+    loss = [worst(float(bounded_scale(Fraction(6), Fraction(1), 2) / UNIT), 200, each, "bounded") for each in range(1, 6)]
     assert max(loss[k] + loss[4 - k] for k in range(5)) <= 1.0 + 1e-9
-    alone = [
-        worst(float(scale(Fraction(6), Fraction(1), 1, "bounded") / UNIT), 200, each, "bounded") for each in range(1, 6)
-    ]
+    alone = [worst(float(bounded_scale(Fraction(6), Fraction(1), 1) / UNIT), 200, each, "bounded") for each in range(1, 6)]
     assert max(alone[k] + alone[4 - k] for k in range(5)) > 1.0
 
 

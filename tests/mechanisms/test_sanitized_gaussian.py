@@ -19,7 +19,8 @@ from dpdist.core.errors import JobError
 from dpdist.core.progress import Event
 from dpdist.core.records import TOTAL, Floats
 from dpdist.job import Job, epsilon_of, rho_of
-from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE, gaussian_scale
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE, MOVED_2
+from dpdist.privacy.guarantees import NoisyQuery, neighbour_of
 from dpdist.quality.predicted.prediction import ErrorPrediction
 
 GAUSSIAN = ("{name: sanitized_statistics}", "{name: sanitized_statistics, noise: gaussian}")
@@ -57,7 +58,8 @@ def test_a_release_states_rho_epsilon_and_delta_and_that_epsilon_is_not_pure(wor
     assert "discrete Gaussian noise" in assumed
     assert "Laplace" not in assumed
     released = json.loads((workspace / "public" / "released" / "set-1.json").read_text())["strata"]["all"]
-    assert released["noise_law"].startswith(f"discrete Gaussian, σ = {gaussian_scale(rho, 'zero_out')}")
+    scale = NoisyQuery.losing_rho("it", MOVED_2, rho, "off").scale
+    assert released["noise_law"].startswith(f"discrete Gaussian, σ = {scale}")
     text = dpdist.report(workspace)
     assert "strict zCDP, ρ = " in text
     assert "ε = 10 at δ = 0.000001" in " ".join(text.split())
@@ -89,7 +91,7 @@ def test_noise_is_drawn_once_for_all_sets_at_the_scale_that_rho_needs(
     monkeypatch.setattr("dpdist.privacy.noise.whole_gaussian", recording)
     said = job(files, f'rho: "0.5", delta: "1e-7", adjacency: {adjacency}')
     dpdist.run(said, tmp_path / "ws")
-    assert found == [(gaussian_scale(Fraction(1, 2), said.budget.adjacency), 15)]
+    assert found == [(NoisyQuery.losing_rho("it", MOVED_2, Fraction(1, 2), neighbour_of(said)).scale, 15)]
     assert statement_of(tmp_path / "ws")["rho"] == "0.5"
     assert Fraction(str(statement_of(tmp_path / "ws")["epsilon"])) == epsilon_of(Fraction(1, 2), Fraction("1e-7"))
     assert len(list((tmp_path / "ws" / "confidential" / "noise").rglob("*.npz"))) == 1

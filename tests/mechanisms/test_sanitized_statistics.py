@@ -16,7 +16,7 @@ from public_files import statement_of
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
-from dpdist.core.records import TOTAL, Floats
+from dpdist.core.records import TOTAL, UNIT, Floats
 from dpdist.job import Job
 from dpdist.job.loading import find_job, parse_job
 from dpdist.mechanisms.sanitized_lognormal.post import (
@@ -28,7 +28,7 @@ from dpdist.mechanisms.sanitized_lognormal.post import (
     sampling_errors,
     whitening_of,
 )
-from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, WinsorisedMoments, laplace_scale, noise_variances
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import REACH, WinsorisedMoments, noise_variances
 from dpdist.models.protocol import Improper
 
 JOB = """
@@ -130,8 +130,7 @@ def test_cells_are_shrunk_by_noise_and_not_by_sampling() -> None:
 def test_errors_of_the_fit_have_the_stated_law() -> None:
     """Fits of simulated statistics about a truth: errors' variances within 35 %; 150 replicates, whose own is 12 %."""
     rng, cells, n = np.random.default_rng(6), 6, 300
-    scale = laplace_scale(Fraction(1), "zero_out")
-    noise, drift, found, stated = noise_variances(scale), 0.1, [], []
+    noise, drift, found, stated = noise_variances(Fraction(UNIT)), 0.1, [], []
     for number in range(150):
         known = told(1800, cells, 100 + number)
         centre = np.array([10.0, 4.0])

@@ -14,14 +14,14 @@ from neighbours import Record, Sums, held, largest_distance
 from dpdist.core.records import UNIT, Floats
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import (
     EXCHANGE,
+    MOVED_2,
     REACH,
-    SENSITIVITY_2,
     SHARE,
     Whitening,
-    gaussian_scale,
     moments,
     noise_variances,
 )
+from dpdist.privacy.guarantees import NoisyQuery
 
 OWN_NOISE = True
 
@@ -96,9 +96,9 @@ def test_statistics_are_whole_and_within_their_body(y: float, w: float, other: f
 def test_the_l2_bound_is_attained_and_never_exceeded_over_databases_of_three(adjacency: str) -> None:
     """Attained but for rounding: whole units, by at most √5 of 2²⁰ below."""
     distance = largest_distance(GAUSSIAN, GRID_2 + ODD, adjacency, metric="euclidean")
-    bound = float(SENSITIVITY_2[adjacency])  # type: ignore[index]
+    bound = float(MOVED_2.off if adjacency == "zero_out" else MOVED_2.same_x)
     assert bound - 9.0 < distance <= bound
-    assert float(EXCHANGE) >= float(SENSITIVITY_2["substitution"] / SENSITIVITY_2["zero_out"]) ** 2
+    assert float(EXCHANGE) >= float(MOVED_2.same_x / MOVED_2.off) ** 2
 
 
 @given(*(st.floats(0.0, 1e308) for _ in range(4)), st.integers(0, 1))
@@ -108,12 +108,12 @@ def test_gaussian_statistics_are_whole_and_within_their_ball(y: float, w: float,
     for row in units.astype(int).tolist():
         assert sum(one**2 for one in row) <= UNIT**2
     one, two = (released(units[[k]], np.array([own])) for k, own in enumerate((0, cell)))
-    assert ((one - two) ** 2).sum() <= float(SENSITIVITY_2["substitution"]) ** 2
+    assert ((one - two) ** 2).sum() <= float(MOVED_2.same_x) ** 2
 
 
-@given(st.fractions(Fraction(1, 10**6), 1000), st.sampled_from(("zero_out", "substitution")))
-def test_the_gaussian_scale_is_exact_to_a_thousandth_above(rho: Fraction, adjacency: str) -> None:
-    scale, sensitivity = gaussian_scale(rho, adjacency), SENSITIVITY_2[adjacency]  # type: ignore[arg-type, index]
+@given(st.fractions(Fraction(1, 10**6), 1000), st.sampled_from(("off", "same_x")))
+def test_the_gaussian_scale_is_exact_to_a_thousandth_above(rho: Fraction, neighbour: Any) -> None:
+    scale, sensitivity = NoisyQuery.losing_rho("it", MOVED_2, rho, neighbour).scale, MOVED_2.by(neighbour)
     assert sensitivity**2 / (2 * scale**2) <= rho
     assert sensitivity**2 / (2 * (scale - Fraction(2, 1000)) ** 2) > rho
 

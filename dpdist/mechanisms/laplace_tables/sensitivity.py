@@ -14,7 +14,7 @@ from fractions import Fraction
 from dpdist.core.records import UNIT, Crosstab, cells_of_record
 from dpdist.job import Job, Table
 from dpdist.privacy.cell_sums import SENSITIVITY, figures_met
-from dpdist.privacy.guarantees import Moved, NoisyQuery, moves, record_epsilon
+from dpdist.privacy.guarantees import Moved, NoisyQuery, query_of_tables
 
 
 def local_scale(job: Job, crosstab: Crosstab) -> Fraction:
@@ -31,8 +31,7 @@ def query_of(job: Job) -> NoisyQuery:
     """The query for the sums of all cells that a record enters, margins and tables together, under public bounds."""
     cells = sum(cells_of_record(table.by, table.margins) for table in job.tables)
     distance = Fraction(cells * (SENSITIVITY if outcome_needed(job.tables) else 1) * UNIT)
-    scale = moves(job) * distance / record_epsilon(job, job.epsilon.tables)
-    return NoisyQuery("sums of cells of tables", Moved(distance, distance, 2 * distance), scale)
+    return query_of_tables(job, "sums of cells of tables", Moved(distance, distance, 2 * distance))
 
 
 def outcome_needed(tables: Sequence[Table]) -> bool:

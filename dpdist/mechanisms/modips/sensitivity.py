@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 from dpdist.core.records import UNIT
 from dpdist.job import Adjacency, Job
-from dpdist.mechanisms.modips.spec import Law, Modips, Sanitization, Truncation
-from dpdist.privacy.guarantees import Moved, Neighbour, NoisyQuery, moves, record_epsilon
+from dpdist.mechanisms.modips.spec import Law, Modips
+from dpdist.privacy.guarantees import Moved, Neighbour, NoisyQuery, moves, neighbour_of, record_epsilon
 
 ROUNDING = Fraction(4, UNIT)
 """What rounding to whole units can add to an L1 distance on the curve."""
@@ -83,42 +83,6 @@ class BoundedQuery(NoisyQuery):
         return {**super().entry, **within, "sums": self.sums, "epsilon": str(self.epsilon)}
 
 
-def sanitization(
-    law: Law, weighted: bool, variance_public: bool, adjacency: Adjacency, of_record: Fraction, settings: Modips
-) -> tuple[NoisyQuery, ...]:
-    """The queries of one sanitization: one for all sums together, or one for each group; `of_record` is its ε.
-
-    An exchange at the same x costs two zero-outs, unless all sums share one query.
-    """
-    kinds = groups(law, weighted, variance_public, adjacency)
-    noise = scales(
-        kinds, together(law, weighted, variance_public, adjacency), of_record, settings.sanitization, settings.truncation
-    )
-    if settings.sanitization == "conjoint":
-        names, noise, part = ["all sums"], noise[:1], of_record
-        changes = [(together(law, weighted, variance_public, adjacency), sum(group.changes for group in kinds))]
-        off = [together(law, weighted, variance_public, "zero_out")]
-        same_x = [together(law, weighted, variance_public, "substitution")]
-    else:
-        names, part = [group.name for group in kinds], of_record / len(kinds)
-        changes = [(group.sensitivity, group.changes) for group in kinds]
-        off = [group.sensitivity for group in groups(law, weighted, variance_public, "zero_out")]
-        same_x = (
-            [group.sensitivity for group in kinds] if adjacency == "substitution" else [2 * distance for distance in off]
-        )
-    if settings.truncation == "bounded":
-        once = Moved(Fraction(1), Fraction(1 if adjacency == "substitution" else 2), Fraction(2))
-        return tuple(
-            BoundedQuery(name, once, scale, epsilon=part, distance=UNIT * distance, sums=number)
-            for name, scale, (distance, number) in zip(names, noise, changes, strict=True)
-        )
-    distances = [
-        Moved(UNIT * switched, UNIT * exchanged, 2 * UNIT * switched)
-        for switched, exchanged in zip(off, same_x, strict=True)
-    ]
-    return tuple(map(NoisyQuery, names, distances, noise))
-
-
 def sums_of(job: Job) -> tuple[Law, bool, bool, Adjacency]:
     """What determines the sums: law, presence of weights, whether the variance is public, and adjacency.
 
@@ -130,8 +94,33 @@ def sums_of(job: Job) -> tuple[Law, bool, bool, Adjacency]:
 
 
 def queries_of(job: Job, settings: Modips) -> tuple[NoisyQuery, ...]:
-    """The queries of one sanitization: one for all sums together, or one for each group."""
-    return sanitization(*sums_of(job), record_epsilon(job, settings.epsilon(job)) / moves(job), settings)
+    """The queries of one sanitization: one for all sums together, or one for each group.
+
+    An exchange at the same x costs two zero-outs, unless all sums share one query.
+    """
+    columns, adjacency = sums_of(job)[:3], sums_of(job)[3]
+    kinds, part = groups(*columns, adjacency), record_epsilon(job, settings.epsilon(job))
+    if settings.sanitization == "conjoint":
+        names = ["all sums"]
+        changes = [(together(*columns, adjacency), sum(group.changes for group in kinds))]
+        off, same_x = [together(*columns, "zero_out")], [together(*columns, "substitution")]
+    else:
+        names, part = [group.name for group in kinds], part / len(kinds)
+        changes = [(group.sensitivity, group.changes) for group in kinds]
+        off = [group.sensitivity for group in groups(*columns, "zero_out")]
+        same_x = [distance for distance, _ in changes] if adjacency == "substitution" else [2 * each for each in off]
+    if settings.truncation == "bounded":
+        once, part = Moved(Fraction(1), Fraction(1 if adjacency == "substitution" else 2), Fraction(2)), part / moves(job)
+        return tuple(
+            BoundedQuery(
+                name, once, bounded_scale(distance, part, number), epsilon=part, distance=UNIT * distance, sums=number
+            )
+            for name, (distance, number) in zip(names, changes, strict=True)
+        )
+    distances = (Moved(UNIT * one, UNIT * other, 2 * UNIT * one) for one, other in zip(off, same_x, strict=True))
+    return tuple(
+        NoisyQuery.losing(name, moved, part, neighbour_of(job)) for name, moved in zip(names, distances, strict=True)
+    )
 
 
 def by_group(job: Job, settings: Modips) -> tuple[NoisyQuery, ...]:
@@ -140,22 +129,8 @@ def by_group(job: Job, settings: Modips) -> tuple[NoisyQuery, ...]:
     return queries if len(queries) == number else (queries[0], *[queries[0].further()] * (number - 1))
 
 
-def scales(
-    kinds: tuple[Group, ...], total: Fraction, epsilon: Fraction, sanitization: Sanitization, truncation: Truncation
-) -> tuple[Fraction, ...]:
-    """Scales of the noise of every group, in units of 1/UNIT.
-
-    `total` is the L1 sensitivity of all groups together, and `epsilon` is the ε of one sanitization.
-    """
-    if sanitization == "individual":
-        return tuple(scale(group.sensitivity, epsilon / len(kinds), group.changes, truncation) for group in kinds)
-    return (scale(total, epsilon, sum(group.changes for group in kinds), truncation),) * len(kinds)
-
-
-def scale(sensitivity: Fraction, epsilon: Fraction, changes: int, truncation: Truncation) -> Fraction:
-    """Noise scale, in units of 1/UNIT, at which a change of at most `changes` sums by `sensitivity` in total costs ε."""
-    if truncation != "bounded":
-        return sensitivity * UNIT / epsilon
+def bounded_scale(sensitivity: Fraction, epsilon: Fraction, changes: int) -> Fraction:
+    """Scale of truncated noise, in units of 1/UNIT, at which `changes` sums that move by `sensitivity` in total cost ε."""
     return Fraction(math.ceil(float(sensitivity * UNIT) / (changes * distance(float(epsilon) / changes)) * (1.0 + 1e-12)))
 
 

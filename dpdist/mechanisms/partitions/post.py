@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints
 from dpdist.estimation.least_squares import nearest_on_simplices
 from dpdist.job import Column, Job
-from dpdist.mechanisms.partitions.sensitivity import scales_of
+from dpdist.mechanisms.partitions.sensitivity import layer_counts, selection
 from dpdist.mechanisms.partitions.spec import Partitioned
 from dpdist.mechanisms.parts import (
     SUM_OF_ABSENT,
@@ -227,7 +227,7 @@ class PartitionCounts(LinearModel):
             Attribute.of(name, job.columns[name], levels, name in settings.bins)
             for name, levels in zip(job.outcomes, settings.levels(job), strict=True)
         )
-        counts, score = scales_of(job, settings)
+        scores = selection(job, settings)
         return cls(
             design(crosstab, (), rows),
             job.outcome_column.ends,
@@ -236,8 +236,8 @@ class PartitionCounts(LinearModel):
             settings.selections(job),
             int(crosstab.count[rows].sum()),
             job.columns[weight].bounds if weight is not None else None,
-            counts,
-            score,
+            layer_counts(job, settings).scale,
+            None if scores is None else scores.scale,
         )
 
     @cached_property

@@ -15,7 +15,7 @@ from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.engine.protocol import Choice, Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job
 from dpdist.mechanisms.partitions.post import PartitionCounts, codes_of, grown
-from dpdist.mechanisms.partitions.sensitivity import layer_counts, scales_of, selection
+from dpdist.mechanisms.partitions.sensitivity import layer_counts, selection
 from dpdist.mechanisms.partitions.spec import Partitioned
 from dpdist.mechanisms.promises import Defined, NoisySums, Summing, per_set, promise_of, released_sets
 from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
@@ -90,9 +90,8 @@ class Partitions(NoisySums[Partitioned, PartitionCounts]):
     spec, sums = Partitioned, PartitionCounts
 
     def queries(self, job: Job, settings: Partitioned) -> tuple[NoisyQuery, ...]:
-        (counts, scores), sets = scales_of(job, settings), job.synthetic_sets
-        selection_queries = () if scores is None else (selection(scores, sets * settings.selections(job)),)
-        return (layer_counts(counts, settings.layers_of(job), sets), *selection_queries)
+        scores = selection(job, settings)
+        return layer_counts(job, settings), *(() if scores is None else (scores,))
 
     def promised(self, job: Job, settings: Partitioned, total: Strict | Concentrated) -> Promise:
         layers, selections = settings.layers_of(job), settings.selections(job)
@@ -104,32 +103,27 @@ class Partitions(NoisySums[Partitioned, PartitionCounts]):
     def rounds(
         self, job: Job, settings: Partitioned, model: PartitionCounts, recorder: StratumRecorder, learned: None
     ) -> Rounds:
-        return partition_counts(model, float(job.epsilon_per_set), job.synthetic_sets, recorder)
+        """Algorithm 1 of [S]."""
+        counted, *selecting = self.queries(job, settings)
+        sums = yield Pass(CellCounts(model), "sum")
+        numbers, draws = count(1), []
+        for _ in range(job.synthetic_sets):
+            selected = (yield from _select(model, sums, selecting[0], numbers)) if selecting else ()
+            layered = model.layered(model.tree(selected), sums)
+            noisy = yield Defined.by_content((model, selected)).sums(layered, counted, next(numbers))
+            draws.append(model.released(selected, noisy))
+        return released_sets(recorder, draws, float(job.epsilon_per_set), cells=float(model.cells))
 
 
-def partition_counts(model: PartitionCounts, epsilon: float, sets: int, recorder: StratumRecorder) -> Rounds:
-    """Runs algorithm 1 of [S]; `epsilon` is the ε of one set; only the summary uses it."""
-    sums = yield Pass(CellCounts(model), "sum")
-    numbers, draws = count(1), []
-    for _ in range(sets):
-        selected = yield from _select(model, sums, numbers)
-        tree = model.tree(selected)
-        layer_query = layer_counts(model.scale, len(tree.sizes))
-        noisy = yield Defined.by_content((model, selected)).sums(model.layered(tree, sums), layer_query, next(numbers))
-        draws.append(model.released(selected, noisy))
-    return released_sets(recorder, draws, epsilon, cells=float(model.cells))
-
-
-def _select(model: PartitionCounts, sums: Floats, numbers: count[int]) -> Generator[Choice, Any, tuple[Ints, ...]]:
-    """The attributes, selected under noise, that split the nodes of every layer but the last; empty if the job names
-    them.
-    """
+def _select(
+    model: PartitionCounts, sums: Floats, query: NoisyQuery, numbers: count[int]
+) -> Generator[Choice, Any, tuple[Ints, ...]]:
+    """The attributes, selected under noise, that split the nodes of every layer but the last."""
     attributes: tuple[Ints, ...] = ()
     for _ in range(model.selections):
-        assert model.score_scale is not None
         aics = scores(sums[-model.cells :], attributes, model.shape)
         defined = Defined.by_content((model, attributes, "scores"))
-        best = yield defined.scores(-aics, selection(model.score_scale), next(numbers))  # the smallest AIC
+        best = yield defined.scores(-aics, query, next(numbers))  # the smallest AIC
         attributes = (*attributes, best)
     return attributes
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 from fractions import Fraction
 
 from dpdist.core.records import UNIT
-from dpdist.job import Adjacency, Job
+from dpdist.job import Job
 from dpdist.mechanisms.partitions.spec import Partitioned
-from dpdist.privacy.guarantees import Moved, NoisyQuery, record_epsilon
+from dpdist.privacy.guarantees import Moved, NoisyQuery, neighbour_of, record_epsilon
 
 AIC_SENSITIVITY = Fraction(2)
 SLACK = Fraction(1, 2**10)
@@ -30,29 +30,17 @@ SCORES_MOVED = Moved.of((AIC_SENSITIVITY + SLACK) * UNIT)
 """Largest change of a layer's differences of scores, over all of its nodes together, under neighbouring files."""
 
 
-def scales_of(job: Job, settings: Partitioned) -> tuple[Fraction, Fraction | None]:
-    """Scales of the noise on counts and on scores, in units of 1/UNIT; None: nothing is selected."""
-    epsilon, adjacency = record_epsilon(job, job.epsilon_per_set), job.budget.adjacency
-    selections = settings.selections(job)
-    score = score_scale(settings.selecting * epsilon / selections, adjacency) if selections else None
-    return count_scale((1 - settings.selecting) * epsilon / settings.layers_of(job), adjacency), score
+def layer_counts(job: Job, settings: Partitioned) -> NoisyQuery:
+    """The query for the counts of all layers of a set."""
+    distance, epsilon = COUNTS_MOVED.times(settings.layers_of(job)), record_epsilon(job, job.epsilon_per_set)
+    part = (1 - settings.selecting) * epsilon
+    return NoisyQuery.losing("counts of nodes", distance, part, neighbour_of(job), job.synthetic_sets)
 
 
-def layer_counts(scale: Fraction, layers: int, times: int = 1) -> NoisyQuery:
-    """The query for the counts of all layers."""
-    return NoisyQuery("counts of nodes", COUNTS_MOVED.times(layers), scale, times=times)
-
-
-def selection(scale: Fraction, times: int = 1) -> NoisyQuery:
-    """The query for the attributes of one layer."""
-    return NoisyQuery("attribute of nodes", SCORES_MOVED, scale, times=times)
-
-
-def count_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
-    """Scale of the noise on a layer's counts, in units of 1/UNIT; `epsilon` is the layer's part."""
-    return (2 if adjacency == "substitution" else 1) * UNIT / epsilon
-
-
-def score_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
-    """Scale of the noise on scores, in units of 1/UNIT; `epsilon` is the part of one layer's selections."""
-    return (2 if adjacency == "substitution" else 1) * (AIC_SENSITIVITY + SLACK) * UNIT / epsilon
+def selection(job: Job, settings: Partitioned) -> NoisyQuery | None:
+    """The query for the attributes of one layer, once for each selection of a set; None: nothing is selected."""
+    selections, epsilon = settings.selections(job), record_epsilon(job, job.epsilon_per_set)
+    if not selections:
+        return None
+    part, times = settings.selecting * epsilon / selections, job.synthetic_sets * selections
+    return NoisyQuery.losing("attribute of nodes", SCORES_MOVED, part, neighbour_of(job), times)

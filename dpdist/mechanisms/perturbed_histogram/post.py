@@ -18,7 +18,7 @@ from dpdist.core.keys import open_uniforms
 from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.job import Job
 from dpdist.mechanisms.parts import Figures, Words, cells_of
-from dpdist.mechanisms.perturbed_histogram.sensitivity import scale_of
+from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts
 from dpdist.mechanisms.perturbed_histogram.spec import PerturbedHistogram
 from dpdist.models.protocol import Draws, Parameter, ReleaseView
 from dpdist.models.public_model import PublicModel, design
@@ -46,7 +46,7 @@ class Histogram(PublicModel):
     @classmethod
     def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Histogram:
         bins = PerturbedHistogram.of(job).bins or max(1, int(np.ceil(np.log(crosstab.stratum_count.mean()))))
-        return cls(design(crosstab, (), rows), job.outcome_column.ends, bins, scale_of(job))
+        return cls(design(crosstab, (), rows), job.outcome_column.ends, bins, bin_counts(job).scale)
 
     @property
     def edges(self) -> Floats:

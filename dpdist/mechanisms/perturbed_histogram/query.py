@@ -11,7 +11,7 @@ from dpdist.core.records import Floats
 from dpdist.engine.protocol import Mechanism, Pass, Rounds, StratumRecorder
 from dpdist.job import Job, MechanismSpec
 from dpdist.mechanisms.perturbed_histogram.post import Histogram
-from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts, scale_of
+from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts
 from dpdist.mechanisms.promises import MOVES_EXCHANGED, Defined, NoisySums, Summing, per_set, promise_of, released_sets
 from dpdist.models.protocol import Draws
 from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
@@ -44,7 +44,7 @@ class PerturbedHistogramMechanism(NoisySums[MechanismSpec, Histogram]):
     sums = Histogram
 
     def queries(self, job: Job, settings: MechanismSpec) -> tuple[NoisyQuery, ...]:
-        return (bin_counts(scale_of(job), job.synthetic_sets),)
+        return (bin_counts(job),)
 
     def promised(self, job: Job, settings: MechanismSpec, total: Strict | Concentrated) -> Promise:
         moves = () if job.sizes_secret else (MOVES_EXCHANGED,)
@@ -54,7 +54,7 @@ class PerturbedHistogramMechanism(NoisySums[MechanismSpec, Histogram]):
         self, job: Job, settings: MechanismSpec, model: Histogram, recorder: StratumRecorder, learned: None
     ) -> Rounds:
         counts = yield Pass(HistogramCounts(model), "sum")
-        defined, query, draws = Defined.by_content(model), bin_counts(scale_of(job)), list[Draws]()
+        defined, query, draws = Defined.by_content(model), bin_counts(job), list[Draws]()
         for number in range(1, job.synthetic_sets + 1):
             noisy = yield defined.sums(counts, query, number)
             draws.append(Draws({"counts": noisy}))

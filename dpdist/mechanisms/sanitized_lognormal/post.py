@@ -24,20 +24,21 @@ from dpdist.estimation.linear import symmetric_root
 from dpdist.job import Job, NoiseName
 from dpdist.mechanisms.parts import GAUSSIAN, LAPLACE, NO_LIMITS, Figures, Words, cells_of
 from dpdist.mechanisms.sanitized_lognormal.sensitivity import (
+    MOVED_2,
     REACH,
-    SENSITIVITY_2,
     SHARE,
     Whitening,
     WinsorisedMoments,
     moments,
     noise_variances,
-    scale_of,
+    whitened_sums,
 )
 from dpdist.mechanisms.sanitized_lognormal.spec import SanitizedStatistics
 from dpdist.models.lognormal.conjugate import conjugate_prior, draws_of
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import Draws, Improper, Parameter, ReferenceRecords, ReleaseView
 from dpdist.models.public_model import Design, PublicModel, cell_counts, counted_again, design
+from dpdist.privacy.guarantees import neighbour_of
 
 # This is post-processing of the released sums with a reference. All figures are whitened, in units of C reference
 # standard deviations. The current file is modelled as the reference's residuals x, stretched by one symmetric matrix T
@@ -305,7 +306,7 @@ class SanitizedLognormal(PublicModel):
         )
         settings = SanitizedStatistics.of(job)
         noise, shrinkage, noisy = settings.noise, settings.shrinkage, job.noisy_crosstab
-        scale = scale_of(job, noise)
+        scale = whitened_sums(job, noise).scale
         return cls(cells, lognormal.outcome_bounds, labels, count, scale, shrinkage, law, noise, noisy_counts=noisy)
 
     @property
@@ -458,7 +459,7 @@ def model_of(job: Job) -> type[SanitizedLognormal]:
 
 def figures(release: ReleaseView, model: SanitizedLognormal, stratum: int, theta: Draws) -> Iterator[Figures]:
     law = GAUSSIAN if model.noise == "gaussian" else LAPLACE
-    distance = float(SENSITIVITY_2[release.job.budget.adjacency] / UNIT) if law == GAUSSIAN else None
+    distance = float(MOVED_2.by(neighbour_of(release.job)) / UNIT) if law == GAUSSIAN else None
     cells, (sums, scatter) = cells_of(release, model, stratum), (p.dims[-1][1] for p in model.parameters[:2])
     of_stratum = {name: level for name, level in cells[0].items() if name in release.crosstab.strata}
     kinds = ((cells, sums, theta["sums"][0]), ([of_stratum], scatter, theta["scatter"][0][None]))

@@ -23,7 +23,7 @@ from dpdist.mechanisms.promises import (
     with_frame,
 )
 from dpdist.mechanisms.sanitized_lognormal.post import ReferenceMoments, SanitizedLognormal
-from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE, scale_of, whitened_sums
+from dpdist.mechanisms.sanitized_lognormal.sensitivity import EXCHANGE, whitened_sums
 from dpdist.mechanisms.sanitized_lognormal.spec import SanitizedStatistics as Settings
 from dpdist.privacy.guarantees import Concentrated, NoisyQuery, Promise, Strict
 
@@ -75,7 +75,7 @@ class SanitizedStatisticsMechanism(NoisySums[Settings, SanitizedLognormal]):
     spec, sums = Settings, SanitizedLognormal
 
     def queries(self, job: Job, settings: Settings) -> tuple[NoisyQuery, ...]:
-        return (whitened_sums(scale_of(job, settings.noise), settings.noise),)
+        return (whitened_sums(job, settings.noise),)
 
     def promised(self, job: Job, settings: Settings, total: Strict | Concentrated) -> Promise:
         once = replace(total, exchange=EXCHANGE) if settings.gaussian else total
@@ -98,8 +98,7 @@ class SanitizedStatisticsMechanism(NoisySums[Settings, SanitizedLognormal]):
         exact = yield Pass(WhitenedSums(model), "sum")
         # One location for each cell, and one scatter for all.
         sums = np.concatenate([exact[:, :2].reshape(-1), exact[:, 2:].sum(axis=0)])
-        query = whitened_sums(scale_of(job, settings.noise), settings.noise)
-        noisy = yield Defined.by_content(model).sums(sums, query, 1)
+        noisy = yield Defined.by_content(model).sums(sums, whitened_sums(job, settings.noise), 1)
         draws = []
         for number in range(1, job.synthetic_sets + 1):
             theta = yield Sample(noisy, "release", number, model)

@@ -38,29 +38,23 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import UNIT, Codes, Floats, Ints
-from dpdist.job import Adjacency, Job, NoiseName
-from dpdist.privacy.guarantees import Moved, NoisyQuery, record_epsilon, record_rho, root_above
+from dpdist.job import Job, NoiseName
+from dpdist.privacy.guarantees import Moved, NoisyQuery, query_of_tables
 
 REACH = 2.5
 """C: the largest distance of a record from its cell's reference mean, in reference standard deviations."""
 SHARE = Fraction(3, 4)
 """Part of the budget for the cells' location; the rest is for the scatter over all cells, whose few sums need less."""
 ROOT_2 = float(np.sqrt(2.0))
-SENSITIVITY_2: dict[Adjacency, Fraction] = {
-    "zero_out": Fraction(UNIT),
-    "add_remove": Fraction(UNIT),
-    "substitution": Fraction(7 * UNIT, 4) + 3,
-}
-"""L2 distance of neighbouring files' sums, in units of 1/UNIT, for Gaussian noise."""
 MOVED = Moved.of(UNIT)
-"""L1 distance of neighbouring files' sums, for Laplace noise."""
-MOVED_2 = Moved(*(SENSITIVITY_2[adjacency] for adjacency in ("zero_out", "substitution", "substitution")))
+"""L1 distance of neighbouring files' sums, in units of 1/UNIT, for Laplace noise."""
+MOVED_2 = Moved(Fraction(UNIT), *2 * (Fraction(7 * UNIT, 4) + 3,))
 """L2 distance, for Gaussian noise."""
 
 
-def whitened_sums(scale: Fraction, law: NoiseName) -> NoisyQuery:
+def whitened_sums(job: Job, law: NoiseName) -> NoisyQuery:
     """The query for location and scatter together."""
-    return NoisyQuery("whitened sums", MOVED_2 if law == "gaussian" else MOVED, scale, law)
+    return query_of_tables(job, "whitened sums", MOVED_2 if law == "gaussian" else MOVED, law)
 
 
 EXCHANGE = Fraction(30_626, 10_000)
@@ -134,20 +128,3 @@ def noise_variances(scale: Fraction, noise: NoiseName = "laplace") -> tuple[floa
         return square / share, np.ones(3) * square / (1.0 - share)
     variance = 2.0 * square
     return 2.0 * variance / share**2, np.array([1.0, 2.0, 2.0]) * variance / (1.0 - share) ** 2
-
-
-def gaussian_scale(rho: Fraction, adjacency: Adjacency) -> Fraction:
-    """σ in units of 1/UNIT for ρ-zCDP, Δ/√(2ρ), rounded up to a thousandth."""
-    return root_above(SENSITIVITY_2[adjacency] ** 2 / (2 * rho))
-
-
-def laplace_scale(epsilon: Fraction, adjacency: Adjacency) -> Fraction:
-    """Scale b in units of 1/UNIT for ε, Δ/ε."""
-    return (MOVED.same_x if adjacency == "substitution" else MOVED.off) / epsilon
-
-
-def scale_of(job: Job, law: NoiseName) -> Fraction:
-    """Scale of the noise on a sum, in units of 1/UNIT."""
-    if law == "gaussian":
-        return gaussian_scale(record_rho(job, job.rho.tables), job.budget.adjacency)
-    return laplace_scale(record_epsilon(job, job.epsilon.tables), job.budget.adjacency)

@@ -54,7 +54,15 @@ from fractions import Fraction
 
 from dpdist.core.records import UNIT
 from dpdist.job import Job, NoiseName
-from dpdist.privacy.guarantees import Moved, NoisyQuery, neighbour_of, record_epsilon, record_rho, root_above
+from dpdist.privacy.guarantees import (
+    Moved,
+    NoisyQuery,
+    neighbour_of,
+    query_of_tables,
+    record_epsilon,
+    record_rho,
+    root_above,
+)
 
 MOVED = Moved.of(UNIT)
 """Distance by which neighbouring files change a measurement in L1; the L2 distance is no larger."""
@@ -93,8 +101,4 @@ def _before_tables(job: Job, law: NoiseName, name: str, moved: Moved, in_l2: Mov
 
 def joint_query(job: Job, law: NoiseName) -> NoisyQuery:
     """The query for all measurements together, as one measurement with the whole budget."""
-    if law == "gaussian":
-        query = NoisyQuery.losing_rho(NAME, MOVED, record_rho(job, job.rho.tables), neighbour_of(job))
-    else:
-        query = NoisyQuery.losing(NAME, MOVED, record_epsilon(job, job.epsilon.tables), neighbour_of(job))
-    return replace(query, in_parts=True)
+    return replace(query_of_tables(job, NAME, MOVED, law), in_parts=True)
