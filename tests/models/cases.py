@@ -8,8 +8,7 @@ from scipy.special import expit
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import Crosstab
-from dpdist.job import Job
-from dpdist.models import LIKELIHOODS
+from dpdist.job import MODELS, Job
 from dpdist.models.protocol import Draws
 
 LEVELS = {"field": ("maths", "physics", "health"), "sex": ("male", "female")}
@@ -60,7 +59,7 @@ def job_of(family, bounds=None, predictors=None, strata=(), **model):
 
 def model_of(family, crosstab=EVERYWHERE, rows=None, proper=False, **said):
     job = job_of(family, strata=crosstab.strata, **said)
-    return LIKELIHOODS[family].build(job, crosstab, rows or slice(0, len(crosstab)), proper)
+    return MODELS[family].build(job, crosstab, rows or slice(0, len(crosstab)), proper)
 
 
 def records_of(outcome, weight=None, row=None):

@@ -34,7 +34,7 @@ from scipy.special import expit
 
 from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab
-from dpdist.models import LIKELIHOODS
+from dpdist.job import MODELS
 from dpdist.models.negative_binomial import combined as combined_rows
 from dpdist.models.protocol import Draws
 
@@ -365,7 +365,7 @@ def test_an_empty_level_is_aliased_and_changes_nothing_else(family):
 def test_a_pooled_fit_keeps_the_strata_as_predictors(family):
     own = Crosstab(EVERYWHERE.codes, EVERYWHERE.levels, EVERYWHERE.count, ("field",), ())
     job = job_of(family, predictors=("sex",), strata=("field",))
-    names = [LIKELIHOODS[family].build(job, f, slice(0, 2)).design.names for f in (own, own.pooled())]
+    names = [MODELS[family].build(job, f, slice(0, 2)).design.names for f in (own, own.pooled())]
     assert names == [("(Intercept)", "sex[female]"), ("(Intercept)", "field[physics]", "field[health]", "sex[female]")]
 
 

@@ -17,9 +17,8 @@ from public_files import statement_of
 
 import dpdist
 from dpdist.core.errors import DataError, JobError
-from dpdist.job import FAMILIES, SAMPLERS
+from dpdist.job import FAMILIES, MODELS, SAMPLERS
 from dpdist.job.loading import parse_job
-from dpdist.models import LIKELIHOODS
 
 GROUPS, N = ("north", "south"), 300
 
@@ -170,8 +169,8 @@ def test_the_posterior_is_kept_with_named_dimensions(release: tuple[Case, Path])
 
 def test_every_family_has_what_its_facts_promise() -> None:
     capability = {"exact": "draw", "grid": "draw_on_grid", "stan": "stan_data"}
-    assert set(FAMILIES) == set(LIKELIHOODS)
-    for family, model in LIKELIHOODS.items():
+    assert set(FAMILIES) == set(MODELS)
+    for family, model in MODELS.items():
         assert set(SAMPLERS[family]) == {name for name, method in capability.items() if hasattr(model, method)}, family
 
 

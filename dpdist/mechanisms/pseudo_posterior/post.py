@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dpdist.job import Job
+from dpdist.job import MODELS, Job
 from dpdist.mechanisms.parts import Words
-from dpdist.models import LIKELIHOODS
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.weights import HALF_EXCEED, above_epsilon
 
@@ -45,4 +44,5 @@ WORDS = Words()
 
 def model_of(job: Job) -> type[StratumModel]:
     """The likelihood that the job names."""
-    return LIKELIHOODS.named(job.likelihood.family)
+    model: type[StratumModel] = MODELS.named(job.likelihood.family)
+    return model
