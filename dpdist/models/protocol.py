@@ -19,7 +19,10 @@ from dpdist.core.records import Codes, Crosstab, Floats, Ints
 from dpdist.estimation.donors import AbsentRecords, Donors, DonorsByCell, PeriodTotals
 from dpdist.job import Job, Program, Statistic, StatisticName
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.synthetic import SyntheticRecords
+
+
+class SyntheticRecords(Records):
+    """Records that a released model simulated. They are public, unlike all other records."""
 
 
 class Spurious(Exception):
@@ -582,3 +585,51 @@ the same callers need.
 def supports(model: object, method: Capability) -> bool:
     """True if a model has an optional method of `StratumModel`."""
     return hasattr(model, method)
+
+
+def can_refit(model: object) -> bool:
+    """True if a model's fit has a closed form, which can be computed for many redrawn samples at once."""
+    return all(hasattr(model, method) for method in ("draw", "scatter", "centre", "as_sampled"))
+
+
+def has_laws(job: Job, model: StratumModel) -> bool:
+    """False if the model can neither be simulated nor refitted, or if the mechanism clamps: clamped fits have no
+    sufficient statistics.
+    """
+    return not job.mechanism.clamps and (can_refit(model) or supports(model, "resampled"))
+
+
+def needs_laws(job: Job) -> bool:
+    """True if standard errors need the laws of all strata, and not only sums over cells."""
+    return bool(not job.plain or job.rake or job.noisy_crosstab)
+
+
+def needs_rows(job: Job, crosstab: Crosstab) -> bool:
+    """True if standard errors come from draws of all rows, and not from sums over cells."""
+    return needs_laws(job) or (len(crosstab.batches()) == 1 and has_few_rows(job, crosstab))
+
+
+def has_few_rows(job: Job, crosstab: Crosstab) -> bool:
+    """True if draws of the crosstab's rows are fewer than those of all tables' cells."""
+    return len(crosstab) < sum(table.number_of_cells(crosstab) for table in job.tables)
+
+
+def facts_of(learned: object) -> Facts | None:
+    """The distributions of a score model, if the reference fixed any."""
+    return getattr(learned, "facts", None)
+
+
+def donors_of(learned: object) -> Donors | None:
+    """Donors for synthetic records, if the reference has any."""
+    return getattr(learned, "donors", None)
+
+
+def power_of(learned: object) -> float | None:
+    """The power of a centred likelihood, if the reference fixed it."""
+    return getattr(learned, "power", None)
+
+
+def fixed_model(model: StratumModel, learned: object) -> StratumModel:
+    """The model with the distributions that the reference fixed, if it uses any."""
+    facts = facts_of(learned)
+    return model.within(facts) if supports(model, "weights_corrected") and facts is not None else model

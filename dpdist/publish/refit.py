@@ -23,11 +23,11 @@ from dpdist.models.protocol import (
     Improper,
     Redraw,
     StratumModel,
+    SyntheticRecords,
     expected_of,
     redrawing,
     supports,
 )
-from dpdist.models.synthetic import SyntheticRecords
 from dpdist.privacy.weights import (
     AllOutcomes,
     Carry,

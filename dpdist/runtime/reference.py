@@ -23,8 +23,7 @@ from dpdist.estimation.donors import Donors, write_history
 from dpdist.job import Job, budget_text
 from dpdist.mechanisms.learning import learned_from
 from dpdist.models.copula.reference_summary import Facts
-from dpdist.models.learned import donors_of, facts_of, power_of
-from dpdist.models.protocol import Improper, Spurious, supports
+from dpdist.models.protocol import Improper, Spurious, donors_of, facts_of, power_of, supports
 from dpdist.planning.blocks import Blocks, block_rows
 from dpdist.planning.plan import Plan, chain_losses
 from dpdist.privacy.guarantees import Concentrated, Strict

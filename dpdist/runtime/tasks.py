@@ -40,8 +40,7 @@ from dpdist.estimation.donors import AbsentRecords, History, PeriodTotals, read_
 from dpdist.job import Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.models.learned import fixed_model
-from dpdist.models.protocol import Improper, StratumModel
+from dpdist.models.protocol import Improper, StratumModel, fixed_model
 from dpdist.planning.blocks import Layout
 from dpdist.privacy.weights import NotReached
 from dpdist.runtime.attempts import beat, note

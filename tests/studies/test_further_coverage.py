@@ -26,7 +26,7 @@ from dpdist.job import Job
 from dpdist.mechanisms.learning import learned_from
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.models.learned import donors_of
+from dpdist.models.protocol import donors_of
 from dpdist.planning.blocks import block_rows
 from dpdist.privacy.claims import promised
 from dpdist.publish.further_statistics import Material, further_intervals

@@ -27,8 +27,7 @@ from dpdist.job import Job, Statistic, Table
 from dpdist.mechanisms.learning import learned_from
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.models.learned import donors_of, facts_of, fixed_model
-from dpdist.models.protocol import Draws, Improper, Spurious, StratumModel
+from dpdist.models.protocol import Draws, Improper, Spurious, StratumModel, donors_of, facts_of, fixed_model
 from dpdist.planning.blocks import block_rows
 from dpdist.planning.plan import Plan
 from dpdist.privacy.claims import promised
