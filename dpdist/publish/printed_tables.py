@@ -72,6 +72,17 @@ def rate(
     return Ratings(np.array(["", *FLAGS])[grade + 1], visible)
 
 
+def ratings(rules: Quality, spec: Table, rows: pa.Table, far: FarOff) -> Ratings:
+    """Ratings of a table's shown rows, (row,). `far` names figures that may be far off."""
+    names = [statistic.name for statistic in spec.statistics]
+    value, error, df = (rows[name].to_numpy().reshape(-1, len(names)) for name in ("estimate", "standard_error", "df"))
+    margin, marked = margins_of_error(error, df) if rules.margin else error, np.zeros(value.shape, dtype=bool)
+    if far:
+        marked = far_off(rows.select([*spec.by, "statistic", "variable"]).to_pandas(), spec, far).reshape(value.shape)
+    flags, printed = rate(rules, names, value, error, margin, marked)
+    return Ratings(flags.ravel(), printed.ravel())
+
+
 FarOff = Mapping[str, Collection[str]]
 """Cells of a table whose figures may be far off, by statistic, as the statement names them."""
 
@@ -291,11 +302,7 @@ def printed_table(job: Job, spec: Table, table: pa.Table, far: FarOff, crosstab:
     groups = [""] if across is None else labels[across]
     stub = [i for i in range(len(labels)) if i != across]
     columns = columns_of(text, groups, spec.statistics, value, error)
-    is_far = np.zeros(value.shape, dtype=bool)
-    if far:
-        keys = rows.select([*spec.by, "statistic", "variable"]).to_pandas()
-        is_far = _laid_out(far_off(keys, spec, far).astype(float), shape, across) > 0.0
-    quality = rate(text.quality, [column.statistic.name for column in columns], value, error, margin, is_far)
+    quality = Ratings(*(_laid_out(part, shape, across) for part in ratings(text.quality, spec, rows, far)))
     value, margin, error, lower, upper = (
         np.where(quality.printed, figures, np.nan) for figures in (value, margin, error, lower, upper)
     )
@@ -399,9 +406,9 @@ def _across(text: Presentation, spec: Table, labels: Sequence[Sequence[str]]) ->
     return fewest if len(labels) > 1 and len(labels[fewest]) <= MOST_ACROSS else None
 
 
-def _laid_out(column: Floats, shape: tuple[int, ...], across: int | None) -> Floats:
+def _laid_out(column: NDArray[Any], shape: tuple[int, ...], across: int | None) -> NDArray[Any]:
     """A table's figures as (row, column). Columns run over the levels across, and within each level over statistics."""
-    values = np.asarray(column, dtype=np.float64).reshape(shape)
+    values = column.reshape(shape)
     if across is None:
         return values.reshape(-1, shape[-1])
     return np.moveaxis(values, across, -2).reshape(-1, shape[across] * shape[-1])

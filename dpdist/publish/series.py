@@ -7,7 +7,7 @@ and its universe. Earlier releases that define a table of this name differently 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -20,10 +20,10 @@ import pyarrow as pa
 from dpdist.core.errors import AnalysisError
 from dpdist.core.public_files import MANIFEST, read_object, unfit
 from dpdist.estimation.crosstab_table import read_job
-from dpdist.job import Job, Statistic, StatisticName, Table
+from dpdist.job import Job, Statistic, Table
 from dpdist.publish.differences import FIGURES, OF_A_FIGURE, compared_periods
 from dpdist.publish.opened import Release
-from dpdist.publish.printed_tables import far_off, far_off_in, margins_of_error, rate, shown_rows
+from dpdist.publish.printed_tables import far_off_in, ratings, shown_rows
 from dpdist.publish.tables import NUMBERS
 
 GRADE = "grade"
@@ -244,23 +244,11 @@ def _changed_columns(before: Period, after: Period) -> Iterator[str]:
 def _printed(period: Period, name: str) -> pd.DataFrame:
     """The rows of a table that its release prints, with their grades."""
     rows, text = pa.Table.from_pandas(period.release.tables[name], preserve_index=False), period.job.presentation
-    printed = shown_rows(rows, text.estimator or str(rows["estimator"][0])).to_pandas()
-    kinds: Mapping[tuple[str, str | None], StatisticName] = {
-        (stat.label, stat.about): stat.name for stat in period.tables[name].statistics
-    }
-    rules, grades = text.quality.model_copy(update={"minimum": None}), np.full(len(printed), "", dtype=object)
-    value, error, df = (printed[column].to_numpy(dtype=float) for column in ("estimate", "standard_error", "df"))
-    margin = margins_of_error(error, df)
-    abouts = printed["variable"].astype(object).where(printed["variable"].notna(), None)
-    pairs = list(zip(printed["statistic"], abouts, strict=True))
-    far = far_off(printed, period.tables[name], far_off_in(period.release.statement, name))
-    for key, kind in kinds.items():
-        at = np.array([k for k, pair in enumerate(pairs) if pair == key], dtype=np.int64)
-        column = at[:, None]
-        flags = rate(rules, [kind], value[column], error[column], margin[column], far[column]).flags
-        grades[at] = flags[:, 0]
-    graded: pd.DataFrame = printed.assign(**{GRADE: np.where(np.isnan(value), "", grades)})
-    return graded
+    rows = shown_rows(rows, text.estimator or str(rows["estimator"][0]))
+    far, rules = far_off_in(period.release.statement, name), text.quality.model_copy(update={"minimum": None})
+    flags = ratings(rules, period.tables[name], rows, far).flags
+    printed: pd.DataFrame = rows.to_pandas()
+    return printed.assign(**{GRADE: np.where(printed["estimate"].isna(), "", flags)})
 
 
 def _later(period: str, other: str) -> bool:

@@ -25,7 +25,7 @@ from dpdist.core.files import write_json
 from dpdist.core.records import TOTAL
 from dpdist.job import Job, Statistic, Table
 from dpdist.job.presentation import FLAGS, Sdmx
-from dpdist.publish.printed_tables import PrintedTable, far_off, far_off_in, head_of, margins_of_error, rate, shown_rows
+from dpdist.publish.printed_tables import PrintedTable, far_off_in, head_of, ratings, shown_rows
 from dpdist.publish.withholding import BECAUSE
 
 if TYPE_CHECKING:
@@ -240,7 +240,8 @@ class SdmxRelease:
     def observations(
         self, table: Table, form: PrintedTable, published: pa.Table, statement: Mapping[str, Any]
     ) -> pd.DataFrame:
-        rows = shown_rows(published, form.estimator).to_pandas()
+        shown = shown_rows(published, form.estimator)
+        rows = shown.to_pandas()
         frame = pd.DataFrame(index=range(len(rows)))
         for name, column in self.columns.items():
             total = self._total(table, name)
@@ -249,25 +250,16 @@ class SdmxRelease:
         statistics = [self.statistics[_named(statistic)] for statistic in table.statistics]
         frame["STATISTIC"] = np.resize(np.array(statistics, dtype=object), len(rows))
         frame[self.time] = self.job.period
-        shape = (-1, len(statistics))
-        value, error, df = (
-            rows[name].to_numpy(dtype=float).reshape(shape) for name in ("estimate", "standard_error", "df")
-        )
-        margin = margins_of_error(error, df)
-        names = [statistic.name for statistic in table.statistics]
-        far = far_off(rows, table, far_off_in(statement, table.name)).reshape(shape)
-        quality = rate(self.job.presentation.quality, names, value, error, margin, far)
-        printed = quality.printed.ravel()
+        quality = ratings(self.job.presentation.quality, table, shown, far_off_in(statement, table.name))
         columns = {"OBS_VALUE": "estimate", **{name: column for name, (column, _) in LIMITS.items()}}
         for name, column in columns.items():
             figures = rows[column].to_numpy(dtype=float)
             frame[name] = [
                 repr(v) if np.isfinite(v) and is_shown else None
-                for v, is_shown in zip(figures.tolist(), printed, strict=True)
+                for v, is_shown in zip(figures.tolist(), quality.printed, strict=True)
             ]
-        low = np.isin(quality.flags.ravel(), FLAGS[1:])
-        missing = np.isnan(value.ravel())
+        low, missing = np.isin(quality.flags, FLAGS[1:]), rows["estimate"].isna()
         withheld = rows[BECAUSE].notna().to_numpy() if BECAUSE in rows else np.zeros(len(rows), dtype=bool)
-        frame["OBS_STATUS"] = np.select([~printed | withheld, missing, low], ["Q", "O", "U"], "A")
+        frame["OBS_STATUS"] = np.select([~quality.printed | withheld, missing, low], ["Q", "O", "U"], "A")
         frame["CONF_STATUS"] = confidentiality(statement)
         return frame
