@@ -286,20 +286,8 @@ def errors_section(material: ReportMaterial, number: int, name: str, rows: pd.Da
 def _by_cell(statistic: str, rows: pd.DataFrame, guarantee: str) -> Grid:
     """Errors in direct standard errors, the largest first. Column heads name each estimate's guarantee."""
     estimates = list(estimates_of(rows))
-    guarantee_of = {
-        estimate: guarantee
-        if estimate.startswith("synthetic")
-        else ""
-        if estimate == "clipping"
-        else class_of(rows, estimate)
-        for estimate in estimates
-    }
-    heads = [
-        f"{ROWS.get(estimate, estimate)} ({guarantee_of[estimate]})"
-        if guarantee_of[estimate]
-        else ROWS.get(estimate, estimate)
-        for estimate in estimates
-    ]
+    classes = {ROWS.get(estimate, estimate): class_of(rows, estimate, guarantee) for estimate in estimates}
+    heads = [f"{name} ({of_estimate})" if of_estimate else name for name, of_estimate in classes.items()]
     order = rows.sort_values("synthetic_error_in_se", ascending=False, kind="stable").head(MOST_ROWS)
     by = labels_of(rows)
     cells = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -361,8 +361,8 @@ def verdicts(tables: Mapping[str, pd.DataFrame], clustered: bool, number: int) -
     `clustered` is true if direct errors are those of PSUs or replicate weights. `number` is that of statistics in all
     tables. Workers share the tables.
     """
-    names = list(tables)
-    results = share_out(_Judging(number, clustered), PiecesInTurn(lambda k: tables[names[k]], len(names)))
+    names, work = list(tables), partial(_judged, statistics=number, clustered=clustered)
+    results = share_out(work, PiecesInTurn(lambda k: tables[names[k]], len(names)))
     return {
         f"{name}, {statistic}": verdict
         for name, of_table in zip(names, results, strict=True)
@@ -370,15 +370,9 @@ def verdicts(tables: Mapping[str, pd.DataFrame], clustered: bool, number: int) -
     }
 
 
-@dataclass(frozen=True)
-class _Judging:
-    """Work on a table's rows of an evaluation: verdicts by statistic."""
-
-    statistics: int
-    clustered: bool
-
-    def __call__(self, rows: pd.DataFrame) -> dict[str, Verdict | Unpublished | None]:
-        return {name: judge(group, self.statistics, self.clustered) for name, group in by_statistic(rows)}
+def _judged(rows: pd.DataFrame, statistics: int, clustered: bool) -> dict[str, Verdict | Unpublished | None]:
+    """Verdicts by statistic on a table's rows of an evaluation."""
+    return {name: judge(group, statistics, clustered) for name, group in by_statistic(rows)}
 
 
 def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
@@ -389,8 +383,7 @@ def errors(rows: pd.DataFrame, guarantee: str) -> pd.DataFrame:
     lines, of_counts = [], (rows["statistic"] == "count").all()
     for how in estimates_of(rows):
         size = rows[f"{how}_error_in_se"]
-        promise = guarantee if how in ("synthetic", "synthetic_records") else "" if how == "clipping" else None
-        cells = [ROWS.get(how, how), class_of(rows, how) if promise is None else promise]
+        cells = [ROWS.get(how, how), class_of(rows, how, guarantee)]
         if not size.notna().any():
             lines.append([*cells, "missing", "", "", "", ""])
             continue
@@ -457,8 +450,10 @@ def brief(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def class_of(rows: pd.DataFrame, how: str) -> str:
-    """The class of guarantee with which a comparator's notes begin."""
+def class_of(rows: pd.DataFrame, how: str, guarantee: str) -> str:
+    """The class of an estimate's guarantee: the release's, none for clipping alone, or that of a comparator's notes."""
+    if how in ROWS:
+        return guarantee if how != "clipping" else ""
     notes = rows[f"{how.removesuffix('_records')}_note"]
     classes = notes[~notes.str.startswith("missing")]
     return str(classes.iloc[0]).split(",")[0].split(":")[0] if len(classes) else ""
