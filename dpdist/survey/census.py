@@ -6,7 +6,7 @@ import mmap
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -461,30 +461,21 @@ def place(
     kinds = {"record": np.int64, "row": np.int32, "weight": np.float64, "psu": np.int32}
     maps = {name: _map(scratch / f"{name}.npy", kind, total) for name, kind in kinds.items()}
     maps["outcomes"] = _map(scratch / "outcomes.npy", np.float64, total, len(job.outcomes))
-    crosstab_keys = crosstab_key(crosstab.codes, crosstab.levels, len(crosstab))
-    changed = changed_while_read(source)
     start = np.concatenate([[0], np.cumsum(crosstab.count)])
-    filled = np.zeros(len(crosstab), dtype=np.int64)
-    psu_values = pa.array(census.psu_levels, type=pa.string())
-    for checked in checked_batches(job, source, Findings(), tick):
-        row = _rows(checked, crosstab, crosstab_keys, source)
+    for records in _in_rows(job, source, census, lambda checked: checked.outcomes, weights_clipped, tick):
+        row = records.row
         order = np.argsort(row.astype(np.uint16) if len(crosstab) <= 2**16 else row, kind="stable")  # 16 bits: a radix sort
         sorted_row = row[order]
         number = np.bincount(row, minlength=len(crosstab))
-        rank = np.arange(len(row)) - np.concatenate([[0], np.cumsum(number)])[sorted_row]
-        position = start[sorted_row] + filled[sorted_row] + rank
-        if np.any(filled + number > crosstab.count):
-            raise changed
-        filled += number
-        maps["record"][position] = checked.row[order]
+        position = start[sorted_row] + np.arange(len(row)) - np.concatenate([[0], np.cumsum(number)])[sorted_row]
+        start[:-1] += number
+        maps["record"][position] = records.record[order]
         maps["row"][position] = sorted_row
-        for k, outcome in enumerate(checked.outcomes):
+        for k, outcome in enumerate(records.outcomes.T):
             maps["outcomes"][position, k] = outcome[order]
-        maps["weight"][position] = (checked.weight if weights_clipped else checked.weight_in_file)[order]
-        maps["psu"][position] = _psu_codes(checked, psu_values, source)[order]
+        maps["weight"][position] = records.weight[order]
+        maps["psu"][position] = records.psu[order]
         let_go(maps.values())
-    if not np.array_equal(filled, crosstab.count):
-        raise changed
     return Records(**maps)
 
 
@@ -494,16 +485,32 @@ def records_as_they_came(job: Job, source: Source, census: Census, outcome: int 
     With `outcome` None they have all outcomes, clipped. The file is read because stored records are clipped. Raises
     `DataError` if it changed since the census.
     """
+    return _in_rows(
+        job, source, census, lambda checked: checked.outcomes if outcome is None else (checked.outcome_in_file(outcome),)
+    )
+
+
+def _in_rows(
+    job: Job,
+    source: Source,
+    census: Census,
+    outcomes: Callable[[CheckedBatch], Sequence[Floats]],
+    weights_clipped: bool = False,
+    tick: Tick = lambda rows: None,
+) -> Iterator[Records]:
+    """The records of every batch with their rows of the crosstab. Raises `DataError` if the file is not the census's."""
     crosstab, counts = census.crosstab, np.zeros(len(census.crosstab), dtype=np.int64)
-    crosstab_keys, psu_values = (
+    keys, psus = (
         crosstab_key(crosstab.codes, crosstab.levels, len(crosstab)),
         pa.array(census.psu_levels, type=pa.string()),
     )
-    for checked in checked_batches(job, source):
-        row = _rows(checked, crosstab, crosstab_keys, source)
+    for checked in checked_batches(job, source, tick=tick):
+        row = _rows(checked, crosstab, keys, source)
         counts += np.bincount(row, minlength=len(crosstab))
-        values = np.column_stack(checked.outcomes) if outcome is None else checked.outcome_in_file(outcome)
-        yield Records(checked.row, row, values, checked.weight_in_file, _psu_codes(checked, psu_values, source))
+        if (counts > crosstab.count).any():
+            raise changed_while_read(source)
+        weight = checked.weight if weights_clipped else checked.weight_in_file
+        yield Records(checked.row, row, np.array(outcomes(checked)).T, weight, _psu_codes(checked, psus, source))
     if not np.array_equal(counts, crosstab.count):
         raise changed_while_read(source)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -99,17 +99,15 @@ class CheckedBatch(NamedTuple):
 
     row: Ints
     codes: dict[str, Codes]
-    outcome: Floats
+    outcomes: tuple[Floats, ...]
     weight: Floats
     psu: pa.Array | None
     population: Floats
     """Population sizes of the stages of sampling, (record, column of survey.fpc)."""
     replicates: Floats
     """Replicate weights, (record, replicate), float64; no columns unless the job names replicate weights."""
-    further_outcomes: Floats | None = None
-    """Outcomes after the first, (record, outcome − 1), where the job names several."""
-    unclipped: Floats | None = None
-    """Every outcome, then the weight, as in the file, (record, outcome + 1), if the job clips one."""
+    unclipped: tuple[Floats, ...] = ()
+    """Every outcome, then the weight, as in the file, if the job clips one."""
     unit: pa.Array | None = None
     """Name of the record's privacy unit, if a record is not the unit."""
 
@@ -117,32 +115,24 @@ class CheckedBatch(NamedTuple):
         if which.all():
             return self
         arrow = pa.array(which)
-        return CheckedBatch(
-            self.row[which],
-            {name: values[which] for name, values in self.codes.items()},
-            self.outcome[which],
-            self.weight[which],
-            None if self.psu is None else self.psu.filter(arrow),
-            self.population[which],
-            self.replicates[which],
-            None if self.further_outcomes is None else self.further_outcomes[which],
-            None if self.unclipped is None else self.unclipped[which],
-            None if self.unit is None else self.unit.filter(arrow),
-        )
 
-    @property
-    def outcomes(self) -> tuple[Floats, ...]:
-        """Every outcome, each of shape (record,)."""
-        return (self.outcome, *(() if self.further_outcomes is None else self.further_outcomes.T))
+        def of(values: Any) -> Any:
+            if isinstance(values, dict):
+                return {name: column[which] for name, column in values.items()}
+            if isinstance(values, tuple):
+                return tuple(column[which] for column in values)
+            return values[which] if isinstance(values, np.ndarray) else None if values is None else values.filter(arrow)
+
+        return CheckedBatch(*map(of, self))
 
     def outcome_in_file(self, number: int) -> Floats:
         """An outcome before clipping, (record,)."""
-        return self.outcomes[number] if self.unclipped is None else self.unclipped[:, number]
+        return (self.unclipped or self.outcomes)[number]
 
     @property
     def weight_in_file(self) -> Floats:
         """The weight before clipping, (record,)."""
-        return self.weight if self.unclipped is None else self.unclipped[:, -1]
+        return self.unclipped[-1] if self.unclipped else self.weight
 
 
 def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, text_only: bool) -> CheckedBatch:
@@ -152,8 +142,7 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     codes = dict[str, Codes]()
     for keep in job.universe:
         _restrict(keep, job.columns.get(keep.column), b, codes)
-    raw, clipped = zip(*(_outcome(job, b, name) for name in job.outcomes), strict=True)
-    outcome, *further_outcomes = clipped
+    raw, outcomes = zip(*(_outcome(job, b, name) for name in job.outcomes), strict=True)
     codes = {name: codes[name] if name in codes else _category(name, job.columns[name], b) for name in job.categories}
     raw_weight, weight = _weight(job, b)
     again = replicates(job, batch.schema.names)
@@ -166,19 +155,9 @@ def check(job: Job, batch: pa.RecordBatch, first_row: int, findings: Findings, t
     psu = _names(job.survey.psu, "PSU", b) if job.survey.psu else None
     unit = _unit_names(job.privacy_unit.column, b) if job.privacy_unit is not None else None
     _count_drawn(b, [codes[name] for name in job.survey.design_strata], raw_weight, job.survey.psu, psu)
-    checked_batch = CheckedBatch(
-        b.row,
-        codes,
-        outcome,
-        weight,
-        psu,
-        population,
-        replicate_weights,
-        np.column_stack(further_outcomes) if further_outcomes else None,
-        np.column_stack([*raw, raw_weight]) if job.clipped_columns else None,
-        unit,
-    )
-    return checked_batch.take(b.keep)
+    unclipped = (*raw, raw_weight) if job.clipped_columns else ()
+    checked = CheckedBatch(b.row, codes, outcomes, weight, psu, population, replicate_weights, unclipped, unit)
+    return checked.take(b.keep)
 
 
 def in_universe(job: Job, b: Batch) -> Mask:

@@ -57,7 +57,7 @@ def test_good_records_pass_as_they_are() -> None:
     assert (findings.problems, findings.removed, findings.records) == ({}, {}, 3)
     assert found.row.tolist() == [100, 101, 102]
     assert found.codes["sex"].tolist() == [0, 1, 0]
-    assert found.outcome.tolist() == [20.0, 30.0, 40.0]
+    assert found.outcomes[0].tolist() == [20.0, 30.0, 40.0]
     assert found.weight.tolist() == [1.0, 2.0, 3.0]
     assert found.psu is None
 
@@ -142,8 +142,8 @@ STORED_NUMBERS = {
 def test_numbers_are_read_whatever_their_type(values: pa.Array) -> None:
     found, findings = checked(make_job(), batch(salary=values, weight=values))
     assert findings.problems == {}
-    assert found.outcome.tolist() == found.weight.tolist() == [20.0, 30.0, 40.0]
-    assert found.outcome.dtype == found.weight.dtype == np.float64
+    assert found.outcomes[0].tolist() == found.weight.tolist() == [20.0, 30.0, 40.0]
+    assert found.outcomes[0].dtype == found.weight.dtype == np.float64
 
 
 @settings(max_examples=30)
@@ -152,14 +152,14 @@ def test_a_number_in_csv_is_the_nearest_float_to_its_text(values: list[float]) -
     columns = {"sex": ["f"] * len(values), "salary": [repr(v) for v in values], "weight": ["1"] * len(values)}
     found, findings = checked(make_job(), batch(True, **columns), True)
     assert findings.problems == {}
-    assert found.outcome.tolist() == values
+    assert found.outcomes[0].tolist() == values
 
 
 @pytest.mark.parametrize("text", ["20", "20.", "+20", "2e1", "2.0E+01", " 20", "20 ", "\t20"])
 def test_usual_spellings_of_a_number_in_csv_are_read(text: str) -> None:
     found, findings = checked(make_job(), batch(True, salary=[text, "30", "40"]), True)
     assert findings.problems == {}
-    assert found.outcome.tolist() == [20.0, 30.0, 40.0]
+    assert found.outcomes[0].tolist() == [20.0, 30.0, 40.0]
 
 
 @pytest.mark.parametrize("text", ["twenty", "2 0", "2,0", "0x14", "20€", "1_000", "--20", "e5", ".", "inf", "٢٠"])
@@ -307,7 +307,7 @@ def test_rules_drop_and_clip_in_the_order_that_their_counts_tell() -> None:
         "sex: missing, dropped": 1,
     }
     assert found.row.tolist() == [3, 5, 7]
-    assert found.outcome.tolist() == [100.0, 10.0, 20.0]
+    assert found.outcomes[0].tolist() == [100.0, 10.0, 20.0]
 
 
 def test_clipping_does_not_make_a_negative_value_valid() -> None:
@@ -383,7 +383,7 @@ def test_a_record_with_two_faults_is_told_for_the_first() -> None:
 def test_an_empty_batch_is_checked_without_complaint() -> None:
     for text in (False, True):
         found, findings = checked(make_job(), batch(text).slice(0, 0), text)
-        assert len(found.row) == len(found.outcome) == 0
+        assert len(found.row) == len(found.outcomes[0]) == 0
         assert findings.problems == {}
 
 
@@ -409,7 +409,7 @@ def test_texts_stand_for_the_numbers_that_the_job_codes(stored: pa.Array) -> Non
     job = coded()
     found, findings = checked(job, batch(salary=stored))
     assert findings.problems == {}
-    assert found.outcome.tolist() == [1.0, 0.0, 1.0]
+    assert found.outcomes[0].tolist() == [1.0, 0.0, 1.0]
 
 
 def test_a_text_without_a_code_is_told_and_a_missing_one_follows_its_rule() -> None:
@@ -417,7 +417,7 @@ def test_a_text_without_a_code_is_told_and_a_missing_one_follows_its_rule() -> N
     found, findings = checked(job, batch(salary=pa.array(["Yes", None, "Perhaps"])))
     assert told(findings) == [("salary", "texts without a code", 1, ("row 3",), ("Perhaps",))]
     assert findings.removed == {"salary: missing, dropped": 1}
-    assert found.outcome.tolist() == [1.0]
+    assert found.outcomes[0].tolist() == [1.0]
 
 
 def test_a_coded_column_of_numbers_is_refused_by_its_type() -> None:
