@@ -31,7 +31,7 @@ from dpdist.privacy.noisy_counts import counts, layers_of, noise_name, noisy_cro
 from dpdist.privacy.weights import NotReached
 from dpdist.runtime.executors import Executor
 from dpdist.runtime.tasks import Address, JobFit, Outcome
-from dpdist.sampling import Unconverged, reference_sampler
+from dpdist.sampling import ReferenceSampler, Unconverged
 from dpdist.storage.noise_once import noise_once
 from dpdist.storage.tables import gather, write_records, write_table
 from dpdist.storage.workspace import LEARNED_FORM, NOISY_FRAME, SCRATCH, STORED_REFERENCE, Identity, Workspace
@@ -58,7 +58,7 @@ class LearnOne:
         if fit.space.finished(unit):
             return Outcome(stratum, None)
         model, label = fit.model(stratum), fit.crosstab.stratum_labels[stratum]
-        key, sampler = fit.reference_key, reference_sampler(fit.job, fit.sampler)
+        key, sampler = fit.reference_key, ReferenceSampler(fit.job.sampler.total, fit.sampler)
         current = int(fit.crosstab.stratum_count[stratum])
         try:
             if supports(model, "with_donors"):

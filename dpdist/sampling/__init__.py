@@ -67,11 +67,6 @@ class ReferenceSampler(PosteriorSampler):
         return GridSampler(self.draws) if supports(model, "draw_on_grid") else self.for_clamped
 
 
-def reference_sampler(job: Job, sampler: PosteriorSampler) -> ReferenceSampler:
-    """A sampler for the reference. Its number of draws is the total of the job's sampler."""
-    return ReferenceSampler(job.sampler.total, sampler)
-
-
 def check(job: Job, model: StratumModel) -> None:
     """Checks that the sampler's tools are installed, and that they accept the model's program.
 
@@ -141,10 +136,10 @@ def facts(job: Job) -> dict[str, Any]:
 
 __all__ = [
     "PosteriorSampler",
+    "ReferenceSampler",
     "Unconverged",
     "check",
     "facts",
     "prepare",
-    "reference_sampler",
     "sampler_of",
 ]

@@ -49,7 +49,6 @@ class ChainDiagnostics:
     draws: int
     chains: int
     not_finite: int
-    attempt: int
 
     def problems(self, policy: DiagnosticLimits) -> list[str]:
         """Sentences on figures beyond the job's limits; empty if there are none."""
@@ -99,7 +98,6 @@ def diagnose(chains: Chains, names: tuple[str, ...] | None = None) -> ChainDiagn
         chains.lp.shape[1],
         chains.lp.shape[0],
         int((~finite).sum()),
-        chains.attempt,
     )
 
 
@@ -173,10 +171,10 @@ class StanSampler(PosteriorSampler):
             except StanError as error:
                 why = str(error)
                 continue
-            diagnostics = diagnose(replace(sampled, attempt=attempt), names)
+            diagnostics = diagnose(sampled, names)
             missed = diagnostics.problems(self.policy)
             if not missed or self.policy.policy == "warn":
-                return sampled, {"missed": float(len(missed)), **_figures(diagnostics)}
+                return sampled, {"missed": float(len(missed)), **_figures(diagnostics), "attempt": float(attempt)}
             why = "the chains did not meet the job's limits on diagnostics"
         raise Unconverged(f"{why}, in {of_job.attempts} attempts")
 
@@ -186,33 +184,25 @@ class StanSampler(PosteriorSampler):
         Other models are unchanged.
         """
         if isinstance(model, User):
-            return GeneratedQuantities(**vars(model), run=Runner(model.program, self.settings.toolchain, self.folder))
+            return GeneratedQuantities(**vars(model), toolchain=self.settings.toolchain, folder=self.folder)
         return model
 
     def program(self, model: StratumModel) -> Executable:
         return compiled(model.program, self.settings.toolchain)
 
 
-@dataclass(frozen=True)
-class Runner:
-    """Runs the generated quantities of a program."""
-
-    program: Program
-    toolchain: Toolchain
-    folder: Path
-
-    def __call__(self, data: Mapping[str, Any], draws: Draws, seed: int) -> dict[str, Floats]:
-        """Generated quantities by name, (draw, …) each."""
-        values = {name: array[None] for name, array in draws.values.items()}
-        generated = generate(compiled(self.program, self.toolchain), data, values, seed, self.folder)
-        return {name: values[0] for name, values in generated.items()}
-
-
 @dataclass(frozen=True, kw_only=True)
 class GeneratedQuantities(User):
     """A user's model that can run its program's generated quantities."""
 
-    run: Runner
+    toolchain: Toolchain
+    folder: Path
+
+    def run(self, data: Mapping[str, Any], draws: Draws, seed: int) -> dict[str, Floats]:
+        """Generated quantities by name, (draw, …) each."""
+        values = {name: array[None] for name, array in draws.values.items()}
+        generated = generate(compiled(self.program, self.toolchain), data, values, seed, self.folder)
+        return {name: values[0] for name, values in generated.items()}
 
     def log_lik(self, draws: Draws, records: Records) -> Floats:
         """Log likelihood (draw, record): the program's `log_lik`, part by part, or the job's Python function."""
@@ -254,11 +244,11 @@ def check_clamp(model: GeneratedQuantities, theta: Draws, draws: Draws, records:
     points = Draws({name: values[:: max(1, len(draws) // TRIED_PARAMETERS)] for name, values in draws.values.items()})
     centred = model.log_lik(points, records) - (offset := model.log_lik(theta, records)[0])
     clamp = float(np.median(np.abs(centred)))
-    program, ones = compiled(model.program, model.run.toolchain), np.ones(len(records))
+    program, ones = compiled(model.program, model.toolchain), np.ones(len(records))
 
     def density(alpha: Floats) -> Floats:
         data = model.stan_records(records, alpha, offset, clamp)
-        return log_density(program, data, points.values, model.run.folder)
+        return log_density(program, data, points.values, model.folder)
 
     at_ones = density(ones)
     for number in range(0, len(records), max(1, len(records) // TRIED_RECORDS)):

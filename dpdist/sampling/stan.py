@@ -16,16 +16,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dpdist.core.errors import StanError
 from dpdist.core.records import Floats
 from dpdist.sampling.toolchain import Executable, cmdstanpy, variables
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 _EXACT = 17
 """Number of significant digits from which every double can be restored exactly."""
@@ -48,8 +45,7 @@ class StanSettings:
 class Chains:
     """The results of a fit. `draws[name]` is (chain, draw, …); sampler statistics are (chain, draw).
 
-    Names are in the program's order: parameters, transformed parameters, generated quantities. `attempt` is 0 unless the
-    fit was repeated.
+    Names are in the program's order: parameters, transformed parameters, generated quantities.
     """
 
     draws: Mapping[str, Floats]
@@ -57,18 +53,6 @@ class Chains:
     energy: Floats
     divergent: np.ndarray[Any, np.dtype[np.bool_]]
     treedepth: np.ndarray[Any, np.dtype[np.int64]]
-    attempt: int = 0
-
-    def dataset(self) -> xr.Dataset:
-        """The draws as a dataset, with dimensions chain, draw and <name>_dim_0, …"""
-        import xarray as xr
-
-        return xr.Dataset(
-            {
-                name: (("chain", "draw", *(f"{name}_dim_{i}" for i in range(values.ndim - 2))), values)
-                for name, values in self.draws.items()
-            }
-        )
 
 
 def fit(

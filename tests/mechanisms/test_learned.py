@@ -31,7 +31,7 @@ from dpdist.models.protocol import Clamped, Draws, Spurious
 from dpdist.planning.blocks import block_rows
 from dpdist.privacy.guarantees import bound_target
 from dpdist.privacy.weights import Constant, NotReached, as_weighted
-from dpdist.sampling import reference_sampler, sampler_of
+from dpdist.sampling import ReferenceSampler, sampler_of
 from dpdist.sampling.samplers import log_density
 
 GRID = np.stack(np.meshgrid(np.linspace(-12, 12, 49), np.linspace(-2.3, 8, 49), indexing="ij"), axis=-1).reshape(-1, 2)
@@ -48,7 +48,7 @@ def model_of(said: Job, n: int) -> Beta:
 
 
 def learn(said: Job, y: np.ndarray, current: int = 2000) -> Centre | RecordWeights:
-    sampler = reference_sampler(said, sampler_of(said, Path("unused")))
+    sampler = ReferenceSampler(said.sampler.total, sampler_of(said, Path("unused")))
     block = block_rows(said.sampler.total)
     return learned_from(said, model_of(said, current), sampler, KEY, "all", Records.of_outcomes(y), current, block)
 
@@ -217,7 +217,7 @@ def test_a_centred_draw_is_about_the_unprotected_centre_with_the_variance_of_its
     model = {"beta": Beta, "negative_binomial": NegativeBinomial}[family].build(
         asked, Crosstab({}, {}, np.array([500]), (), ()), slice(0, 1)
     )
-    sampler = reference_sampler(asked, sampler_of(asked, Path("unused")))
+    sampler = ReferenceSampler(asked.sampler.total, sampler_of(asked, Path("unused")))
     block = block_rows(asked.sampler.total)
     learned = learned_from(asked, model, sampler, KEY, "all", Records.of_outcomes(before), 500, block)
     assert learned.power == pytest.approx(1 / 3, rel=0.01)

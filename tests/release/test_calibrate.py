@@ -25,7 +25,7 @@ from dpdist.mechanisms.learning import learned_from
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.planning.blocks import block_rows
 from dpdist.quality.calibrate import PUBLIC, stratum
-from dpdist.sampling import reference_sampler, sampler_of
+from dpdist.sampling import ReferenceSampler, sampler_of
 from dpdist.survey.census import place, take_census
 from dpdist.survey.source import open_source
 
@@ -193,7 +193,7 @@ def test_weights_that_were_tuned_with_a_reference_leave_headroom_on_its_other_ha
     sampler = sampler_of(tuned, folder)
     own = stratum(tuned, census.crosstab, place(tuned, source, census, folder), 0, sampler)
     key, watched = PUBLIC.child(own.label), Bounds()
-    taught = reference_sampler(tuned, sampler)
+    taught = ReferenceSampler(tuned.sampler.total, sampler)
     sizes = len(own.records), block_rows(tuned.sampler.total)
     learned = learned_from(tuned, own.model, taught, key.child("reference"), own.label, own.earlier, *sizes)
     rounds = MECHANISMS["weighted"].protect(tuned, own.model, watched, learned)

@@ -31,7 +31,7 @@ def independent(**changes):
 
 def test_the_worst_is_the_worst_that_arviz_finds(chains):
     names = ("mu", "z")
-    found, data = diagnose(chains, names), chains.dataset()[list(names)]
+    found, data = diagnose(chains, names), az.convert_to_dataset({name: chains.draws[name] for name in names})
     assert found.worst_rhat == pytest.approx(float(az.rhat(data).to_array().max()))
     assert found.min_ess_bulk == pytest.approx(float(az.ess(data, method="bulk").to_array().min()))
     assert found.min_ess_tail == pytest.approx(float(az.ess(data, method="tail").to_array().min()))

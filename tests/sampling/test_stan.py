@@ -49,7 +49,6 @@ def test_variables_keep_their_shape_and_order(chains, gaussian):
     assert (chains.draws["R"][..., 1, 1] == 1).all()
     for statistic in (chains.lp, chains.energy, chains.divergent, chains.treedepth):
         assert statistic.shape == (4, 1000)
-    assert chains.dataset()["z"].dims == ("chain", "draw", "z_dim_0", "z_dim_1")
 
 
 def test_draws_come_back_with_every_bit(chains, gaussian):

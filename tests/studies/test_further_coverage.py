@@ -33,7 +33,7 @@ from dpdist.publish.further_statistics import Material, further_intervals
 from dpdist.publish.released import ReleasedObject
 from dpdist.publish.standard_errors import simulate_errors
 from dpdist.publish.synthesis import expectations, synthesize
-from dpdist.sampling import facts, reference_sampler, sampler_of
+from dpdist.sampling import ReferenceSampler, facts, sampler_of
 from dpdist.survey.census import place, take_census
 from dpdist.survey.reference_file import in_rows, open_reference, records_of
 from dpdist.survey.simulate import Doctorates
@@ -154,7 +154,7 @@ def released(job: Job, crosstab: Crosstab, records: Records, key: Key) -> Releas
             model, own, learned = builder_of(job).build(job, crosstab, rows), key.child(label), None
             here = records.take((records.row >= rows.start) & (records.row < rows.stop))
             if earlier is not None:
-                taught = reference_sampler(job, sampler)
+                taught = ReferenceSampler(job.sampler.total, sampler)
                 sizes = len(here), block_rows(job.sampler.total)
                 learned = learned_from(job, model, taught, own.child("reference"), label, earlier, *sizes)
             if (of_stratum := donors_of(learned)) is not None:

@@ -40,7 +40,7 @@ from dpdist.publish.tables import table
 from dpdist.publish.withholding import rows_with
 from dpdist.quality.errors import SAME, relative_to, without_error
 from dpdist.quality.verdict import NOMINAL
-from dpdist.sampling import PosteriorSampler, Unconverged, facts, reference_sampler, sampler_of
+from dpdist.sampling import PosteriorSampler, ReferenceSampler, Unconverged, facts, sampler_of
 from dpdist.survey.census import Census, design_of, place, records_as_they_came, replicates_as_they_came, take_census
 from dpdist.survey.reference_file import ReferenceFile, absent_records, in_rows, records_of
 from dpdist.survey.source import Source
@@ -431,7 +431,10 @@ def taught(
     absent: AbsentRecords | None = None,
 ) -> Learned:
     """What the mechanism learns from a stratum's reference records, without copied columns; `absent` have no row."""
-    of_reference, block = (reference_sampler(job, sampler), key.child("reference")), block_rows(job.sampler.total)
+    of_reference, block = (
+        (ReferenceSampler(job.sampler.total, sampler), key.child("reference")),
+        block_rows(job.sampler.total),
+    )
     return learned_from(job, model, *of_reference, label, reference, current, block, absent=absent)
 
 
