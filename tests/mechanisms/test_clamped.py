@@ -16,9 +16,9 @@ from dpdist.core.keys import Key
 from dpdist.core.records import Crosstab
 from dpdist.engine.protocol import run_rounds
 from dpdist.job import Job
-from dpdist.mechanisms.pseudo_posterior.clamped import Censor
 from dpdist.mechanisms.pseudo_posterior.on_reference import KAPPA, Centre, power
 from dpdist.mechanisms.pseudo_posterior.query import CentredMechanism, WeightedEMechanism, WeightedMechanism
+from dpdist.mechanisms.pseudo_posterior.tilted import Censor
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.beta import Beta
 from dpdist.models.negative_binomial import NegativeBinomial

@@ -13,7 +13,6 @@ from dpdist.confidential.records import Records
 from dpdist.core.records import Crosstab
 from dpdist.job import Job
 from dpdist.mechanisms.learning import learned_from
-from dpdist.mechanisms.pseudo_posterior.clamped import Gather
 from dpdist.mechanisms.pseudo_posterior.on_reference import (
     KAPPA,
     Centre,
@@ -24,6 +23,7 @@ from dpdist.mechanisms.pseudo_posterior.on_reference import (
     kappa_of,
     spurious,
 )
+from dpdist.mechanisms.pseudo_posterior.tilted import Gather
 from dpdist.models.beta import Beta
 from dpdist.models.lognormal.conjugate import draws_of
 from dpdist.models.negative_binomial import NegativeBinomial

@@ -21,9 +21,8 @@ from dpdist.core.records import Floats
 from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Sample
 from dpdist.job import Job
 from dpdist.mechanisms.promises import target_of
-from dpdist.mechanisms.pseudo_posterior.clamped import Gather
 from dpdist.mechanisms.pseudo_posterior.spec import Centred
-from dpdist.mechanisms.pseudo_posterior.tilted import FixedPrivacyWeights, Weigh, fits
+from dpdist.mechanisms.pseudo_posterior.tilted import FixedPrivacyWeights, Gather, Weigh, fits
 from dpdist.models.copula.reference_summary import Facts
 from dpdist.models.protocol import Clamped, Draws, Spurious, StratumModel
 from dpdist.models.user import User

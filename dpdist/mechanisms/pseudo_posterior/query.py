@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from dpdist.engine.protocol import Mechanism, Rounds, StratumRecorder
 from dpdist.job import Job, family_facts
 from dpdist.mechanisms.promises import exactness, promise_of, referred, strict, target_of
-from dpdist.mechanisms.pseudo_posterior import clamped, tilted
+from dpdist.mechanisms.pseudo_posterior import tilted
 from dpdist.mechanisms.pseudo_posterior.on_reference import Centre, RecordWeights, ReferenceDistributions
 from dpdist.mechanisms.pseudo_posterior.post import (
     CENTRED,
@@ -97,7 +97,7 @@ class CensorUWMechanism(Mechanism):
         return promise_of(job, strict(job), CLAMPED, exactness(job))
 
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: None = None) -> Rounds:
-        return clamped.protect(model, target_of(job), job.synthetic_sets, recorder)
+        return tilted.protect_clamped(model, target_of(job), job.synthetic_sets, recorder)
 
 
 class CentredMechanism(Mechanism):
@@ -112,7 +112,7 @@ class CentredMechanism(Mechanism):
     def protect(self, job: Job, model: StratumModel, recorder: StratumRecorder, learned: Centre | None = None) -> Rounds:
         assert learned is not None
         constant, sets = Constant(learned.power), job.synthetic_sets
-        return clamped.protect(model, target_of(job), sets, recorder, constant, reference=learned.theta)
+        return tilted.protect_clamped(model, target_of(job), sets, recorder, constant, reference=learned.theta)
 
 
 class CensorWMechanism(Mechanism):
@@ -134,11 +134,11 @@ class CensorWMechanism(Mechanism):
     ) -> Rounds:
         weights, sets = job.mechanism.weights, job.synthetic_sets
         if learned is not None:
-            return (yield from clamped.protect(model, target_of(job), sets, recorder, learned.frozen))
+            return (yield from tilted.protect_clamped(model, target_of(job), sets, recorder, learned.frozen))
         steps_done, _ = yield from tilted.fits(model, fixed(weights))
         bound = steps_done[-1].summary.database_bound
         step = UnchangedWeights() if weights.reweight is None else Reweight(weights.reweight, bound)
-        return (yield from clamped.protect(model, target_of(job), sets, recorder, step, tuple(steps_done)))
+        return (yield from tilted.protect_clamped(model, target_of(job), sets, recorder, step, tuple(steps_done)))
 
 
 MECHANISMS: dict[str, Mechanism] = {

@@ -1,4 +1,4 @@
-"""The pseudo posterior π(θ) ∏ p(record_i | θ)^α_i, where privacy weights α bound influence.
+"""The pseudo posterior π(θ) ∏ p(record_i | θ)^α_i, where privacy weights α bound influence, and the clamped posterior.
 
 f is a record's log likelihood. F is its bound: the largest |f| over the draws of the fit with α = 1. F(α) is the largest
 |f| over the draws of the fit with weights α. Δ is the largest α F(α) over records, and Δ* is the target of Δ.
@@ -10,7 +10,7 @@ the last posterior, with a separate random key.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -194,38 +194,112 @@ def fixed_on_reference(frozen: FixedPrivacyWeights) -> Weighings:
     yield frozen
 
 
+class Gather(NamedTuple):
+    """Kernel, which runs on each block of records: rows (crosstab row, outcome, weight, α, offset), to be concatenated.
+
+    The offset is log p(record | θ_ref), a function of the record alone. It is 0 without a θ_ref, and where the density is
+    not finite.
+    """
+
+    model: StratumModel
+    step: Weighing
+    reference: Draws | None = None
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        alpha = weigh(self.model, self.step, records, carry)
+        offset = np.zeros(len(records))
+        if self.reference is not None:
+            offset = np.nan_to_num(self.model.log_lik(self.reference, records)[0], nan=0.0, posinf=0.0, neginf=0.0)
+        carry["offset"] = offset
+        return np.column_stack([records.row, records.outcome, records.weight, alpha, offset])
+
+
+class Censor(NamedTuple):
+    """Kernel, which runs on each block of records: how strongly the clamp M limits records under the present draws; one
+    row (1, 3).
+
+    The row has three figures: records with |α(f − g)| > M in any draw, the largest |clamp(α(f − g))|, and its largest
+    range over draws.
+    """
+
+    model: StratumModel
+    draws: Draws
+    clamp: float
+
+    def __call__(self, records: Records, carry: Carry, recorder: BlockRecorder) -> Floats:
+        extremes = self.model.extremes(self.draws, records)
+        carry["bound"] = extremes.bound
+        high, low = (product(carry["alpha"], f - carry["offset"]) for f in (extremes.highest, extremes.lowest))
+        censored = int(((high > self.clamp) | (low < -self.clamp)).sum())
+        high, low = np.clip(high, -self.clamp, self.clamp), np.clip(low, -self.clamp, self.clamp)
+        carry["clamped"] = np.maximum(high, -low)
+        return np.array([[censored, carry["clamped"].max(initial=0.0), (high - low).max(initial=0.0)]])
+
+
 def protect(model: StratumModel, steps: Weighings, target: float, sets: int, recorder: StratumRecorder) -> Rounds:
     """Protects one stratum by the pseudo posterior, with weights from a search; raises `Improper` or `NotReached`."""
     searched, number = yield from fits(model, steps)
     first, final = searched[0], searched[-1]
-    if not final.summary.database_bound <= target:
+    bound = final.summary.database_bound
+    if not bound <= target:
         raise NotReached("the bound of the final fit is above the target")
     total, truncated = yield Pass(Byproducts(model, final.draws, final.step), "sum")
-    recorder.posterior("unweighted", Confidential(first.draws))
-    recorder.posterior("weighting", Confidential(searched[-2].draws if number > 1 else first.draws))
-    recorder.posterior("final", Confidential(final.draws))
-    bound = final.summary.database_bound
+    weighting = searched[-2] if number > 1 else first
+    _record(recorder, [first, weighting], final.draws, (bound, final.range_bound), total, truncated, number)
+    return (yield from _release(final.statistics, sets))
+
+
+def protect_clamped(
+    model: StratumModel,
+    clamp: float,
+    sets: int,
+    recorder: StratumRecorder,
+    step: Weighing | None = None,
+    earlier: tuple[StepFit, ...] = (),
+    reference: Draws | None = None,
+) -> Rounds:
+    """Protects one stratum by the clamped posterior, π(θ) ∏ exp(clamp(α_i(f_i(θ) − g_i), ±M)) ([G] eq. 3.5–3.6).
+
+    g_i is the log likelihood at `reference`, one draw θ_ref that was fixed before the records were seen, or 0. Every
+    record's factor lies in [e^−M, e^M] for any data. So the clamp M enforces the limit at which privacy weights aim. `step`
+    gives α from the last of the `earlier` fits; without a step α = 1.
+    """
+    rows = yield Pass(Gather(model, Ones() if step is None else step, reference), "concat")
+    posterior = Clamped(rows, clamp)
+    theta = yield Sample(posterior, "posterior")
+    censored, bounds, ranges = (yield Pass(Censor(model, theta, clamp), "concat")).T
+    total, _ = yield Pass(Byproducts(model, theta), "sum")
+    figures = float(bounds.max()), float(ranges.max())
+    _record(recorder, [*earlier[:1], *earlier[-1:]], theta, figures, total, censored.sum(), len(earlier) + 1)
+    return (yield from _release(posterior, sets))
+
+
+def _record(
+    recorder: StratumRecorder,
+    earlier: Sequence[StepFit],
+    final: Draws,
+    bounds: tuple[float, float],
+    weights: float,
+    censored: float,
+    fits: int,
+) -> None:
+    """Gives the draws of the first fit, of the last weighted one, and the final ones, with their figures, to the recorder.
+
+    `bounds` are the bound and the range of the final draws, `weights` is Σα, and `fits` the number of fits.
+    """
+    for name, fit in zip(("unweighted", "weighting"), earlier, strict=False):
+        recorder.posterior(name, Confidential(fit.draws))
+    recorder.posterior("final", Confidential(final))
     diagnostics = {
-        "unweighted_database_bound": first.summary.database_bound,
-        "privacy_weight_total": float(total),
-        "records_censored": float(truncated),
-        "fits": float(number),
-        **final.draws.diagnostics,
+        **({"unweighted_database_bound": earlier[0].summary.database_bound} if earlier else {}),
+        **{"privacy_weight_total": float(weights), "records_censored": float(censored), "fits": float(fits)},
+        **final.diagnostics,
     }
-    recorder.summary(
-        Confidential(
-            {
-                "database_bound": bound,
-                "epsilon_local": 2.0 * bound,
-                "epsilon_local_range": final.range_bound,
-                "diagnostics": diagnostics,
-            }
-        )
-    )
-    return (yield from release(final.statistics, sets))
+    local = {"database_bound": bounds[0], "epsilon_local": 2.0 * bounds[0], "epsilon_local_range": bounds[1]}
+    recorder.summary(Confidential({**local, "diagnostics": diagnostics}))
 
 
-def release(posterior: Floats | Clamped, sets: int) -> Rounds:
+def _release(posterior: Floats | Clamped, sets: int) -> Rounds:
     """One released draw for each synthetic set, independent of the draws over which bounds were taken."""
     released = []
     for number in range(1, sets + 1):
