@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from importlib import metadata
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,6 @@ from dpdist.cli.console import err, errors_reported, out
 from dpdist.core.errors import ToolchainError, install
 from dpdist.core.files import scratch
 from dpdist.core.progress import Event
-
-if TYPE_CHECKING:
-    from dpdist.sampling import toolchain as stan
 
 app = typer.Typer(
     help="Compile Stan programs ahead of time, or show the installed toolchain.",
@@ -40,7 +37,7 @@ def build(programs: Programs = None, toolchain: Toolchain = "auto") -> None:
 
     with errors_reported():
         for program in programs or list(shipped_programs()):
-            executable = stan.executable(program, cast(stan.ToolchainName, toolchain), _tell)
+            executable = stan.executable(program, toolchain, _tell)
             out.print(f"{executable.program}: {executable.path}", markup=False)
 
 
@@ -59,15 +56,15 @@ def doctor(toolchain: Toolchain = "auto", check: Check = False) -> None:
         folder = cache_folder()
         _line("cache", f"{folder} ({sum(f.stat().st_size for f in folder.iterdir() if f.is_file()) / 1e6:,.1f} MB)")
         _line("compiles at once", f"{compiles_at_once()} ({available_memory() / 1e9:.1f} GB of memory free)")
-        tools = stan.find_toolchain(cast(stan.ToolchainName, toolchain))
+        tools = stan.find_toolchain(toolchain)
         _line("toolchain", f"{tools.name} ({toolchain})")
         for name, path in shipped_programs().items():
             _line(f"{name}.stan", "built" if stan.built(path, tools) else "not built: dpdist stan build")
         if check:
-            _line("check", _drawn(cast(stan.ToolchainName, toolchain)))
+            _line("check", _drawn(toolchain))
 
 
-def _drawn(toolchain: stan.ToolchainName) -> str:
+def _drawn(toolchain: str) -> str:
     from dpdist.sampling import toolchain as stan
     from dpdist.sampling.stan import StanSettings, fit
 
@@ -85,7 +82,7 @@ def _version_text(name: str) -> str:
     from dpdist.sampling import toolchain as stan
 
     try:
-        return stan.find_toolchain(cast(stan.ToolchainName, name)).description
+        return stan.find_toolchain(name).description
     except ToolchainError as error:
         return f"{error.fault}; {error.remedy}"
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, resources, util
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, NamedTuple, get_args
 
 from filelock import FileLock, Timeout
 
@@ -30,6 +30,7 @@ from dpdist.core.errors import ProgramError, ToolchainError, install, installed,
 from dpdist.core.files import sha256, write_json, write_text
 from dpdist.core.progress import Event, Listener, silent
 from dpdist.core.this_process import available_memory, processors
+from dpdist.job import Toolchain
 
 PLATFORMS = "Linux on x86_64 (glibc) or macOS on arm64, CPython 3.11 to 3.14"
 COMPILERS = "g++ 9 or later, or another C++17 compiler named by CXX"
@@ -37,42 +38,11 @@ INSTALL_COMPILER = "install it (Debian: apt-get install g++), or name another by
 INSTALL_CMDSTAN = "install CmdStan with cmdstanpy.install_cmdstan()"
 
 
-@dataclass(frozen=True)
-class Executable:
-    """A compiled program. `version` is Stan's version."""
+class Executable(NamedTuple):
+    """A compiled program."""
 
     path: Path
     program: str
-    version: str
-    toolchain: str
-
-
-class Toolchain(Protocol):
-    """A source of Stan's tools. `identity` covers all that an executable depends on, other than its program."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def version(self) -> str: ...
-
-    @property
-    def description(self) -> str: ...
-
-    @property
-    def identity(self) -> str: ...
-
-    @property
-    def stanc(self) -> Path: ...
-
-    @property
-    def compiles(self) -> bool:
-        """True if the toolchain can build programs that the cache lacks."""
-        ...
-
-    def build(self, source: Path, folder: Path, include: Path, say: Callable[[str], None]) -> Path:
-        """Compiles `source`, a program in `folder` that stanc has accepted. Its #include files are in `include`."""
-        ...
 
 
 def compiler_name() -> str:
@@ -80,7 +50,7 @@ def compiler_name() -> str:
     return os.environ.get("CXX", "g++")
 
 
-def stanc_command(tools: Toolchain, source: Path, include: Path, *arguments: str) -> tuple[str, ...]:
+def stanc_command(tools: Tools, source: Path, include: Path, *arguments: str) -> tuple[str, ...]:
     return (str(tools.stanc), f"--include-paths={include}", f"--filename-in-msg={source.name}", *arguments, str(source))
 
 
@@ -415,6 +385,14 @@ class EmbeddedToolchain:
         run_tool((self.compiler, *FLAGS, "-isystem", str(self.package / "include"), *arguments), what)
 
 
+Tools = CmdStan | EmbeddedToolchain
+"""A source of Stan's tools, with `name`, `version`, `description` and `stanc`.
+
+`identity` covers all that an executable depends on, other than its program. `compiles` is true if programs that the cache
+lacks can be built. `build` compiles a program in a folder, that stanc has accepted; its #include files are in another.
+"""
+
+
 def _record_path() -> Path:
     """Path of the file that names the compiler of the programs in the cache."""
     return cache_folder() / "compiler.json"
@@ -428,19 +406,14 @@ def _recorded() -> tuple[str, str] | None:
         return None
 
 
-ToolchainName = Literal["auto", "cmdstan", "embedded"]
-
-
-def executable(program: str | Path, toolchain: ToolchainName = "auto", listener: Listener = silent) -> Executable:
+def executable(program: str | Path, toolchain: str = "auto", listener: Listener = silent) -> Executable:
     """The executable of a program. It is compiled if the cache lacks it.
 
     `program` is a path, or the name of a shipped program. Raises `ProgramError` for a wrong program, and
     `ToolchainError` if a right one cannot be compiled here.
     """
-    return _executable(find_program(program), find_toolchain(toolchain), listener)
+    source, tools = find_program(program), find_toolchain(toolchain)
 
-
-def _executable(source: Path, tools: Toolchain, listener: Listener) -> Executable:
     def say(note: str) -> None:
         listener(Event("note", "stan", note=note))
 
@@ -452,15 +425,15 @@ def _executable(source: Path, tools: Toolchain, listener: Listener) -> Executabl
         copy.write_bytes(source.read_bytes())
         return tools.build(copy, folder, source.parent, say)
 
-    executable = Executable(cached_path(source, tools), source.stem, tools.version, tools.name)
+    path = cached_path(source, tools)
     _check_that_it_can_be_built(source, tools)
-    cached_build(executable.path, build)
+    cached_build(path, build)
     if isinstance(tools, EmbeddedToolchain):
         tools.record()
-    return executable
+    return Executable(path, source.stem)
 
 
-def _check_that_it_can_be_built(source: Path, tools: Toolchain) -> None:
+def _check_that_it_can_be_built(source: Path, tools: Tools) -> None:
     """Raises an error if a program must be compiled and there is no compiler.
 
     For a wrong program it raises stanc's error instead.
@@ -473,7 +446,7 @@ def _check_that_it_can_be_built(source: Path, tools: Toolchain) -> None:
         raise ToolchainError(fault, COMPILERS, remedy)
 
 
-def check_program(program: str | Path, toolchain: ToolchainName = "auto") -> dict[str, dict[str, int]]:
+def check_program(program: str | Path, toolchain: str = "auto") -> dict[str, dict[str, int]]:
     """Inputs, parameters and generated quantities of a program, by block, each with its number of dimensions.
 
     Nothing is compiled. Raises the errors of `executable`.
@@ -485,10 +458,10 @@ def check_program(program: str | Path, toolchain: ToolchainName = "auto") -> dic
     return {block: {name: int(about["dimensions"]) for name, about in declared[block].items()} for block in blocks}
 
 
-def find_toolchain(name: ToolchainName = "auto") -> Toolchain:
+def find_toolchain(name: str = "auto") -> Tools:
     """The toolchain of this name. Raises `ToolchainError`, which names the tools that are missing."""
-    if name not in get_args(ToolchainName):
-        raise ToolchainError(f"toolchain '{name}' is not known", ", ".join(get_args(ToolchainName)), "use one of these")
+    if name not in get_args(Toolchain):
+        raise ToolchainError(f"toolchain '{name}' is not known", ", ".join(get_args(Toolchain)), "use one of these")
     folder = installed_cmdstan() if name != "embedded" else None
     if folder is not None:
         return CmdStan(folder)
@@ -497,16 +470,16 @@ def find_toolchain(name: ToolchainName = "auto") -> Toolchain:
     return EmbeddedToolchain.find()
 
 
-def cached_path(source: Path, tools: Toolchain) -> Path:
+def cached_path(source: Path, tools: Tools) -> Path:
     """The path of a program's executable in the cache. Its name depends on all that the executable depends on."""
     return cache_folder() / f"{source.stem}-{digest_of(tools.identity, *texts(source))}"
 
 
-def built(source: Path, tools: Toolchain) -> bool:
+def built(source: Path, tools: Tools) -> bool:
     return intact(cached_path(source, tools))
 
 
-def _check(source: Path, tools: Toolchain) -> str:
+def _check(source: Path, tools: Tools) -> str:
     """The output of stanc for a program, as JSON. Raises `ProgramError` for a wrong program, before any slow step."""
     list(texts(source))
     return run_tool(stanc_command(tools, source, source.parent, "--info"), source.name)

@@ -168,7 +168,7 @@ import numpy as np
 from dpdist.sampling.stan import StanSettings, fit
 from dpdist.sampling.toolchain import Executable
 data = {"n": 1, "y": np.zeros(1), "sigma": 1.0, "place": np.zeros((2, 3))}
-fit(Executable(Path(sys.argv[1]), "gaussian", "", ""), data, StanSettings(draws=10**8), 1, Path(sys.argv[2]))
+fit(Executable(Path(sys.argv[1]), "gaussian"), data, StanSettings(draws=10**8), 1, Path(sys.argv[2]))
 """
     parent = tmp_path / "fits"
     worker = subprocess.Popen([sys.executable, "-c", script, str(program.path), str(parent)])
