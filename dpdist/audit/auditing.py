@@ -220,8 +220,7 @@ def neighbour(job: Job, records: Records, which: int) -> Records:
     outcome = outcomes[:, 0]
     low, high = job.outcome_column.bounds or (float(outcome.min()), float(outcome.max()))
     outcome[which] = low if outcome[which] > (low + high) / 2 else high
-    least = job.columns[job.survey.weight].bounds if job.survey.weight in job.columns else None
-    weight[which] = least[0] if least is not None else weight.min()
+    weight[which] = weight.min() if job.weight_bounds is None else job.weight_bounds[0]
     return replace(records, outcomes=outcomes, weight=weight)
 
 

@@ -366,6 +366,12 @@ class Job(Frozen):
         return tuple(name for name, column in declared if column is not None and column.outside == "clip")
 
     @property
+    def weight_bounds(self) -> tuple[float, float] | None:
+        """Public bounds of the weight; None without a weight, or without bounds of it."""
+        declared = self.columns.get(self.survey.weight or "")
+        return None if declared is None else declared.bounds
+
+    @property
     def components(self) -> tuple[str, ...]:
         """The numeric columns of a record: its outcomes, and its weight where the job names one."""
         return tuple(name for name in (*self.outcomes, self.survey.weight) if name is not None)

@@ -478,15 +478,14 @@ def rake_problems(job: Job, crosstab: Crosstab) -> list[Problem]:
 
 def _beyond_bounds(job: Job, crosstab: Crosstab, margin: Margin) -> list[Problem]:
     """Problems of totals that no weights within the public bounds can meet."""
-    column = job.columns.get(job.survey.weight or "")
-    if column is None or column.bounds is None:
+    if job.weight_bounds is None:
         return []
     count = margin.membership @ crosstab.count.astype(np.float64)
-    low, high = (count * bound for bound in column.bounds)
+    low, high = (count * bound for bound in job.weight_bounds)
     beyond = (count > 0) & ((margin.totals < low * (1.0 - 1e-9)) | (margin.totals > high * (1.0 + 1e-9)))
     if not beyond.any():
         return []
-    fault = f"totals beyond what weights from {column.bounds[0]:.10g} to {column.bounds[1]:.10g} can add up to"
+    fault = f"totals beyond what weights from {job.weight_bounds[0]:.10g} to {job.weight_bounds[1]:.10g} can add up to"
     remedy = "give totals of the population that the weights represent, or state wider bounds"
     places = tuple(label for label, outside in zip(margin.labels, beyond, strict=True) if outside)[:3]
     return [

@@ -60,12 +60,6 @@ DEFINITIONS = {
 }
 
 
-def _largest_weight(job: Job) -> float:
-    """The public upper bound of the weight; 1 without weights."""
-    declared = job.columns[job.survey.weight].bounds if job.survey.weight else None
-    return (declared or (0.0, 1.0))[1]
-
-
 @dataclass(frozen=True)
 class NoisyTable:
     """A table's cells and its noisy statistics; under public sensitivity these are its two sums, count and total."""
@@ -107,7 +101,7 @@ class NoisyTables(PublicModel):
             statistics = tuple(dict.fromkeys(statistic.name for statistic in table.statistics)) if local else sums
             sizes = np.ones(len(cells)) if job.noisy_crosstab else cells.membership @ count
             noisy_tables.append(NoisyTable(table.name, cells, statistics, (sizes > 0).astype(np.float64)))
-        bounds = None if local else CellBounds(_largest_weight(job), low, high)
+        bounds = None if local else CellBounds((job.weight_bounds or (0.0, 1.0))[1], low, high)
         scale = local_scale(job, crosstab) if local else query_of(job).scale
         consistency = WholeTables.of(job).consistency == "least_squares"
         return cls(design(crosstab, (), rows), (low, high), tuple(noisy_tables), count, bounds, consistency, scale)

@@ -145,14 +145,13 @@ class CodedTables(LinearModel, ABC):
 
     @classmethod
     def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Self:
-        weight = job.columns[job.survey.weight].bounds if job.survey.weight is not None else None
         return cls(
             design(crosstab, (), rows),
             job.outcome_column.ends,
             job.outcomes,
             tuple(levels_of(job.columns[name]) for name in job.outcomes),
             (),
-            weight or (1.0, 1.0),
+            job.weight_bounds or (1.0, 1.0),
             max(1, int(crosstab.count[rows].sum())),
             record_epsilon(job, job.epsilon_per_set),
             job.budget.adjacency,

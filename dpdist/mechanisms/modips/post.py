@@ -99,7 +99,7 @@ class Sanitized(PublicModel):
 
     @classmethod
     def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> Sanitized:
-        settings, weight = Modips.of(job), job.survey.weight
+        settings = Modips.of(job)
         columns = tuple(
             dict.fromkeys(name for table in job.tables for name in table.columns if name not in crosstab.strata)
         )
@@ -114,7 +114,7 @@ class Sanitized(PublicModel):
             (low, high),
             labels,
             count,
-            job.columns[weight].bounds if weight is not None else None,
+            job.weight_bounds,
             settings.law,
             None if settings.variance is None else settings.variance / ((high - low) / 2.0) ** 2,
             tuple(query.scale for query in queries),

@@ -222,7 +222,7 @@ class PartitionCounts(LinearModel):
 
     @classmethod
     def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> PartitionCounts:
-        settings, weight = Partitioned.of(job), job.survey.weight
+        settings = Partitioned.of(job)
         attributes = tuple(
             Attribute.of(name, job.columns[name], levels, name in settings.bins)
             for name, levels in zip(job.outcomes, settings.levels(job), strict=True)
@@ -235,7 +235,7 @@ class PartitionCounts(LinearModel):
             settings.splits(job),
             settings.selections(job),
             int(crosstab.count[rows].sum()),
-            job.columns[weight].bounds if weight is not None else None,
+            job.weight_bounds,
             layer_counts(job, settings).scale,
             None if scores is None else scores.scale,
         )

@@ -37,7 +37,7 @@ from dpdist.mechanisms.sanitized_lognormal.spec import SanitizedStatistics
 from dpdist.models.lognormal.conjugate import conjugate_prior, draws_of
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import Draws, Improper, Parameter, ReferenceRecords, ReleaseView
-from dpdist.models.public_model import Design, PublicModel, cell_counts, counted_again, design
+from dpdist.models.public_model import PublicModel, cell_counts, counted_again, design, patterns
 from dpdist.privacy.guarantees import neighbour_of
 
 # This is post-processing of the released sums with a reference. All figures are whitened, in units of C reference
@@ -285,14 +285,8 @@ class SanitizedLognormal(PublicModel):
     def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> SanitizedLognormal:
         named = dict.fromkeys([*(() if crosstab.strata else job.strata), *job.likelihood_predictors, *job.cell_columns])
         columns = tuple(name for name in named if name not in crosstab.strata)
-        cells = design(crosstab, columns, rows)
-        first = [int(np.flatnonzero(cells.pattern == cell)[0]) + rows.start for cell in range(len(cells.matrix))]
-        labels = tuple(
-            " / ".join(str(crosstab.levels[c][crosstab.codes[c][row]]) for c in columns) or "all" for row in first
-        )
-        count = cell_counts(crosstab, rows, cells)
-        lognormal = Lognormal.build(job, crosstab, rows)
-        of_cells = Design(labels, tuple(range(len(labels))), np.empty((len(labels), 0)), cells.pattern, cells.first)
+        cells, of_cells = design(crosstab, columns, rows), patterns(crosstab, columns, rows)
+        labels, count, lognormal = of_cells.names, cell_counts(crosstab, rows, cells), Lognormal.build(job, crosstab, rows)
         law = CellLognormal(
             of_cells,
             conjugate_prior(job, lognormal.design, True),
