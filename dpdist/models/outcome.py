@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -40,7 +40,6 @@ def clamped_records(
 class OutcomeModel(PublicModel):
     """A model of the outcome y given predictors x, for one stratum; its figures limit y to its public bounds."""
 
-    combine: ClassVar[Literal["sum", "concat"]] = "sum"
     of_program: ClassVar[Mapping[str, str]] = {}
     """Names of the Stan program's parameters by those of the model's."""
     of_counts: ClassVar[bool] = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -158,29 +158,6 @@ class Improper(Exception):
     """The posterior does not exist for these statistics; the message gives the reason in public terms."""
 
 
-def describe_draws(parameters: Sequence[Parameter], theta: Draws) -> dict[str, Any]:
-    """The `values` of every parameter and the names of its entries; null for an entry that the stratum does not
-    identify.
-    """
-    described: dict[str, Any] = {"prior": "proper"}
-    for p in parameters:
-        described[p.name] = {**{dim: list(entries) for dim, entries in p.dims}, "values": nested(theta[p.name][0])}
-    return described
-
-
-def recall_draws(parameters: Sequence[Parameter], described: Mapping[str, Any]) -> Draws:
-    """The inverse of `describe_draws`."""
-    arrays = ((p, described[p.name]["values"]) for p in parameters)
-    return Draws({p.name: np.array(values, dtype=float).reshape(1, *p.shape) for p, values in arrays})
-
-
-def nested(values: Floats) -> Any:
-    """The array as nested lists of numbers, with null for NaN."""
-    nullable: Any = np.asarray(values, dtype=object)
-    nullable[np.isnan(values)] = None
-    return nullable.tolist()
-
-
 # Publication asks a model for these outputs, and knows no mechanism; a model implements those it has.
 DRAWS = 400
 """Number of draws by which the law of a model's estimates is simulated."""
@@ -293,17 +270,35 @@ class StratumModel:
     """The public half of a model of one stratum: its parameters, how they are written, and what follows from them.
 
     All models have `build`, `describe`, `recall`, `parameters`, `identified` and `improper`. They have others if they can
-    (`supports`). All but the two below are declared for type checkers alone, so a plug-in's model need not derive from this
-    class, and no model has methods that only raise.
+    (`supports`), which are declared for type checkers alone. So a plug-in's model need not derive from this class, and no
+    model has methods that only raise.
     """
 
+    combine: ClassVar[Literal["sum", "concat"]] = "sum"
+    """How statistics of blocks are combined: sums are added, compressed records are concatenated."""
+
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        """One draw as a JSON-ready mapping; `prior` names the stratum's prior."""
-        return describe_draws(self.parameters, theta)
+        """One draw as a JSON-ready mapping; `prior` names the stratum's prior.
+
+        It has the `values` of every parameter and the names of its entries; null for an entry that the stratum does not
+        identify.
+        """
+        described: dict[str, Any] = {"prior": "proper"}
+        for p in self.parameters:
+            values: Any = np.asarray(theta[p.name][0], dtype=object)
+            values[np.isnan(theta[p.name][0])] = None
+            described[p.name] = {**{dim: list(entries) for dim, entries in p.dims}, "values": values.tolist()}
+        return described
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
         """The inverse of `describe`."""
-        return recall_draws(self.parameters, described)
+        arrays = ((p, described[p.name]["values"]) for p in self.parameters)
+        return Draws({p.name: np.array(values, dtype=float).reshape(1, *p.shape) for p, values in arrays})
+
+    @property
+    def improper(self) -> bool:
+        """True if the prior is improper. A fit then needs more than p + 1 records, and varying outcomes and weights."""
+        return False
 
     if TYPE_CHECKING:
 
@@ -319,10 +314,6 @@ class StratumModel:
         def identified(self) -> int:
             """Number of coefficients, for each component, that the stratum's predictors identify."""
 
-        @property
-        def improper(self) -> bool:
-            """True if the prior is improper. A fit then needs more than p + 1 records, and varying outcomes and weights."""
-
         # A likelihood. A fit follows from statistics, which are computed block by block; α is a record's privacy weight.
 
         def log_lik(self, draws: Draws, records: Records) -> Floats:
@@ -330,10 +321,6 @@ class StratumModel:
 
         def extremes(self, draws: Draws, records: Records) -> Extremes:
             """Extremes over draws, computed in one pass that does not store (draw, record)."""
-
-        @property
-        def combine(self) -> Literal["sum", "concat"]:
-            """How statistics of blocks are combined: sums are added, compressed records are concatenated."""
 
         def statistics(self, records: Records, alpha: Floats) -> Floats:
             """Statistics of the pseudo likelihood ∏ p(record)^α; a record with α = 0 does not change them."""

@@ -143,10 +143,6 @@ class PublicModel(StratumModel):
     def identified(self) -> int:
         return len(self.design.columns)
 
-    @property
-    def improper(self) -> bool:
-        return False
-
     def pattern(self, crosstab_row: Codes) -> Codes:
         return self.design.pattern[crosstab_row - self.design.first]
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -65,8 +65,7 @@ class User(StratumModel):
     weighted: bool
     function: str | None
     identified: int = 1
-    improper: bool = False
-    combine: Literal["concat"] = "concat"
+    combine: ClassVar[Literal["sum", "concat"]] = "concat"
 
     @classmethod
     def build(cls, job: Job, crosstab: Crosstab, rows: slice, proper: bool = False) -> User:

@@ -51,8 +51,6 @@ from dpdist.models.protocol import (
     ReferenceRecords,
     ReleaseView,
     StratumModel,
-    describe_draws,
-    recall_draws,
 )
 from dpdist.models.public_model import cell_counts, patterns
 from dpdist.privacy.guarantees import NoisyQuery, neighbour_of
@@ -723,7 +721,7 @@ class ResidualCells(DonorCells):
         of_law = "b" if self.joint.law == "laplace" else "sigma"
         of_large = {LARGE_WEIGHTS: str(PART_OF_LARGE)} if "large" in theta.values else {}
         return {
-            **describe_draws(self.parameters, theta),
+            **super().describe(theta),
             "noisy": theta["noisy"][0].tolist(),
             "drift": theta["drift"][0].tolist(),
             "limits": theta["limits"][0].tolist(),
@@ -733,7 +731,7 @@ class ResidualCells(DonorCells):
         }
 
     def recall(self, described: Mapping[str, Any]) -> Draws:
-        values = dict(recall_draws(self.parameters, described).values)
+        values = dict(super().recall(described).values)
         names = [name for name in ("noisy", "drift", "limits", *FURTHER) if name in described]
         if not set(self.names) <= set(described["parts"]):
             raise WorkspaceError("released/set-1.json", OTHER_LIMITS, AS_MEASURED)

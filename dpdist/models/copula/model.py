@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import scipy
@@ -313,14 +312,6 @@ class Scores(StratumModel):
     def identified(self) -> int:
         """The largest possible number of parameters: a cell's number times the possible number of units."""
         return (BASIS + 6) * (int(grouped(self.cells.codes, self.cells.count, UNIT).max()) + 1)
-
-    @property
-    def improper(self) -> bool:
-        return False
-
-    @property
-    def combine(self) -> Literal["sum"]:
-        return "sum"
 
     def scored(self, records: Records) -> ScoredRecords:
         """Scores of records under the reference's distributions."""

@@ -121,10 +121,6 @@ class Lognormal(Conjugate):
             Parameter("covariance", (component, other), logs),
         )
 
-    @property
-    def combine(self) -> Literal["sum"]:
-        return "sum"
-
     def statistics(self, records: Records, alpha: Floats) -> Floats:
         pattern = self._pattern(records)
         z = _logs(records)
@@ -240,17 +236,9 @@ class Lognormal(Conjugate):
         return replace(self, synthesis="fbs", fixed_weight=None, expected=False)
 
     def describe(self, theta: Draws) -> Mapping[str, Any]:
-        names = [f"log {c}" for c in self.components]
-        rows = [[None if np.isnan(v) else float(v) for v in row] for row in theta["coefficients"][0]]
-        return {
-            "prior": "proper" if self.prior.records else "improper",
-            "coefficients": {"predictor": list(self.design.names), "component": names, "values": rows},
-            "covariance": {"component": names, "values": theta["covariance"][0].tolist()},
-        }
-
-    def recall(self, described: Mapping[str, Any]) -> Draws:
-        rows = [[np.nan if v is None else v for v in row] for row in described["coefficients"]["values"]]
-        return draws_of(np.array(rows, dtype=float)[None], np.array(described["covariance"]["values"], dtype=float)[None])
+        described = {**super().describe(theta), "prior": "improper" if self.improper else "proper"}
+        del described["covariance"]["other_component"]
+        return described
 
     @property
     def program(self) -> str:
