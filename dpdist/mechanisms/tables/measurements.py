@@ -6,6 +6,7 @@ the prediction from which records' residuals in the other tables are taken, and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -23,7 +24,8 @@ from dpdist.mechanisms.tables.expected import ExpectedFile
 from dpdist.mechanisms.tables.limits import STEPS_WIDER, TableLimits, even_parts
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.residual_samples import PLANNED_DRIFT, PLANNED_INEQUALITY
-from dpdist.mechanisms.tables.shares import equal_parts, part_beyond, with_scores
+from dpdist.mechanisms.tables.scores import RecordScores
+from dpdist.mechanisms.tables.shares import OF_SCORES, enough_for_scores, equal_parts, part_beyond, with_scores
 from dpdist.mechanisms.tables.table_law import TableLaw
 from dpdist.mechanisms.tables.weight_ratios import FEWEST
 from dpdist.privacy.guarantees import NoisyQuery
@@ -89,8 +91,13 @@ class ResidualMeasurements:
 
     @property
     def after_scores(self) -> Self:
-        """These measurements with sums of scores of every table by a part of its own."""
-        return replace(self, parts=with_scores(self.parts))
+        """These measurements with sums of scores of every table by a part of its own, the less the more they will show."""
+        slope, of_scores = RecordScores.of(self.file).slopes(self.file).min(), list[float]()
+        for (_, cell), part in zip(self.file.tables, self.parts_of_tables, strict=True):
+            noise = math.sqrt(self.variance(part * OF_SCORES))
+            errors = noise / (slope * np.bincount(cell, weights=self.file.count))
+            of_scores.append(enough_for_scores(float(np.median(errors)), self.power))
+        return replace(self, parts=with_scores(self.parts, of_scores))
 
     @property
     def part_beyond(self) -> Fraction:

@@ -116,7 +116,7 @@ SCORED = (
     "Before a table's residuals, scores of records are summed in its cells: whether an amount is above 0, its logarithm "
     "between two ends, or the value itself. Scores follow from the noisy counts and lie between −1 and 1, divided by their "
     "number, so the L1 sensitivity is 1 when a record's values are left out, and 2 when they change. These sums have a "
-    "fifth of the table's share."
+    "twentieth to a fifth of the table's share, by the noisy counts."
 )
 SPLIT = "; sequential within a set: ε₀ = {} for bin counts, ε₁ = {} for the tables"
 SPLIT_RHO = "; sequential within a set: ρ₀ = {:.6g} (equivalent to ε₀ = {}) for bin counts, ρ₁ = {:.6g} for the tables"

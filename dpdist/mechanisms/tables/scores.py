@@ -86,6 +86,10 @@ class ColumnScores(NamedTuple):
         middle, half = self.low / 2.0 + self.high / 2.0, self.high / 2.0 - self.low / 2.0
         return np.clip(np.nan_to_num((np.clip(sizes, self.low, self.high) - middle) / half), -1.0, 1.0)
 
+    def step(self, law: Floats) -> float:
+        """What an effect of 1 adds to sizes."""
+        return 1.0 if self.multiplying else float(law.std()) or 1.0
+
     def narrowed(self, law: Floats, part: float) -> Floats:
         """Sizes of a law with this part of their variance."""
         sizes = np.log(law[law > 0.0]) if self.multiplying else law
@@ -99,6 +103,11 @@ class SharesOfRecords:
     count: Floats
     log_odds: float
     unit: float
+
+    @classmethod
+    def of(cls, count: Floats, share: float, unit: float) -> Self:
+        """About the law's `share`."""
+        return cls(count, float(scipy.special.logit(np.clip(share, LEAST_SHARE, 1.0 - LEAST_SHARE))), unit)
 
     def __call__(self, effects: Floats) -> tuple[Floats, Floats, Floats]:
         share = scipy.special.expit(self.log_odds + effects)
@@ -157,6 +166,19 @@ class RecordScores:
     def unit(self) -> float:
         """A score's part of a contribution."""
         return 1.0 / self.number
+
+    def slopes(self, file: ExpectedFile) -> Floats:
+        """What effects of 1 add to a record's expected scores under the law, by their slopes at 0, (score,)."""
+        law, one, slopes = file.reference, np.ones(1), list[Floats]()
+        values = [law.weight, *law.outcomes.T][int(not self.weighted) :]
+        for scores, of_law in zip(self.columns, values, strict=True):
+            share = np.array([(of_law > 0.0).mean() if scores.multiplying else 1.0])
+            if scores.shared:
+                slopes.append(SharesOfRecords.of(one, share[0], self.unit)(np.zeros(1))[1])
+            if scores.sized:
+                known = scores, scores.narrowed(of_law, 1.0), scores.step(of_law), self.unit
+                slopes.append(SizesOfRecords.of(one, share, *known)(np.zeros(1))[1])
+        return np.concatenate(slopes)
 
     def contributions(self, weight: Floats, outcomes: Floats) -> Floats:
         """Scores of records in the nearest whole units of 1/UNIT, (record, score); the L1 norm is at most UNIT."""
@@ -236,11 +258,11 @@ class _ByScores:
         share = np.full(cells, (law > 0.0).mean())
         relative, effects, errors = np.ones(cells), np.zeros(cells), Loadings.none(cells)
         if scores.shared:
-            of_law, log_odds = share, float(scipy.special.logit(np.clip(share[0], LEAST_SHARE, 1.0 - LEAST_SHARE)))
-            fit = self.fitted(SharesOfRecords(self.count, log_odds, self.unit), next(answers))
-            share = scipy.special.expit(log_odds + fit.of_cells)
+            of_law, of_records = share, SharesOfRecords.of(self.count, share[0], self.unit)
+            fit = self.fitted(of_records, next(answers))
+            share = scipy.special.expit(of_records.log_odds + fit.of_cells)
             relative, errors = share / of_law, fit.errors(design).scaled(1.0 - share)
-        step = 1.0 if scores.multiplying else float(law.std()) or 1.0
+        step = scores.step(law)
         if scores.sized:
             answer, with_size, part = next(answers), share if scores.multiplying else np.ones(cells), 1.0
             for _ in range(ROUNDS):

@@ -29,8 +29,10 @@ from dpdist.privacy.guarantees import NoisyQuery
 
 FIRST = Fraction(1, 20)
 """Smallest part of the budget that measures all records first."""
-OF_SCORES = Fraction(1, 5)
-"""Part of a table's budget for sums of scores, where nothing else tells cells apart."""
+OF_SCORES, LEAST_OF_SCORES = Fraction(1, 5), Fraction(1, 20)
+"""Largest and smallest part of a table's budget for sums of scores, where nothing else tells cells apart."""
+ENOUGH = 0.2
+"""Error of a log effect that hardly changes a cell's limits: scores need no more of the budget."""
 SURE = 10.0
 """Logarithm of the inverse of the probability that any of all empty counts shows a record by its noise."""
 MOST_BEYOND = Fraction(1, 2)
@@ -106,11 +108,19 @@ def equal_parts(tables: int, sum_of_parts: Fraction = Fraction(1)) -> tuple[Frac
     return whole_parts(np.array([float(FIRST), *[of_table] * tables]), sum_of_parts)
 
 
-def with_scores(parts: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
-    """Parts of all records, of tables, and of these tables' sums of scores, which have a part of theirs."""
+def with_scores(parts: tuple[Fraction, ...], of_scores: Sequence[float]) -> tuple[Fraction, ...]:
+    """Parts of all records, of tables, and of these tables' sums of scores, which have these parts of theirs."""
     first, *tables = parts
-    scores = [Fraction(int(OF_SCORES * part * PART_STEPS), PART_STEPS) for part in tables]
+    scores = [Fraction(int(each * part * PART_STEPS), PART_STEPS) for part, each in zip(tables, of_scores, strict=True)]
     return (first, *(part - of_scores for part, of_scores in zip(tables, scores, strict=True)), *scores)
+
+
+def enough_for_scores(error: float, power: int) -> float:
+    """Part of a table's budget for its scores, by the `error` of a typical cell's log effect under the largest one.
+
+    The noise's variance falls with this power of a part.
+    """
+    return float(np.clip(float(OF_SCORES) * (error / ENOUGH) ** (2.0 / power), float(LEAST_OF_SCORES), float(OF_SCORES)))
 
 
 def whole_parts(targets: Floats, sum_of_parts: Fraction = Fraction(1)) -> tuple[Fraction, ...]:
