@@ -279,8 +279,11 @@ def _excess_of_delta(limits: Limits, before: Sequence[Charge], charge: Charge) -
         )
 
 
-def refuse_excess(entries: Sequence[Entry], job_limits: Limits, charge: Charge) -> None:
-    """Raises `BudgetRefused` if a charge exceeds a limit of the ledger, or one that the job states (`job_limits`)."""
+def refuse_charge(entries: Sequence[Entry], job_limits: Limits, charge: Charge) -> None:
+    """Raises `BudgetRefused` if a charge is for a correction that is not the next, or exceeds a limit of the ledger, or one
+    that the job states (`job_limits`).
+    """
+    refuse_correction(entries, charge)
     history, policy = charges(entries, charge.dataset), policies(entries, charge.dataset)
     if policy and charge.cls not in policy:
         fault = (

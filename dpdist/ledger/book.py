@@ -54,8 +54,7 @@ from dpdist.ledger.accounts import (
     Receipt,
     damage,
     following,
-    refuse_correction,
-    refuse_excess,
+    refuse_charge,
     stated_format,
     trusted,
 )
@@ -321,8 +320,7 @@ class Ledger:
         with self._database.writing() as link:
             entries = self._trusted(link)
             if (reserved := _of_run(entries, charge.run, "reserve")) is None:
-                refuse_correction(entries, charge)
-                refuse_excess(entries, job_limits, charge)
+                refuse_charge(entries, job_limits, charge)
                 reserved = self._append(link, entries[-1], {"kind": "reserve", **charge.content})
             elif (earlier := Charge.of(reserved)).corrects not in ("", charge.corrects):
                 raise self._other("the run was charged as a correction of another release", CORRECTS)

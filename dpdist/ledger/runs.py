@@ -26,8 +26,7 @@ from dpdist.ledger.accounts import (
     Receipt,
     charges,
     cost,
-    refuse_correction,
-    refuse_excess,
+    refuse_charge,
     remaining_budget,
     total,
 )
@@ -86,50 +85,13 @@ def charge_of(job: Job, guarantee: Guarantee, run: str) -> Charge:
     return Charge(job.dataset, job.period, run, cls, adjacency, budget, delta, decisive, version, corrects)
 
 
-@dataclass(frozen=True)
-class Account:
-    """A job's ledger, and the limits that the job states."""
+def ledger_of(job: Job, workspace: str | Path) -> Ledger | None:
+    """The ledger of a run in this workspace; None if there is none."""
+    if (place := place_of(job)) is None:
+        return None
+    from dpdist.ledger.book import Ledger  # the database is imported only with a ledger
 
-    ledger: Ledger
-    stated: Limits
-    job: Job
-    guarantee: Guarantee
-    is_default: bool
-    """True for the ledger beside the workspaces, which the first run creates. A named ledger must exist."""
-
-    @classmethod
-    def of(cls, job: Job, guarantee: Guarantee, workspace: str | Path) -> Account | None:
-        """The account of a run in this workspace; None if there is no ledger."""
-        if (place := place_of(job)) is None:
-            return None
-        from dpdist.ledger.book import Ledger  # the database is imported only with a ledger
-
-        return cls(Ledger(place or default_ledger(workspace)), job.ledger or Limits(), job, guarantee, not place)
-
-    def refuse(self) -> str:
-        """Raises `BudgetRefused` if a new run would be refused.
-
-        Otherwise returns a sentence on other runs of the period, or "".
-        """
-        charge = self._charge("")
-        entries = [] if self.is_default and not self.ledger.there else self.ledger.entries()
-        refuse_correction(entries, charge)
-        refuse_excess(entries, self.stated, charge)
-        return others_text(charges(entries, charge.dataset), charge)
-
-    def reserve(self, run: str) -> Receipt:
-        """Charges the run, once. Raises `BudgetRefused`."""
-        charge = self._charge(run)
-        if self.is_default:
-            self.ledger.begin()
-        return self.ledger.reserve(charge, self.stated)
-
-    def settle(self, run: str, noise: str) -> None:
-        """Records that the charged run has made its release."""
-        self.ledger.settle(self._charge(run), noise)
-
-    def _charge(self, run: str) -> Charge:
-        return charge_of(self.job, self.guarantee, run)
+    return Ledger(place or default_ledger(workspace))
 
 
 def default_ledger(workspace: str | Path) -> str:
@@ -178,8 +140,7 @@ def terms(job: Job, guarantee: Guarantee) -> Mapping[str, str]:
             f"{charge.cls} {symbol} = {budget_text(total(earlier))} charged to {job.dataset} under {charge.adjacency}"
         )
         facts = {"ledger": ledger.name, "budget": f"{charges_text}; {remains}; this run takes {budget_text(charge.budget)}"}
-        refuse_correction(entries, charge)
-        refuse_excess(entries, job_limits, charge)
+        refuse_charge(entries, job_limits, charge)
     except BudgetRefused as refusal:
         return {"ledger": ledger.name, "budget": f"a run into a new workspace would be refused: {refusal.fault}"}
     return facts
@@ -193,18 +154,32 @@ RESTORE = (
 
 @dataclass(frozen=True)
 class Meter:
-    """A run's account, and its receipt in the workspace.
+    """What charges a run: its ledger, its cost, the limits that its job states, and the receipt in the workspace.
 
     `uncharged` is true for a replay, whose original run was charged, and for a study, whose data are public.
     """
 
     space: Workspace
-    account: Account | None
+    job: Job
+    guarantee: Guarantee
+    ledger: Ledger | None
     uncharged: bool
 
     @classmethod
     def of(cls, job: Job, guarantee: Guarantee, space: Workspace, uncharged: bool) -> Meter:
-        return cls(space, None if uncharged else Account.of(job, guarantee, space.place), uncharged)
+        return cls(space, job, guarantee, None if uncharged else ledger_of(job, space.place), uncharged)
+
+    @property
+    def is_default(self) -> bool:
+        """True for the ledger beside the workspaces, which the first run creates. A named ledger must exist."""
+        return place_of(self.job) == ""
+
+    @property
+    def stated(self) -> Limits:
+        return self.job.ledger or Limits()
+
+    def charge(self, run: str = "") -> Charge:
+        return charge_of(self.job, self.guarantee, run)
 
     def check(self, listener: Listener) -> None:
         """Raises `BudgetRefused` before anything is written.
@@ -216,7 +191,7 @@ class Meter:
         if self.uncharged:
             return
         receipt = read_receipt(self.space)
-        if self.account is None:
+        if self.ledger is None:
             if receipt is not None:
                 remedy = f"name it again: ledger: {{url: …}} in the job, or {VARIABLE}"
                 raise LedgerError(
@@ -224,18 +199,25 @@ class Meter:
                 )
             listener(Event("note", "ledger", note=NOT_COUNTED))
         elif receipt is not None:
-            self.account.ledger.refuse_other(receipt)
-        elif self.space.read_identity() is None and (note := self.account.refuse()):
-            listener(Event("note", "ledger", note=note))
+            self.ledger.refuse_other(receipt)
+        elif self.space.read_identity() is None:
+            charge = self.charge()
+            entries = [] if self.is_default and not self.ledger.there else self.ledger.entries()
+            refuse_charge(entries, self.stated, charge)
+            if note := others_text(charges(entries, charge.dataset), charge):
+                listener(Event("note", "ledger", note=note))
 
     def reserve(self, key: Key) -> bool:
-        """Charges the run and stores the receipt.
+        """Charges the run, once, and stores the receipt. Raises `BudgetRefused`.
 
         Returns whether the run is charged; for a replay, whether the original is.
         """
-        if self.account is None:
+        if self.ledger is None:
             return read_receipt(self.space) is not None
-        receipt = self.account.reserve(run_of(key))
+        charge = self.charge(run_of(key))
+        if self.is_default:
+            self.ledger.begin()
+        receipt = self.ledger.reserve(charge, self.stated)
         with private():
             write_json(self.space.receipt, receipt.line)
             self.space.store.put_if_absent(self.space.receipt)
@@ -243,8 +225,8 @@ class Meter:
 
     def settle(self, key: Key) -> None:
         """Settles the charge, after the release is made and before it is published."""
-        if self.account is not None:
-            self.account.settle(run_of(key), _kept_noise(self.space))
+        if self.ledger is not None:
+            self.ledger.settle(self.charge(run_of(key)), _kept_noise(self.space))
 
     def name_release(self, key: Key, listener: Listener) -> None:
         """Records the id of the published release, so that corrections can refer to it.
@@ -252,9 +234,9 @@ class Meter:
         The release stays charged and published in any case. If the ledger does not answer, the listener gets a note.
         Raises `LedgerError` if the ledger answers and does not show the charge.
         """
-        if self.account is not None:
+        if self.ledger is not None:
             with _noted(listener):
-                self.account.ledger.name_release(run_of(key), _id_of(self.space))
+                self.ledger.name_release(run_of(key), _id_of(self.space))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from dpdist.core.errors import BudgetRefused
 from dpdist.job import LedgerSettings, Limits, budget_text, epsilon_of
-from dpdist.ledger.accounts import Charge, Entry, cost, following, largest_window, refuse_correction, refuse_excess
+from dpdist.ledger.accounts import Charge, Entry, cost, following, largest_window, refuse_charge, refuse_correction
 from dpdist.ledger.pages import pages
 from dpdist.privacy.guarantees import Asymptotic, Concentrated, Guarantee, NoGuarantee, Strict
 
@@ -43,7 +43,7 @@ def named(kept: list[Entry], *ids: str, period: str = "2021") -> list[Entry]:
 
 def fits(kept: Sequence[Entry], charge: Charge, stated: Limits = NONE) -> bool:
     try:
-        refuse_excess(kept, stated, charge)
+        refuse_charge(kept, stated, charge)
     except BudgetRefused:
         return False
     return True
@@ -98,14 +98,14 @@ def test_a_class_that_the_ledger_has_no_limits_for_is_refused() -> None:
     kept = entries(strict=Limits(total="9"))
     assert fits(kept, ONE)
     with pytest.raises(BudgetRefused, match="none for asymptotic releases"):
-        refuse_excess(kept, NONE, replace(ONE, cls="asymptotic"))
+        refuse_charge(kept, NONE, replace(ONE, cls="asymptotic"))
 
 
 def test_costs_under_different_adjacencies_have_no_sum_and_no_common_limit() -> None:
     exchanged = replace(ONE, adjacency="substitution, same_x")
     assert fits(entries(ONE), exchanged), "without a limit nothing is compared"
     with pytest.raises(BudgetRefused, match="charged under adjacency zero_out"):
-        refuse_excess(entries(ONE), Limits(total="9"), exchanged)
+        refuse_charge(entries(ONE), Limits(total="9"), exchanged)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_delta_adds_up_over_strict_releases() -> None:
     with pytest.raises(
         BudgetRefused, match=r"strict δ = 0.000001 would bring the sum to 0.000004\n    allowed: strict δ = 0.000003 in all"
     ):
-        refuse_excess(entries(draws, draws, draws), limits, draws)
+        refuse_charge(entries(draws, draws, draws), limits, draws)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_delta_adds_up_over_strict_releases() -> None:
 )
 def test_a_delta_that_nobody_knows_fits_under_no_limit(before: tuple[Charge, ...], charge: Charge, whose: str) -> None:
     with pytest.raises(BudgetRefused, match=f"{whose} δ is unknown"):
-        refuse_excess(entries(*before), Limits(delta="1e-3"), charge)
+        refuse_charge(entries(*before), Limits(delta="1e-3"), charge)
     assert fits(entries(*before), charge, Limits(total="9")), "control"
 
 
@@ -165,9 +165,9 @@ def test_rho_adds_up_under_zcdp_and_delta_is_the_one_that_epsilon_is_stated_at()
     with pytest.raises(
         BudgetRefused, match=r"zCDP ρ = 0.125 would bring the sum to 0.375 in all\n    allowed: zCDP ρ = 0.25 in all"
     ):
-        refuse_excess(entries(RHO, RHO), limits, RHO)
+        refuse_charge(entries(RHO, RHO), limits, RHO)
     with pytest.raises(BudgetRefused, match=r"allowed: zCDP ε stated at δ = 0.000001 or less"):
-        refuse_excess(entries(RHO), limits, replace(RHO, delta=2 * SMALL))
+        refuse_charge(entries(RHO), limits, replace(RHO, delta=2 * SMALL))
 
 
 def test_limits_of_a_job_by_class_hold_for_their_class_alone() -> None:
@@ -177,7 +177,7 @@ def test_limits_of_a_job_by_class_hold_for_their_class_alone() -> None:
     assert fits(entries(ONE, ONE), RHO, stated)
     assert not fits(entries(ONE, RHO), RHO, stated)
     with pytest.raises(BudgetRefused, match="name only classes other than asymptotic"):
-        refuse_excess(entries(), stated, replace(ONE, cls="asymptotic", delta=None))
+        refuse_charge(entries(), stated, replace(ONE, cls="asymptotic", delta=None))
 
 
 def version(number: int, of: str) -> Charge:
