@@ -193,5 +193,6 @@ def _bytes(size: str | None) -> int | None:
     try:
         return int(TypeAdapter(ByteSize).validate_python(size))
     except ValidationError:
-        problem = Problem("--memory", f"'{size}'", "a size as 2GiB or 1500MiB", "write one of these")
-        raise JobError("cluster worker", [problem]) from None
+        raise JobError.of(
+            "cluster worker", "--memory", f"'{size}'", "a size as 2GiB or 1500MiB", "write one of these"
+        ) from None

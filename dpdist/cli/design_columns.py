@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from dpdist.core.errors import JobError, Problem, suggestion
+from dpdist.core.errors import JobError, suggestion
 
 PSU = re.compile(r"(^|_)(psus?|clusters?|sdmvpsu|varunit|secu)(_?id|_?code|_?no)?$", re.IGNORECASE)
 STRATUM = re.compile(
@@ -98,15 +98,18 @@ def chosen_design(names: Sequence[str], options: Options, asks: bool, job: Path)
         replicate_columns = None if prefix == NONE else replicates(names, prefix)
     if prefix not in (None, NONE) and replicate_columns is None:
         allowed = f"columns {prefix:.80}1, {prefix:.80}2, …"
-        raise JobError(
-            str(job), [Problem("--replicate-weights", "the file has no such columns", allowed, "name their prefix")]
-        )
-    for option, name in (*(("--design-strata", column) for column in chosen), ("--psu", unit)):
-        if name is not None and name not in names:
-            remedy = suggestion(name, names, "name one of these, or none")
-            problem = Problem(option, f"the file has no column '{name:.80}'", ", ".join(names[:20]), remedy)
-            raise JobError(str(job), [problem])
+        raise JobError.of(str(job), "--replicate-weights", "the file has no such columns", allowed, "name their prefix")
+    named = [*(("--design-strata", column) for column in chosen), ("--psu", unit)]
+    refuse_unknown(named, names, job, "name one of these, or none")
     return DesignColumns(chosen, unit, replicate_columns)
+
+
+def refuse_unknown(options: Iterable[tuple[str, str | None]], names: Sequence[str], job: Path, otherwise: str) -> None:
+    """Raises `JobError` for an option that names no column of the file."""
+    for option, name in options:
+        if name is not None and name not in names:
+            remedy = suggestion(name, names, otherwise)
+            raise JobError.of(str(job), option, f"the file has no column '{name:.80}'", ", ".join(names[:20]), remedy)
 
 
 def by_name(names: Iterable[str]) -> DesignColumns:

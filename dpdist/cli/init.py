@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 from dpdist.cli.console import errors_reported, out
-from dpdist.cli.design_columns import NONE, Options, chosen_design
+from dpdist.cli.design_columns import NONE, Options, chosen_design, refuse_unknown
 from dpdist.core.errors import JobError, Problem, suggestion
 from dpdist.core.files import sha256, write_text
 
@@ -209,7 +209,7 @@ def _noted(draft: Draft) -> Iterator[str]:
 def _refuse_place(to: Path) -> None:
     if to.exists() or not to.parent.is_dir():
         fault = "the file exists" if to.exists() else "its folder does not exist"
-        raise JobError(str(to), [Problem("--out", fault, "a new file in a folder that exists", "name another one")])
+        raise JobError.of(str(to), "--out", fault, "a new file in a folder that exists", "name another one")
 
 
 def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) -> None:
@@ -218,7 +218,7 @@ def _refuse_paths(file: Path | None, public: Sequence[Path | None], to: Path) ->
             continue
         if path.samefile(file) or (path.is_file() and file.is_file() and sha256(path) == sha256(file)):
             fault, remedy = f"'{path}' is the confidential file itself", "name an earlier file, or another, that is public"
-            raise JobError(str(to), [Problem("--public", fault, "a file whose values anybody may know", remedy)])
+            raise JobError.of(str(to), "--public", fault, "a file whose values anybody may know", remedy)
 
 
 def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | None) -> dict[str, str]:
@@ -234,7 +234,7 @@ def _columns(sources: Mapping[Path, Source], file: Path | None, book: Path | Non
         return kinds(next(iter(sources.values())))
     if book is not None:
         return dict.fromkeys(domains_of(book, {}, {}), "unknown")
-    raise JobError("of init", [Problem("FILE", "no file", "FILE, --public or --codebook", "name one of them")])
+    raise JobError.of("of init", "FILE", "no file", "FILE, --public or --codebook", "name one of them")
 
 
 def _roles(
@@ -275,11 +275,7 @@ def _roles(
         ("--weight", weight),
         *(("--table", name) for name in by or ()),
     ]
-    for option, name in named:
-        if name is not None and name not in columns:
-            remedy = suggestion(name, columns, "name one of these")
-            fault, names = f"the file has no column '{name:.80}'", ", ".join(list(columns)[:20])
-            raise JobError(str(to), [Problem(option, fault, names, remedy)])
+    refuse_unknown(named, list(columns), to, "name one of these")
     return tuple(dict.fromkeys(outcomes)), weight
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from dpdist.cli.console import JsonAnswer, answer, errors_reported, out
-from dpdist.core.errors import DpdistError, JobError, Problem
+from dpdist.core.errors import DpdistError, JobError
 
 if TYPE_CHECKING:
     from dpdist.job import Limits
@@ -135,11 +135,11 @@ def _limits(
     from dpdist.ledger.accounts import CLASSES
 
     if cls not in CLASSES:
-        raise JobError(
-            "ledger", [Problem("--class", f"'{cls}' is not a class of guarantee", ", ".join(CLASSES), "use one of these")]
+        raise JobError.of(
+            "ledger", "--class", f"'{cls}' is not a class of guarantee", ", ".join(CLASSES), "use one of these"
         )
     if dataset is None and (total or per_period or window or delta):
-        raise JobError("ledger", [Problem("--dataset", "limits without a dataset", "a dataset's name", "add --dataset")])
+        raise JobError.of("ledger", "--dataset", "limits without a dataset", "a dataset's name", "add --dataset")
     limits_by_name: dict[str, object] = {"total": total, "per_period": per_period, "delta": delta}
     if window is not None:
         periods, _, budget = window.partition(":")
@@ -148,7 +148,7 @@ def _limits(
         return Limits.model_validate(limits_by_name)
     except ValidationError as error:
         example = "exact numbers, as --total 10 --per-period 1/2 --window 4:2"
-        raise JobError("ledger", [Problem("limits", first_problem(error), example, "correct the value")]) from None
+        raise JobError.of("ledger", "limits", first_problem(error), example, "correct the value") from None
 
 
 def _in_words(limits: Limits) -> str:

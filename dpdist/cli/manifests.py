@@ -261,7 +261,7 @@ def objects_of(plan: Plan, resolved: SourcedKeys, place: ManifestPlace, job_in_c
     if (size := job_bytes(objects)) > MOST_OF_CONFIG_MAP:
         remedy = "give --job-file FILE, so that the job is read from the claim dpdist-input, or shorten the names of levels"
         allowed = f"{MOST_OF_CONFIG_MAP:,} bytes: Kubernetes takes no larger ConfigMap"
-        raise JobError("cluster manifests", [Problem("JOB", f"{size:,} bytes with its files", allowed, remedy)])
+        raise JobError.of("cluster manifests", "JOB", f"{size:,} bytes with its files", allowed, remedy)
     if job_in_claim:
         _take_job_from_claim(objects, bool(files))
     _storage(objects, plan, place, needs_input=bool(inputs(resolved)) or job_in_claim)

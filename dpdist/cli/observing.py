@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 from uuid import uuid4
 
-from dpdist.core.errors import ClusterError, DpdistError, JobError, Problem, TaskError, WorkspaceError
+from dpdist.core.errors import ClusterError, DpdistError, JobError, TaskError, WorkspaceError
 from dpdist.core.files import write_json
 from dpdist.core.progress import Event, Listener, unit_label
 from dpdist.storage.objects import Objects, is_url
@@ -136,12 +136,13 @@ def collector(url: str) -> Any:
     """The exporter to a collector. Headers and certificates come from OpenTelemetry's own environment variables."""
     if not url.startswith(("http://", "https://")):
         allowed, remedy = "the URL of a collector (OTLP over HTTP)", "write http://127.0.0.1:4318/v1/traces"
-        raise JobError("run", [Problem("--traces", "something else", allowed, remedy)])
+        raise JobError.of("run", "--traces", "something else", allowed, remedy)
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:
-        problem = Problem("--traces", "OpenTelemetry is not installed", "with the extra", install("opentelemetry"))
-        raise JobError("run", [problem]) from None
+        raise JobError.of(
+            "run", "--traces", "OpenTelemetry is not installed", "with the extra", install("opentelemetry")
+        ) from None
     logging.getLogger("opentelemetry").addHandler(logging.NullHandler())  # lost spans are only counted
     return OTLPSpanExporter(endpoint=url, timeout=WAIT)
 
@@ -470,8 +471,7 @@ def _served(place: str, registry: CollectorRegistry) -> Iterator[None]:
 
     host, _, port = place.rpartition(":")
     if not host or not port.isdigit():
-        problem = Problem("--metrics", f"'{place}'", "host:port", "write 127.0.0.1:9100")
-        raise JobError("run", [problem])
+        raise JobError.of("run", "--metrics", f"'{place}'", "host:port", "write 127.0.0.1:9100")
     try:
         server, thread = start_http_server(int(port), addr=host.strip("[]"), registry=registry)
     except OSError as error:

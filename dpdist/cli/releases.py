@@ -147,12 +147,11 @@ def plan(
 
     with errors_reported(show_values, as_json, afterwards=ANEW):
         if error is not None and not 0.0 < error < float("inf"):
-            problem = Problem("--for-error", f"{error:g}", "direct standard errors, a number above 0", "give .5, say")
-            raise JobError(job, [problem])
+            raise JobError.of(job, "--for-error", f"{error:g}", "direct standard errors, a number above 0", "give .5, say")
         if error is not None and opened:
             remedy = "leave one of them out"
-            raise JobError(
-                job, [Problem("--open", "--for-error prints a single figure, and writes no page", "one of both", remedy)]
+            raise JobError.of(
+                job, "--open", "--for-error prints a single figure, and writes no page", "one of both", remedy
             )
         with listening(quiet=False, as_json=as_json, answers=True) as listener:
             checked = validate_job(_read_job(job, settings, input), input, listener)
@@ -251,8 +250,7 @@ def publish(
 
     with errors_reported(as_json=as_json, afterwards=RESUMES):
         if job is None and settings:
-            problem = Problem("--set", "--set without a job", "--set beside --job", "name the job by --job")
-            raise JobError("of publish", [problem])
+            raise JobError.of("of publish", "--set", "--set without a job", "--set beside --job", "name the job by --job")
         with listening(quiet, as_json) as listener:
             restated = load_job(job, settings) if job is not None else None
             public = publish_workspace(workspace, listener, restated, page=False)

@@ -46,7 +46,7 @@ def time_of(text: str) -> datetime:
         time = datetime.fromisoformat(text)
     except ValueError:
         allowed = "a time such as 2026-10-01T02:30:00Z, or the name of a Job"
-        raise JobError("run", [Problem("--scheduled", f"'{text:.80}'", allowed, "write one of these")]) from None
+        raise JobError.of("run", "--scheduled", f"'{text:.80}'", allowed, "write one of these") from None
     return time.replace(tzinfo=time.tzinfo or UTC).astimezone(UTC)
 
 

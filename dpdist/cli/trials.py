@@ -21,7 +21,7 @@ from dpdist.cli.console import (
     out,
 )
 from dpdist.cli.listening import listening
-from dpdist.core.errors import JobError, Problem, WorkspaceError
+from dpdist.core.errors import JobError, WorkspaceError
 
 
 def audit(
@@ -99,7 +99,7 @@ def audit(
         ]
         if len(chosen) > 1:
             fault = f"{' and '.join(chosen)} are different audits"
-            raise JobError("audit", [Problem(chosen[-1], fault, "", "give one of them, and audit again for the other")])
+            raise JobError.of("audit", chosen[-1], fault, "", "give one of them, and audit again for the other")
         if black_box is not None and neighbours is not None and workspace is None:
             from_releases(black_box, neighbours)
         elif workspace is not None and black_box is None and neighbours is None:
@@ -107,7 +107,7 @@ def audit(
         else:
             fault = "audit a run's folder, or a job with two files"
             remedy = "write dpdist audit WORKSPACE, or dpdist audit --black-box JOB --neighbours FILE FILE"
-            raise JobError("audit", [Problem("WORKSPACE", fault, "", remedy)])
+            raise JobError.of("audit", "WORKSPACE", fault, "", remedy)
 
 
 def calibrate(
@@ -129,7 +129,7 @@ def calibrate(
     with errors_reported(show_values=True, as_json=as_json, afterwards=ANEW):
         if measure not in get_args(Measure):
             allowed = ", ".join(get_args(Measure))
-            raise JobError(job, [Problem("--measure", f"'{measure}' is not a measure", allowed, "use one of these")])
+            raise JobError.of(job, "--measure", f"'{measure}' is not a measure", allowed, "use one of these")
         with listening(quiet, as_json) as listener:
             from dpdist.job.loading import load_job
             from dpdist.quality.calibrate import calibrate as calibrate_job

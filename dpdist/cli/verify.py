@@ -10,7 +10,7 @@ import typer
 
 from dpdist.cli.console import RESUMES, JsonAnswer, answer, err, errors_reported, out
 from dpdist.cli.listening import listening
-from dpdist.core.errors import DpdistError, JobError, Problem, WorkspaceError
+from dpdist.core.errors import DpdistError, JobError, WorkspaceError
 from dpdist.core.files import write_text
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ def approve(
     with errors_reported(afterwards=RESUMES):
         if no and key is not None:
             fault = "--refuse together with --key"
-            raise JobError("of approve", [Problem("--key", fault, "--key FILE, or --refuse", "give one of the two")])
+            raise JobError.of("of approve", "--key", fault, "--key FILE, or --refuse", "give one of the two")
         if no:
             refuse_release(workspace, reason)
             out.print("refused: it stays held until somebody approves it, and its budget stays spent", markup=False)

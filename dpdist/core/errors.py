@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,11 @@ class ProblemsError(DpdistError):
         self.source, self.subject = source, subject or self.subject
         self.problems = tuple(problems)
         super().__init__(self.text())
+
+    @classmethod
+    def of(cls, source: str, where: str, fault: str, allowed: str, remedy: str, places: tuple[str, ...] = ()) -> Self:
+        """The error with one problem."""
+        return cls(source, [Problem(where, fault, allowed, remedy, 1, places)])
 
     def text(self, show_values: bool = False) -> str:
         many = f"{len(self.problems)} problems" if len(self.problems) > 1 else "1 problem"

@@ -63,6 +63,10 @@ class SourcedKeys:
     to_do: tuple[Problem, ...] = ()
     """Lines of `dpdist init` that are still to be filled or confirmed. A job with such lines is refused."""
 
+    def refused(self, where: Where, fault: str, allowed: str, remedy: str) -> JobError:
+        """The error for a wrong value, with its origin."""
+        return JobError.of(self.source, dotted(where), fault, allowed, remedy, place(where, self.lines))
+
     def located(self, folder: Path) -> SourcedKeys:
         """Makes paths of files that are opened later relative to the working folder, not to the job file's."""
         if folder == Path():
@@ -102,7 +106,7 @@ def in_path(path: str, period: str, where: str, source: str) -> str:
     """Returns a path with the period in place of `{{period}}`. Raises `JobError` for a period that cannot name a file."""
     if PERIOD in path and not re.fullmatch(NAME, period):
         allowed = f"where a path has {PERIOD}: letters, digits, _ . and -, as in 2026-Q3"
-        raise JobError(source, [Problem(where, f"the period '{period:.80}' cannot name a file", allowed, "write it so")])
+        raise JobError.of(source, where, f"the period '{period:.80}' cannot name a file", allowed, "write it so")
     return path.replace(PERIOD, period)
 
 
@@ -114,9 +118,7 @@ def job_of(job: JobLike) -> Job:
     """
     if isinstance(job, Job):
         if isinstance(job.mechanism, Former):
-            raise JobError(
-                "job", [Problem("mechanism.name", NO_MORE.format(job.mechanism.name), PRESENT, f"use {PRESENT}")]
-            )
+            raise JobError.of("job", "mechanism.name", NO_MORE.format(job.mechanism.name), PRESENT, f"use {PRESENT}")
         return job
     if isinstance(job, Mapping):
         return freeze(SourcedKeys(_plain(job)))
@@ -125,7 +127,7 @@ def job_of(job: JobLike) -> Job:
     if isinstance(job, str | Path):
         return load_job(job)
     allowed = "a Job, a mapping, YAML text, or the path or name of a job file"
-    raise JobError("job", [Problem("job", f"a {type(job).__name__}", allowed, "give one of these")])
+    raise JobError.of("job", "job", f"a {type(job).__name__}", allowed, "give one of these")
 
 
 def load_job(name: str | Path, settings: Sequence[str] | None = None) -> Job:
@@ -180,10 +182,10 @@ def parse_job(text: str, source: str = "job", folder: str | Path = Path()) -> Jo
     """
     if not isinstance(text, str):
         remedy = "give the text of a job; load_job takes a path"
-        raise JobError(source, [Problem("text", f"a {type(text).__name__}", "YAML text", remedy)])
+        raise JobError.of(source, "text", f"a {type(text).__name__}", "YAML text", remedy)
     if not isinstance(folder, str | Path):
         fault, remedy = f"a {type(folder).__name__}", "name the folder of the job's files"
-        raise JobError(source, [Problem("folder", fault, "a path", remedy)])
+        raise JobError.of(source, "folder", fault, "a path", remedy)
     return freeze(_with_base(text, source, Path(folder), ()).located(Path(folder)))
 
 
@@ -199,7 +201,7 @@ def freeze(resolved: SourcedKeys) -> Job:
     resolved = resolved.of_period()
     keys, lines, source = resolved.keys, resolved.lines, resolved.source
     if (wrong := misfit(keys.get("format"), JOB)) is not None:
-        raise JobError(source, [Problem("format", *wrong, places=place(("format",), lines))])
+        raise resolved.refused(("format",), *wrong)
     if earlier := [fault.problem(lines) for fault in keys_of_earlier_form(keys)]:
         raise JobError(source, earlier)
     keys, alias = in_present_form(keys, lines, source)
@@ -249,7 +251,7 @@ def find_shipped(name: str | Path, folder: str, error: type[ProblemsError]) -> P
                 return candidate
     names = sorted(file.stem for file in shipped.glob("*.yaml"))
     allowed = f"a YAML file, or one of the shipped ones: {', '.join(names)}"
-    raise error(str(name), [Problem("file", "no such file", allowed, suggestion(path.stem, names, "check the path"))])
+    raise error.of(str(name), "file", "no such file", allowed, suggestion(path.stem, names, "check the path"))
 
 
 def load_calibration(path: Path) -> Calibration:
@@ -291,12 +293,17 @@ def _plain(value: Any) -> Any:
 def _with_base(text: str, source: str, folder: Path, above: tuple[Path, ...]) -> SourcedKeys:
     """Merges a job's text with the files that it extends. `above` are the files that extend this one."""
     keys, lines = mapping(text, source, JobError, NOT_A_MAPPING)
+    written = SourcedKeys(keys, lines, source, folder, to_do=to_do(text))
     if "extends" not in keys:
-        return SourcedKeys(keys, lines, source, folder, to_do=to_do(text))
+        return written
     name, rest = keys["extends"], {key: content for key, content in keys.items() if key != "extends"}
-    origin = place(("extends",), lines)
-    path, above = _base_file(name, folder, source, origin, above)
-    base = _with_base(_text_of_base(path, name, source, origin), str(path), path.parent, above)
+    path, above = _base_file(written, name, above)
+    try:
+        text_of_base = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        fault = f"'{name}' cannot be read ({type(error).__name__})"
+        raise written.refused(("extends",), fault, "a UTF-8 YAML file", "correct the path") from None
+    base = _with_base(text_of_base, str(path), path.parent, above)
     base_keys = base.keys
     if (step := os.path.relpath(path.parent, folder)) != ".":
         base_keys = _moved(base.keys, (*OPENED_LATER, *READ_NOW), lambda file: os.path.join(step, file))
@@ -306,33 +313,23 @@ def _with_base(text: str, source: str, folder: Path, above: tuple[Path, ...]) ->
         where: line for where, line in origins.items() if not any(where[:k] in over for k in range(len(where) + 1))
     }
     open_in_base = tuple(replace(problem, places=(f"{name}, {problem.places[0]}",)) for problem in base.to_do)
-    laid = _laid_over(base_keys, rest)
-    return SourcedKeys(laid, inherited | dict(lines), source, folder, (name, base_keys), (*to_do(text), *open_in_base))
+    laid, origins = _laid_over(base_keys, rest), inherited | dict(lines)
+    return replace(written, keys=laid, lines=origins, base=(name, base_keys), to_do=(*written.to_do, *open_in_base))
 
 
-def _base_file(
-    name: Any, folder: Path, source: str, origin: tuple[str, ...], above: tuple[Path, ...]
-) -> tuple[Path, tuple[Path, ...]]:
-    allowed = "the path of another job file, as in base.yaml"
+def _base_file(job: SourcedKeys, name: Any, above: tuple[Path, ...]) -> tuple[Path, tuple[Path, ...]]:
+    where, allowed = ("extends",), "the path of another job file, as in base.yaml"
     if not isinstance(name, str) or not name:
-        raise _refusal(source, ("extends",), "not the path of one file", allowed, "name the file", origin)
-    path = folder / name
-    chain = (*above, Path(os.path.abspath(source)), Path(os.path.abspath(path)))
+        raise job.refused(where, "not the path of one file", allowed, "name the file")
+    path = job.folder / name
+    chain = (*above, Path(os.path.abspath(job.source)), Path(os.path.abspath(path)))
     if len({file.resolve() for file in chain}) < len(chain):
         fault = f"'{name}' extends this file, or is this file itself"
-        raise _refusal(source, ("extends",), fault, allowed, "remove one `extends` from the cycle", origin)
+        raise job.refused(where, fault, allowed, "remove one `extends` from the cycle")
     if len(chain) > MOST_BASES + 1:
         fault = f"a chain of more than {MOST_BASES} files, each extending the next"
-        raise _refusal(source, ("extends",), fault, f"at most {MOST_BASES}", "write some of them as one file", origin)
+        raise job.refused(where, fault, f"at most {MOST_BASES}", "write some of them as one file")
     return path, chain[:-1]
-
-
-def _text_of_base(path: Path, name: str, source: str, origin: tuple[str, ...]) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        fault = f"'{name}' cannot be read ({type(error).__name__})"
-        raise _refusal(source, ("extends",), fault, "a UTF-8 YAML file", "correct the path", origin) from None
 
 
 def _laid_over(base: Keys, over: Keys) -> Keys:
@@ -375,9 +372,9 @@ def _setting(setting: str, source: str) -> tuple[Where, Any]:
     where: Where = tuple(name.strip().split("."))
     if not equals or "" in where:
         fault, allowed = f"'{setting:.80}' is not a key with a value", "key.path=value, as in period=2015"
-        raise _refusal(source, (SET,), fault, allowed, "write the key, = and the value")
+        raise JobError.of(source, SET, fault, allowed, "write the key, = and the value")
     if where[0] == "extends":
-        raise _refusal(source, ("extends",), "it cannot be set", "other keys", "write it in a job file", (SET,))
+        raise JobError.of(source, "extends", "it cannot be set", "other keys", "write it in a job file", (SET,))
     nested: Any = value(text, f"{source}, {SET} {name}", JobError)
     for key in reversed(where):
         nested = {key: nested}
@@ -403,11 +400,11 @@ def _replace(content: Any, where: Where, new: Any, depth: int, source: str) -> A
     if isinstance(content, list):
         if not isinstance(key, int) or key >= len(content):
             fault, allowed = f"the list has no '{key}'", f"a position, from 0 to {len(content) - 1}"
-            raise _refusal(source, here, fault, allowed, "set the whole list", (SET,))
+            raise JobError.of(source, dotted(here), fault, allowed, "set the whole list", (SET,))
         return [_replace(item, where, new, depth + 1, source) if i == key else item for i, item in enumerate(content)]
     if content is not None and not isinstance(content, dict):
         fault = f"a single value, which cannot contain a key '{key}'"
-        raise _refusal(source, here, fault, "a mapping of keys", f"set {dotted(here)} itself", (SET,))
+        raise JobError.of(source, dotted(here), fault, "a mapping of keys", f"set {dotted(here)} itself", (SET,))
     below = _replace((content or {}).get(key), where, new, depth + 1, source)
     remaining = {name: part for name, part in (content or {}).items() if name != key or below is not None}
     return remaining | ({key: below} if below is not None else {})
@@ -418,15 +415,15 @@ def _with_program(job: SourcedKeys) -> Keys:
     if not isinstance(name := model.get("program"), str):
         return job.keys
     where, path = ("model", "program"), job.folder / name
-    origin, allowed = place(where, job.lines), "the path of a Stan program (.stan) within the job file's folder"
+    allowed = "the path of a Stan program (.stan) within the job file's folder"
     try:
         if path.suffix != ".stan" or not path.resolve().is_relative_to(job.folder.resolve()):
             fault = f"'{name}' is not a Stan program within the job file's folder"
-            raise _refusal(job.source, where, fault, allowed, "put the program beside the job", origin)
+            raise job.refused(where, fault, allowed, "put the program beside the job")
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         fault = f"'{name}' cannot be read ({type(error).__name__})"
-        raise _refusal(job.source, where, fault, allowed, "correct the path", origin) from None
+        raise job.refused(where, fault, allowed, "correct the path") from None
     return job.keys | {"model": model | {"program": {"name": path.name, "text": text}}}
 
 
@@ -441,7 +438,7 @@ def _with_signer(job: SourcedKeys) -> Keys:
     except SignatureError:
         where, fault = ("reference", "key"), f"'{name:.80}' is neither a public key nor the file of one"
         remedy = "name the .pub file that `dpdist keygen` wrote, or give its second line"
-        raise _refusal(job.source, where, fault, PATTERNS[MINISIGN], remedy, place(where, job.lines)) from None
+        raise job.refused(where, fault, PATTERNS[MINISIGN], remedy) from None
 
 
 def _with_recode(job: SourcedKeys) -> Keys:
@@ -452,7 +449,7 @@ def _with_recode(job: SourcedKeys) -> Keys:
                 otherwise = f"add it to columns.{name}.levels: these are the levels of the file, before recode"
                 where, remedy = ("recode", name, source), suggestion(source, texts, otherwise)
                 fault = f"'{source:.80}' is not a level of '{name}'"
-                raise _refusal(job.source, where, fault, ", ".join(texts[:8]), remedy, place(where, job.lines))
+                raise job.refused(where, fault, ", ".join(texts[:8]), remedy)
     return left_over(job.keys)
 
 
@@ -473,20 +470,20 @@ def _with_weights(job: SourcedKeys) -> Keys:
         fault = str(error) if type(error) is ValueError else f"it cannot be read ({type(error).__name__})"
         key: Where = (*where, "path" if name is not None else "weights")
         fault = f"'{name}': {fault}" if name is not None else fault
-        raise _refusal(job.source, key, fault, allowed, "correct it", place(key, job.lines)) from None
+        raise job.refused(key, fault, allowed, "correct it") from None
     read = {key: value for key, value in content.items() if key != "path"} | {"weights": weights}
     return job.keys | {"survey": job.keys["survey"] | {"design_weights": read}}
 
 
 def _with_calibration(job: SourcedKeys) -> Keys:
-    keys, lines = job.keys, job.lines
+    keys = job.keys
     named, mechanism = keys.get("calibration"), keys.get("mechanism")
     if named is None or not isinstance(mechanism, dict):
         return keys
     if not isinstance(named, dict) or set(named) != {"path"} or not isinstance(path := named["path"], str):
         where, fault = ("calibration",), "the path is missing, or there are other keys"
         allowed = "{path: …}, a file that `dpdist calibrate` wrote"
-        raise _refusal(job.source, where, fault, allowed, "name the file", place(where, lines))
+        raise job.refused(where, fault, allowed, "name the file")
     calibration = load_calibration(job.folder / path)
     weights = mechanism.get("weights")
     constants = [name for name in mechanism if name not in ("name", "weights", "fallback")]
@@ -494,14 +491,10 @@ def _with_calibration(job: SourcedKeys) -> Keys:
     if constants:
         where, fault = ("mechanism",), f"it states {', '.join(constants)} as well as a calibration"
         allowed = "name, weight rule and fallback; the calibration states the constants"
-        raise _refusal(job.source, where, fault, allowed, "leave it out", place(where, lines))
+        raise job.refused(where, fault, allowed, "leave it out")
     rule = weights.get("rule") if isinstance(weights, dict) else weights
     tuned = calibration.mechanism
     same = mechanism.get("name") == tuned.name and rule in (None, tuned.weights.rule)
     settings = {"fallback": mechanism["fallback"]} if "fallback" in mechanism else {}
     completed = tuned.model_dump(mode="json") | settings if same else mechanism
     return keys | {"calibration": calibration.model_dump(mode="json"), "mechanism": completed}
-
-
-def _refusal(source: str, where: Where, fault: str, allowed: str, remedy: str, origin: tuple[str, ...] = ()) -> JobError:
-    return JobError(source, [Problem(dotted(where), fault, allowed, remedy, 1, origin)])

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from dpdist.core.errors import JobError, Problem, install, installed
+from dpdist.core.errors import JobError, install, installed
 from dpdist.job.tables import Statistic, statistic_of, statistic_text
 from dpdist.job.values import (
     ADDRESS,
@@ -200,11 +200,11 @@ def refuse_formats(dataset: str, presentation: Presentation) -> None:
     """Raises `JobError` if an output format needs a library that is not installed."""
     if presentation.sdmx is not None and not installed("pysdmx"):
         fault = "SDMX needs pysdmx, which is not installed"
-        raise JobError(dataset, [Problem("presentation.sdmx", fault, WRITABLE, install("pysdmx"))])
+        raise JobError.of(dataset, "presentation.sdmx", fault, WRITABLE, install("pysdmx"))
     for i, name in enumerate(presentation.formats):
         if name in NEEDS_AN_EXTRA and not installed("pyreadstat"):
             where, fault = f"presentation.formats.{i}", f"{name} needs pyreadstat, which is not installed"
-            raise JobError(dataset, [Problem(where, fault, WRITABLE, install("pyreadstat"))])
+            raise JobError.of(dataset, where, fault, WRITABLE, install("pyreadstat"))
 
 
 class Gate(Frozen):

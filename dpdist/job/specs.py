@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandl
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from dpdist.core.cautions import Caution
-from dpdist.core.errors import JobError, Problem
+from dpdist.core.errors import JobError
 from dpdist.core.plugins import MECHANISMS, REFUSED, Members, PluginRefused
 from dpdist.job.budget import FRAME_MINIMUM, PrivacyUnit, ReleaseBudget
 from dpdist.job.data import Column, Keep, Survey
@@ -82,20 +82,9 @@ def in_present_form(keys: Keys, lines: Lines, source: str) -> tuple[Keys, Cautio
     """
     name = keys_of(keys.get("mechanism")).get("name")
     if name == REMOVED:
-        where = ("mechanism", "name")
-        fault = NO_MORE.format(REMOVED)
-        raise JobError(
-            source,
-            [
-                Problem(
-                    "mechanism.name",
-                    fault,
-                    f"{PRESENT}, or another mechanism",
-                    f"use {PRESENT}",
-                    places=place(where, lines),
-                )
-            ],
-        )
+        origin = place(("mechanism", "name"), lines)
+        allowed, remedy = f"{PRESENT}, or another mechanism", f"use {PRESENT}"
+        raise JobError.of(source, "mechanism.name", NO_MORE.format(REMOVED), allowed, remedy, origin)
     if name not in ALIASES:
         return keys, None
     present: dict[str, Any] = keys | {"mechanism": {**keys["mechanism"], "name": PRESENT}}

@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from dpdist.core.errors import JobError, Problem
+from dpdist.core.errors import JobError
 from dpdist.core.plugins import PluginRefused
 from dpdist.core.records import Cells, Codes, Crosstab, Level
 from dpdist.job.statistics import KINDS
@@ -157,7 +157,7 @@ def _not_nested(dataset: str, name: str, error: UnnestedError, is_declared: bool
     remedy = "correct the map, or the records; or leave the column out of the hierarchy"
     if swapped:
         remedy = f"the coarsest column comes first: write {fine} before {coarse}"
-    return JobError(dataset, [Problem(f"hierarchies.{name}", fault, allowed, remedy)])
+    return JobError.of(dataset, f"hierarchies.{name}", fault, allowed, remedy)
 
 
 class Statistic(Frozen):

@@ -108,7 +108,7 @@ def read_yaml(path: Path, error: type[ProblemsError]) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as cause:
         fault = f"cannot be read ({type(cause).__name__})"
-        raise error(str(path), [Problem("file", fault, "a UTF-8 YAML file", "check the path")]) from None
+        raise error.of(str(path), "file", fault, "a UTF-8 YAML file", "check the path") from None
 
 
 def mapping(text: str, source: str, refusal: type[ProblemsError], otherwise: Problem) -> tuple[Keys, Lines]:
@@ -131,9 +131,8 @@ def _load(text: str, source: str, refusal: type[ProblemsError]) -> tuple[Any, ya
     """The value of YAML text, and its nodes. Raises `refusal` for text that is too long, is no YAML, or has a key twice."""
     if len(text) > MOST_TEXT:
         fault, allowed = f"a text of {len(text):,} characters", f"at most {MOST_TEXT:,}"
-        raise refusal(
-            source,
-            [Problem("YAML", fault, allowed, "give the path of the job file; data are named under its key `input`")],
+        raise refusal.of(
+            source, "YAML", fault, allowed, "give the path of the job file; data are named under its key `input`"
         )
     try:
         loader = _Loader(text)
