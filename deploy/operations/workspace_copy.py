@@ -26,7 +26,6 @@ from pathlib import Path
 from dpdist import publish
 from dpdist.core.errors import DpdistError, WorkspaceError
 from dpdist.core.files import sha256, write_json
-from dpdist.storage.store import unit_finished
 from dpdist.storage.workspace import Workspace
 
 SUMS = "checksums.json"
@@ -81,7 +80,7 @@ def drill(copy: Path) -> list[str]:
         space = Workspace.of_place(place)
         space.read_key()
         units = [mark.stem for mark in sorted(space.completions.glob("*.json"))]
-        if broken := [unit for unit in units if not unit_finished(space.completions, unit, space.confidential)]:
+        if broken := [unit for unit in units if not space.finished(unit)]:
             lines.append(f"{len(broken)} of {len(units)} units are not whole and would be made again ({broken[0]}, …)")
         else:
             lines.append(f"{len(units)} finished units are whole, key and identity belong together")

@@ -8,7 +8,6 @@ the statement says.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -116,13 +115,11 @@ def _published(space: Workspace) -> str | None:
 
 def decisions(space: Workspace) -> list[dict[str, Any]]:
     """All decisions on releases of a workspace, in order. Raises `WorkspaceError` if their file is damaged."""
-    if not space.store.download(space.decisions):
-        return []
-    try:
-        entries = json.loads(space.decisions.read_text(encoding="utf-8"))
+
+    def listed(entries: Any) -> list[dict[str, Any]]:
         return [{**entry, "release": str(entry["release"]), "decision": str(entry["decision"])} for entry in entries]
-    except (ValueError, KeyError, TypeError):
-        raise space.damaged(space.decisions, "is damaged") from None
+
+    return space.stored(space.decisions, listed) or []
 
 
 def _store_decision(space: Workspace, release: str, decision: Decision, reason: str, **more: str) -> None:

@@ -299,13 +299,7 @@ def run_of(key: Key) -> str:
 
 def read_receipt(space: Workspace) -> Receipt | None:
     """The receipt of a charged run, None if there is none. Raises `WorkspaceError` if it is damaged."""
-    if not space.store.download(space.receipt):
-        return None
-    try:
-        receipt = json.loads(space.receipt.read_text(encoding="utf-8"))
-        return Receipt(str(receipt["ledger"]), int(receipt["number"]), str(receipt["sha256"]))
-    except (ValueError, KeyError, TypeError):
-        raise space.damaged(space.receipt, "is damaged") from None
+    return space.stored(space.receipt, lambda of: Receipt(str(of["ledger"]), int(of["number"]), str(of["sha256"])))
 
 
 def _kept_noise(space: Workspace) -> str:

@@ -17,7 +17,6 @@ from dpdist.runtime.executors import Executor
 from dpdist.runtime.reference import learn, learn_or_refuse
 from dpdist.runtime.tasks import JobFit, Outcome, ProtectBin, ProtectOne, fit_error, open_fit, protect_giant, released_by
 from dpdist.storage import arrays
-from dpdist.storage.store import withdraw
 from dpdist.storage.tables import gather, read_part, write_table
 from dpdist.storage.workspace import GATHERED, Workspace
 
@@ -83,7 +82,7 @@ def _unfinished(fit: JobFit, strata: Iterable[int]) -> set[int]:
     """
     unfinished = set(strata) - fit.finished(strata)
     for unit in dict.fromkeys(map(fit.unit, sorted(unfinished))):
-        withdraw(fit.space.completions, unit, fit.space.confidential, fit.space.store)
+        fit.space.withdraw(unit)
     return unfinished
 
 

@@ -50,7 +50,7 @@ class StratumStore(StratumRecorder):
 
     def refuse_late(self) -> None:
         """Raises `StratumFinished` if the stratum is finished; not in an object store, where a conditional put decides."""
-        if self.space.store.shared and (self.space.completions / f"{self.folder.name}.json").exists():
+        if self.space.store.shared and self.space.completion(self.folder.name).exists():
             raise StratumFinished
 
     def posterior(self, fit: str, draws: Confidential[Draws]) -> None:
@@ -178,7 +178,7 @@ class BatchStore:
 
     def refuse_late(self) -> None:
         """Raises `StratumFinished` if the batch is finished; not in an object store, where a conditional put decides."""
-        if self.space.store.shared and (self.space.completions / f"{self.unit}.json").exists():
+        if self.space.store.shared and self.space.completion(self.unit).exists():
             raise StratumFinished
 
     def member(self, stratum: int) -> MemberStore:

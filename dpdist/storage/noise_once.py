@@ -37,7 +37,7 @@ def drawn_once(space: Workspace, path: Path, facts: Mapping[str, str], draw: Cal
     Raises `WorkspaceError` if stored noise is lost, damaged or for other sums, or if no more noise may be drawn
     (`Workspace.sealed`).
     """
-    mark = space.completions / f"{_MARK}{path.stem}.json"
+    mark = space.completion(f"{_MARK}{path.stem}")
     was_drawn = space.store.download(mark)
     if not space.store.download(path):
         if was_drawn or space.sealed:

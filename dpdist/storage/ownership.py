@@ -122,7 +122,7 @@ def _adopt(space: Workspace, identity: Identity, source: RunKey | None, date: st
 
 def _mark_begun(space: Workspace) -> None:
     space.completions.mkdir(exist_ok=True)
-    if not space.store.download(mark := space.completions / f"{IDENTITY}.json"):
+    if not space.store.download(mark := space.completion(IDENTITY)):
         space.mark_once(mark, [space.identity, space.key])
 
 
@@ -163,7 +163,7 @@ def _seal(space: Workspace, identity: Identity, source: Workspace | None) -> Non
         _take_noise(space, source)
         _take_over(space, source, [space.receipt])
     if identity.adds_noise and not space.sealed and _has_published(space):
-        space.mark_once(space.completions / f"{SEALED}.json", [])
+        space.mark_once(space.completion(SEALED), [])
 
 
 def _has_published(space: Workspace) -> bool:
@@ -181,9 +181,7 @@ def _take_noise(space: Workspace, source: Workspace) -> None:
     """Copies the stored noise of another run, because no key can produce it again."""
     source.store.download_folder(source.confidential / "noise")
     for path in sorted((source.confidential / "noise").glob("*.npz")):
-        _take_over(
-            space, source, [space.completions / f"noise-{path.stem}.json", space.root / path.relative_to(source.root)]
-        )
+        _take_over(space, source, [space.completion(f"noise-{path.stem}"), space.root / path.relative_to(source.root)])
 
 
 def _take_over(space: Workspace, source: Workspace, files: Iterable[Path]) -> None:

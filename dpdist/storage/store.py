@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from dpdist.core.files import exclusive, sha256, write_json
+from dpdist.core.files import exclusive, sha256
 
 
 class Store:
@@ -110,49 +110,3 @@ def read_mark(mark: Path) -> dict[str, str] | None:
 def checksums(files: Iterable[Path], root: Path) -> dict[str, str]:
     """SHA-256 of files on the disk, by their path relative to `root`."""
     return {str(path.relative_to(root)): sha256(path) for path in sorted(files)}
-
-
-def mark_unit(
-    folder: Path,
-    unit: str,
-    files: Iterable[Path],
-    root: Path,
-    store: Store = FOLDER,
-    elsewhere: Mapping[str, str] | None = None,
-) -> None:
-    """Marks a unit as finished, after storing its files. `elsewhere` holds checksums of files from other processes.
-
-    If two tasks finish a unit, the first mark stays. Files that do not match it are replaced by those of the second task.
-    On machines of one type, the files of a unit always have the same bytes.
-    """
-    written_here = list(files)
-    digests, path = checksums(written_here, root), folder / f"{unit}.json"
-    if elsewhere:
-        digests = dict(sorted({**elsewhere, **digests}.items()))
-    store.upload(written_here)
-    write_json(path, digests)
-    if not store.put_if_absent(path):
-        write_json(path, digests)
-        store.upload(written_here)
-        store.upload([path])
-
-
-def mark_once(path: Path, files: Iterable[Path], root: Path, store: Store = FOLDER) -> None:
-    """Marks files that are already stored, unless there is a mark."""
-    write_json(path, checksums(files, root))
-    store.put_if_absent(path)
-
-
-def withdraw(folder: Path, unit: str, root: Path, store: Store = FOLDER) -> None:
-    """Removes the mark of a unit whose files are damaged, so that the unit is made again.
-
-    If a worker of an earlier run has finished the unit meanwhile, its mark stays. In an object store the next mark
-    replaces a damaged one.
-    """
-    if store.shared and not unit_finished(folder, unit, root, store):
-        (folder / f"{unit}.json").unlink(missing_ok=True)
-
-
-def unit_finished(folder: Path, unit: str, root: Path, store: Store = FOLDER) -> bool:
-    """True if the unit has a mark, and all its files exist and match it."""
-    return bool(store.finished([folder / f"{unit}.json"], root))

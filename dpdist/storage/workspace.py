@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.files import WORKSPACE, misfit, private, sha256, version_of
+from dpdist.core.files import WORKSPACE, misfit, private, sha256, version_of, write_json
 from dpdist.core.keys import Key
 from dpdist.core.public_files import MANIFEST
 from dpdist.job import spec_of
 from dpdist.storage.objects import Bucket, Objects, is_url
-from dpdist.storage.store import FOLDER, Store, mark_once, mark_unit, read_mark, unit_finished
+from dpdist.storage.store import FOLDER, Store, checksums, read_mark
 
+T = TypeVar("T")
 STORES_FORM = 2
 """The form of the stores of draws. Strata with draws in stores of an earlier form are fitted again, from the same key."""
 LEARNED_FORM = 12
@@ -280,21 +281,53 @@ class Workspace:
     def address(self, path: Path) -> str:
         return f"{self.place}/{path.relative_to(self.root).as_posix()}"
 
+    def completion(self, unit: str) -> Path:
+        """The completion record of a unit."""
+        return self.completions / f"{unit}.json"
+
     def mark(self, unit: str, files: Iterable[Path], elsewhere: Mapping[str, str] | None = None) -> None:
-        """Marks a unit as finished, after storing its files."""
-        mark_unit(self.completions, unit, files, self.confidential, self.store, elsewhere)
+        """Marks a unit as finished, after storing its files. `elsewhere` holds checksums of files from other processes.
+
+        If two tasks finish a unit, the first mark stays. Files that do not match it are replaced by those of the second
+        task. On machines of one type, the files of a unit always have the same bytes.
+        """
+        written_here, path = list(files), self.completion(unit)
+        digests = checksums(written_here, self.confidential)
+        if elsewhere:
+            digests = dict(sorted({**elsewhere, **digests}.items()))
+        self.store.upload(written_here)
+        write_json(path, digests)
+        if not self.store.put_if_absent(path):
+            write_json(path, digests)
+            self.store.upload(written_here)
+            self.store.upload([path])
+
+    def mark_once(self, mark: Path, files: Iterable[Path]) -> None:
+        """Marks files that are already stored, unless there is a mark."""
+        with private():
+            write_json(mark, checksums(files, self.confidential))
+            self.store.put_if_absent(mark)
+
+    def withdraw(self, unit: str) -> None:
+        """Removes the mark of a unit whose files are damaged, so that the unit is made again.
+
+        If a worker of an earlier run has finished the unit meanwhile, its mark stays. In an object store the next mark
+        replaces a damaged one.
+        """
+        if self.store.shared and not self.finished(unit):
+            self.completion(unit).unlink(missing_ok=True)
 
     def finished(self, unit: str) -> bool:
-        return unit_finished(self.completions, unit, self.confidential, self.store)
+        """True if the unit has a mark, and all its files exist and match it."""
+        return bool(self.finished_of([unit]))
 
     def finished_of(self, units: Iterable[str]) -> set[str]:
         """The given units that are finished."""
-        marks = self.store.finished([self.completions / f"{unit}.json" for unit in units], self.confidential)
-        return {path.stem for path in marks}
+        return {path.stem for path in self.store.finished(list(map(self.completion, units)), self.confidential)}
 
     def take_units(self, units: Iterable[str], matches: Callable[[str], bool] = lambda name: True) -> None:
         """Copies matching files of finished units to this process."""
-        self.store.download_finished([self.completions / f"{unit}.json" for unit in units], self.confidential, matches)
+        self.store.download_finished(map(self.completion, units), self.confidential, matches)
 
     @contextmanager
     def result(self, path: Path) -> Iterator[Path]:
@@ -302,7 +335,7 @@ class Workspace:
 
         An earlier mark is removed first. So a file of a killed process has no mark.
         """
-        mark = self.completions / f"{_result(path)}.json"
+        mark = self.completion(_result(path))
         mark.unlink(missing_ok=True)
         self.store.delete([mark])
         yield path
@@ -310,7 +343,7 @@ class Workspace:
 
     def refuse_changed(self, path: Path, remedy: str) -> None:
         """Raises `WorkspaceError` if a result is not the file that was written; without a mark, this is unknown."""
-        if self.store.download(self.completions / f"{_result(path)}.json"):
+        if self.store.download(self.completion(_result(path))):
             self._refuse_damaged(_result(path), remedy)
 
     def refuse_damaged(self, units: Iterable[str], remedy: str, only: Path | None = None) -> None:
@@ -321,11 +354,11 @@ class Workspace:
         """
         if self.store.shared:
             for unit in units:
-                if (self.completions / f"{unit}.json").exists():
+                if self.completion(unit).exists():
                     self._refuse_damaged(unit, remedy, only)
 
     def _refuse_damaged(self, unit: str, remedy: str, only: Path | None = None) -> None:
-        mark = self.completions / f"{unit}.json"
+        mark = self.completion(unit)
         about = mark.relative_to(self.root).as_posix()
         if (files := read_mark(mark)) is None:
             raise WorkspaceError(self.place, f"{about} is damaged", remedy, exit_code=2)
@@ -337,15 +370,10 @@ class Workspace:
                 what = "is missing" if not path.exists() else f"is damaged: the checksum of {about} differs"
                 raise WorkspaceError(self.place, f"{self.confidential.name}/{name} {what}", remedy, exit_code=2)
 
-    def mark_once(self, mark: Path, files: Iterable[Path]) -> None:
-        """Marks files that are already stored, unless there is a mark."""
-        with private():
-            mark_once(mark, files, self.confidential, self.store)
-
     @property
     def sealed(self) -> bool:
         """True if no more noise may be drawn: results are gathered, something was published, or the run is a replay."""
-        ended = any(self.store.download(self.completions / f"{unit}.json") for unit in (GATHERED, SEALED))
+        ended = any(self.store.download(self.completion(unit)) for unit in (GATHERED, SEALED))
         return ended or (self.replayed and not self.keyed)
 
     @property
@@ -373,13 +401,8 @@ class Workspace:
             raise self.damaged(self.identity, "is damaged") from None
 
     def _read_identity_file(self) -> dict[str, Any] | None:
-        if not self.store.download(self.identity):
-            return None
-        try:
-            content = dict(json.loads(self.identity.read_text(encoding="utf-8")))
-        except (ValueError, TypeError):
-            raise self.damaged(self.identity, "is damaged") from None
-        if (wrong := misfit(content.get("format"), WORKSPACE)) is not None:
+        content = self.stored(self.identity, dict[str, Any])
+        if content is not None and (wrong := misfit(content.get("format"), WORKSPACE)) is not None:
             raise WorkspaceError(self.place, f"it is of {wrong.fault}, allowed: {wrong.allowed}", wrong.remedy, exit_code=2)
         return content
 
@@ -400,6 +423,15 @@ class Workspace:
         if key.child("identity").hex() != began:
             raise self.damaged(self.key, "is not the one that the run began with")
         return key
+
+    def stored(self, path: Path, of: Callable[[Any], T]) -> T | None:
+        """What `of` makes of a stored JSON file; None if there is none. Raises `WorkspaceError` if the file is damaged."""
+        if not self.store.download(path):
+            return None
+        try:
+            return of(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError):
+            raise self.damaged(path, "is damaged") from None
 
     def damaged(self, path: Path, fault: str) -> WorkspaceError:
         return WorkspaceError(self.place, f"{path.relative_to(self.root)} {fault}", RESTORE, exit_code=2)

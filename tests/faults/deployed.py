@@ -18,7 +18,6 @@ from campaign import Server, Survey, arguments, workers_among
 from machines import USER, Containers, Machines
 
 from dpdist.runtime.tls import make_certificates
-from dpdist.storage.store import unit_finished
 from dpdist.storage.workspace import Workspace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
@@ -138,7 +137,7 @@ class Release:
         """Strata without a mark whose files are all whole."""
         space = Workspace(self.workspace)
         units = [space.part("strata", k).name for k in range(len(self.survey.sizes))]
-        return sum(not unit_finished(space.completions, unit, space.confidential) for unit in units)
+        return sum(not space.finished(unit) for unit in units)
 
     def close(self) -> None:
         self.containers.close()

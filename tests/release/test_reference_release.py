@@ -22,7 +22,8 @@ from dpdist.core.errors import DataError, FitError, JobError, WorkspaceError
 from dpdist.core.files import sha256
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
-from dpdist.storage.store import mark_unit, read_mark
+from dpdist.storage.store import read_mark
+from dpdist.storage.workspace import Workspace
 
 REGIONS, N, SETS = ("north", "south"), 300, 2
 CLASSES = {
@@ -188,7 +189,7 @@ def test_what_an_earlier_version_learned_is_learned_again(release: tuple[str, Pa
         mark.unlink()
         former = path.with_stem(FORM.sub(r"\1", path.stem))
         former.write_bytes(b"cnowhere.gone\nReferenceSummary\n.")
-        mark_unit(confidential / "marks", FORM.sub(r"\1", mark.stem), [former], confidential)
+        Workspace(copy).mark(FORM.sub(r"\1", mark.stem), [former])
     dpdist.run(job(files, mechanism), copy)
     assert public_files(copy) == public_files(workspace)
 

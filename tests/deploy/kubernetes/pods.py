@@ -14,7 +14,6 @@ import yaml
 from nodes import Cluster
 
 from dpdist.runtime.tls import make_certificates
-from dpdist.storage.store import unit_finished
 from dpdist.storage.workspace import Workspace
 
 sys.path += [str(Path(__file__).parents[up] / name) for up, name in ((2, "faults"), (1, ""), (2, ""))]
@@ -164,7 +163,7 @@ class Release:
         """Strata without a mark whose files are all whole."""
         space = Workspace(self.workspace)
         units = [space.part("strata", k).name for k in range(strata)]
-        return sum(not unit_finished(space.completions, unit, space.confidential) for unit in units)
+        return sum(not space.finished(unit) for unit in units)
 
     def close(self) -> None:
         self.cluster.kubectl(
