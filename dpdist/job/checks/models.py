@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import partial
 from math import ceil, isfinite
 
 import numpy as np
@@ -40,17 +41,14 @@ def family_keys(job: Job) -> Iterator[Contradiction]:
 
 
 def _within_support(job: Job) -> Iterator[Contradiction]:
-    family, support = job.family, family_facts(job).support
+    support = family_facts(job).support
     for outcome in declared(job):
         bounds = job.columns[outcome].bounds
-        if bounds is not None and (bounds[0] < support.low or bounds[1] > support.high):
-            fault = f"bounds outside the range of '{family}', {support.text}"
-            yield Contradiction(("columns", outcome, "bounds"), fault, "narrow them")
-        codes = job.columns[outcome].codes
-        wrong = [text for text, code in (codes or {}).items() if not support.takes(np.array([float(code)]))[0]]
-        if codes is not None and wrong:
-            fault = f"'{family}' takes {support.text}, and '{wrong[0]}' is coded {codes[wrong[0]]:g}"
-            yield Contradiction(("model", "family"), fault, f"families that can take it are {families_for(codes.values())}")
+        beyond = bounds is not None and (bounds[0] < support.low or bounds[1] > support.high)
+        codes = job.columns[outcome].codes or {}
+        wrong = next((text for text, code in codes.items() if not support.takes(np.array([float(code)]))[0]), None)
+        facts = {"beyond": beyond, "wrong": wrong, "code": codes.get(wrong or ""), "support": support}
+        yield from broken("support", job, name=outcome, families=partial(families_for, codes.values()), **facts)
 
 
 def _of_a_program(job: Job) -> Iterator[Contradiction]:

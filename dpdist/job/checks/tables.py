@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
 from dpdist.core.errors import suggestion
 from dpdist.core.records import TOTAL
-from dpdist.job import LEAST_BUDGET, Column, Job, Statistic, Table, those
+from dpdist.job import LEAST_BUDGET, Job, Statistic, Table, those
 from dpdist.job.checks.models import several_outcomes
 from dpdist.job.data import label_of
 from dpdist.job.mechanism import family_facts, near_column
@@ -24,15 +24,18 @@ from dpdist.job.yaml_lines import Where, flow
 def table_statistics(job: Job) -> Iterator[Contradiction]:
     names = [table.name for table in job.tables]
     files = [name.casefold() for name in names]
+    yield from broken("tables", job, too_many=len(names) > MOST_TABLES, most=f"{MOST_TABLES:,}")
     if len(names) > MOST_TABLES:
-        fault = f"more than {MOST_TABLES:,} tables"
-        yield Contradiction(("tables",), fault, "divide them among several jobs", f"at most {MOST_TABLES:,}")
         return
     told = set[str]()
     for i, table in enumerate(job.tables):
         first = names[files.index(files[i])]
         yield from broken("table_name", job, i=i, name=table.name, again=table.name in names[:i], first=first)
-        yield from _transposed(job.tables[:i], table, ("tables", i, "by"))
+        for other in job.tables[:i]:
+            cells = {*other.by} == {*table.by} and other.by != table.by and other.universe == table.universe
+            shared = [statistic.text for statistic in table.statistics if cells and statistic in other.statistics]
+            if shared:
+                yield from broken("transposed", job, i=i, other=other.name, shared=shared)
         texts = dict[str, Statistic]()
         for j, statistic in enumerate(table.statistics):
             path = ("tables", i, "statistics", j)
@@ -41,16 +44,6 @@ def table_statistics(job: Job) -> Iterator[Contradiction]:
             again = statistic in table.statistics[:j]
             taken = not again and not faults and texts.setdefault(statistic.text, statistic) != statistic
             yield from broken("statistic_name", job, i=i, j=j, text=statistic.text, again=again, taken=taken)
-
-
-def _transposed(before: Sequence[Table], table: Table, path: Where) -> Iterator[Contradiction]:
-    """A table with figures of the same cells as an earlier one, whose columns are in another order."""
-    for other in before:
-        cells = {*other.by} == {*table.by} and other.by != table.by and other.universe == table.universe
-        if cells and (shared := [statistic.text for statistic in table.statistics if statistic in other.statistics]):
-            fault = f"table '{other.name}' has {listed(shared)} for the same cells, with its columns in another order"
-            remedy = f"delete one; presentation.tables.{other.name}.across prints it with other columns across"
-            yield Contradiction(path, fault, remedy)
 
 
 def _statistic(job: Job, table: Table, statistic: Statistic, path: Where, told: set[str]) -> Iterator[Contradiction]:
@@ -132,30 +125,20 @@ def _run_without_values(job: Job, table: Table, statistic: Statistic) -> None:
 
 
 def _given(job: Job, statistic: Statistic, path: Where) -> Iterator[Contradiction]:
-    spec = job.mechanism
-    if not spec.has_statistic(statistic.name):
-        fault = f"'{job.mechanism.name}' does not give a {statistic.name}"
-    elif statistic.of is None and statistic.of_shape and spec.sets == "none":
-        fault = f"'{job.mechanism.name}' releases only sums, and no distribution from which a {statistic.name} could follow"
-    elif statistic.of is None and statistic.of_shape and spec.sets == "copied" and not job.on_records:
-        fault = (
-            f"a {statistic.name} needs a public reference file, from whose records '{job.mechanism.name}' takes the shape "
-            "of the distribution"
+    def able() -> str:
+        several = statistic.over is not None
+        names = those(
+            lambda spec: (
+                spec.has_statistic(statistic.name)
+                and not (statistic.of_shape and spec.sets == "none")
+                and (several_outcomes(spec) or not several)
+            )
         )
-        yield Contradiction(path, fault, "name a public file under reference.path, or leave the statistic out")
-        return
-    else:
-        return
-    several = statistic.over is not None
-    able = those(
-        lambda other: (
-            other.has_statistic(statistic.name)
-            and not (statistic.of_shape and other.sets == "none")
-            and (several_outcomes(other) or not several)
-        )
-    )
-    remedy = "use a mechanism that gives it, or leave the statistic out"
-    yield Contradiction(path, fault, remedy, listed(able, len(able)))
+        return listed(names, len(names))
+
+    shape = statistic.of is None and statistic.of_shape
+    facts = {"path": path, "name": statistic.name, "given": job.mechanism.has_statistic(statistic.name), "shape": shape}
+    yield from broken("statistic", job, able=able, **facts)
 
 
 def table_universes(job: Job) -> Iterator[Contradiction]:
@@ -215,13 +198,13 @@ def modelled(job: Job) -> Iterator[Contradiction]:
     if not job.fits_likelihood:
         return
     ways = "strata or model.predictors" if family_facts(job).predictors else "strata"
-    remedy = f"add it to {ways}, leave it out, or use mechanism: {{name: tables}}"
+    columns = listed(job.modelled_columns) or "no column"
     for i, table in enumerate(job.tables):
         places: list[Where] = [*(("by", j) for j in range(len(table.by))), *(("universe", name) for name in table.universe)]
         for place, name in zip(places, (*table.by, *table.universe), strict=True):
-            if name in job.columns and job.columns[name].levels and name not in job.modelled_columns:
-                fault = f"the model does not use '{name}', so all its levels would have the same figures"
-                yield Contradiction(("tables", i, *place), fault, remedy, listed(job.modelled_columns) or "no column")
+            unused = name in job.columns and job.columns[name].levels and name not in job.modelled_columns
+            facts = {"path": ("tables", i, *place), "name": name, "unused": unused, "columns": columns}
+            yield from broken("modelled", job, ways=ways, **facts)
 
 
 def copied(job: Job) -> Iterator[Contradiction]:
@@ -254,7 +237,7 @@ def raked_totals(job: Job) -> Iterator[Contradiction]:
         if any(name not in job.columns or job.columns[name].levels is None for name in rake.by):
             continue
         labels = [_label(combination) for combination in _combinations(job, rake.by)]
-        faults = [*_one_a_combination(("rake", i), "totals", rake.totals, labels, _columns(rake))]
+        faults = [*_one_a_combination(job, ("rake", i), "total", rake.totals, labels, _columns(rake))]
         yield from faults
         if faults:
             continue
@@ -264,26 +247,23 @@ def raked_totals(job: Job) -> Iterator[Contradiction]:
 
 
 def _one_a_combination(
-    path: Where, key: str, values: Mapping[str, float], labels: Sequence[str], columns: str
+    job: Job, path: Where, what: str, values: Mapping[str, float], labels: Sequence[str], columns: str
 ) -> Iterator[Contradiction]:
     """Reasons why a mapping has not one value for each of these combinations of levels, by label."""
-    if twice := [label for label, number in Counter(labels).items() if number > 1]:
-        fault = f"'{twice[0]}' stands for two combinations of levels, because a level contains ' / '"
-        yield Contradiction((*path, "by"), fault, "rename the level in columns and data")
+    for label in [label for label, number in Counter(labels).items() if number > 1][:1]:
+        yield from broken("ambiguous_combination", job, path=path, label=label)
         return
-    for label in values:
-        if label not in {*labels}:
-            hint = suggestion(label, labels, f"write {labels[0]}, …")
-            yield Contradiction((*path, key, label), f"'{label}' is not a combination of levels of {columns}", hint)
-    if missing := [label for label in labels if label not in values]:
-        what = key.removesuffix("s")
-        fault = f"{len(missing)} of {len(labels)} combinations have no {what}, the first '{missing[0]}'"
-        yield Contradiction((*path, key), fault, f"give the public {what} of every combination")
+    known, facts = {*labels}, {"path": path, "key": f"{what}s", "what": what, "labels": labels, "columns": columns}
+    for label in (label for label in values if label not in known):
+        hint = partial(suggestion, label, labels, f"write {labels[0]}, …")
+        yield from broken("combination", job, label=label, hint=hint, **facts)
+    missing = [label for label in labels if label not in values]
+    yield from broken("every_combination", job, missing=missing, first=missing[:1], **facts)
 
 
 def design_weights(job: Job) -> Iterator[Contradiction]:
     """Every combination of levels needs one weight, within the weight's bounds. The mechanism must be able to use them."""
-    public, path, weight = job.survey.design_weights, ("survey", "design_weights"), job.survey.weight
+    public, weight = job.survey.design_weights, job.survey.weight
     by = () if public is None else public.by
     undeclared = next((name for name in by if name not in job.columns or job.columns[name].levels is None), None)
     able = partial(those, lambda spec: spec.uses("survey.design_weights"))
@@ -291,12 +271,12 @@ def design_weights(job: Job) -> Iterator[Contradiction]:
     yield from against
     if public is not None and weight is not None and not against:
         labels = [label_of(combination) for combination in _combinations(job, public.by)]
-        yield from _one_a_combination(path, "weights", public.weights, labels, listed(public.by))
+        path = ("survey", "design_weights")
+        yield from _one_a_combination(job, path, "weight", public.weights, labels, listed(public.by))
         column = job.columns.get(weight)
         low, high = (column.bounds if column is not None else None) or (0.0, float("inf"))
-        if beyond := [label for label, value in public.weights.items() if not low <= value <= high]:
-            fault = f"the weight of '{beyond[0]}' lies outside of columns.{weight}.bounds"
-            yield Contradiction((*path, "weights", beyond[0]), fault, "correct one of them", f"[{low:g}, {high:g}]")
+        beyond = next((label for label, value in public.weights.items() if not low <= value <= high), None)
+        yield from broken("weight_within_bounds", job, beyond=beyond, low=low, high=high)
 
 
 def _columns(rake: Rake) -> str:
@@ -309,8 +289,8 @@ def _disagreeing(job: Job, i: int, rake: Rake, other: Rake) -> Iterator[Contradi
     for levels in sorted(sums.keys() & other_sums.keys()):
         if abs(sums[levels] - other_sums[levels]) > 1e-6 * other_sums[levels]:
             where = f" in {' / '.join(levels)}" if levels else ""
-            fault = f"the totals sum to {sums[levels]:.10g}{where}, those of {_columns(other)} to {other_sums[levels]:.10g}"
-            yield Contradiction(("rake", i, "totals"), fault, "give totals of one population")
+            facts = {"sum": f"{sums[levels]:.10g}{where}", "other_sum": f"{other_sums[levels]:.10g}"}
+            yield from broken("disagreeing_totals", job, i=i, columns=_columns(other), **facts)
             return
 
 
@@ -360,54 +340,40 @@ WIDE = ".wide"
 def presentation(job: Job) -> Iterator[Contradiction]:
     texts, columns = job.presentation, tuple(dict.fromkeys([*job.columns, *job.components, *job.microdata.columns]))
     for name, column in texts.columns.items():
-        path = ("presentation", "columns", name)
-        if name not in columns:
-            yield _unknown(path, f"'{name}' is not a column of this job", name, columns)
-        else:
-            yield from _levels(path, name, column, job.columns.get(name))
-    yield from _twice(("presentation", "columns"), {name: texts.label(name) for name in columns})
+        hint = partial(suggestion, name, columns, "leave it out")
+        yield from broken("labelled_column", job, name=name, columns=columns, hint=hint)
+        if name in columns and column.levels:
+            yield from _levels(job, name, column)
+    yield from _twice(job, ("presentation", "columns"), {name: texts.label(name) for name in columns})
     tables = {table.name: table for table in job.tables}
     for name, table in texts.tables.items():
-        path = ("presentation", "tables", name)
-        if name not in tables:
-            yield _unknown(path, f"'{name}' is not a table of this job", name, tuple(tables))
-        elif table.across is not None and table.across not in tables[name].by:
-            fault = f"'{table.across}' is not a column of table '{name}'"
-            yield _unknown((*path, "across"), fault, table.across, tables[name].by)
+        by = tables[name].by if name in tables else ()
+        hints = {"hint": partial(suggestion, name, tables, "leave it out")}
+        hints["near"] = partial(suggestion, table.across, by, "leave it out")
+        yield from broken("titled_table", job, name=name, tables=tuple(tables), across=table.across, by=by, **hints)
     yield from _files(job)
     yield from _quality(job)
     yield from broken("presentation", job)
 
 
-def _unknown(path: Where, what: str, name: str, names: Collection[str], remedy: str = "leave it out") -> Contradiction:
-    return Contradiction(path, what, suggestion(name, names, remedy), listed(list(names)))
-
-
-def _levels(path: Where, name: str, text: ColumnText, column: Column | None) -> Iterator[Contradiction]:
-    if not text.levels:
-        return
-    if column is None or column.levels is None:
-        yield Contradiction((*path, "levels"), f"'{name}' has no levels", "leave levels out, or label another column")
-        return
-    levels = tuple(map(str, column.levels))
-    for level in text.levels:
-        if level not in levels:
-            fault = f"'{level}' has a label, but is not listed in columns.{name}.levels"
-            yield _unknown((*path, "levels", level), fault, level, levels, "add the level, or remove the label")
+def _levels(job: Job, name: str, text: ColumnText) -> Iterator[Contradiction]:
+    column = job.columns.get(name)
+    levels = tuple(map(str, (column.levels if column is not None else None) or ()))
+    yield from broken("labelled_category", job, name=name, levels=levels)
+    for level in (level for level in text.levels if levels and level not in levels):
+        hint = partial(suggestion, level, levels, "add the level, or remove the label")
+        yield from broken("labelled_level", job, name=name, level=level, levels=levels, hint=hint)
     labels = {level: text.levels.get(level, level) for level in levels}
-    yield from _twice((*path, "levels"), labels)
-    for level, label in labels.items():
-        if label == TOTAL:
-            yield Contradiction((*path, "levels", level), f"'{TOTAL}' names the margins of tables", "use another label")
+    yield from _twice(job, ("presentation", "columns", name, "levels"), labels)
+    for level in (level for level, label in labels.items() if label == TOTAL):
+        yield from broken("label_of_margins", job, name=name, level=level, total=TOTAL)
 
 
-def _twice(path: Where, labels: dict[str, str]) -> Iterator[Contradiction]:
+def _twice(job: Job, path: Where, labels: dict[str, str]) -> Iterator[Contradiction]:
     first: dict[str, str] = {}
     for name, label in labels.items():
-        if label in first:
-            fault = f"'{name}' and '{first[label]}' have the same label, '{label}': readers could not tell them apart"
-            yield Contradiction((*path, name), fault, "use another label")
-        first.setdefault(label, name)
+        if first.setdefault(label, name) != name:
+            yield from broken("label", job, path=(*path, name), name=name, label=label, first=first[label])
 
 
 def _files(job: Job) -> Iterator[Contradiction]:
