@@ -84,10 +84,6 @@ class Model(Frozen):
         default=None, description="module:function or entry point; unset: log_lik in the program's generated quantities"
     )
 
-    def is_of(self, family: str) -> bool:
-        """True if the likelihood is of this family."""
-        return self.family == family
-
 
 class Sampler(Frozen):
     """How posteriors are sampled. `chains`, `warmup`, `adapt_delta`, `attempts` and `toolchain` apply to Stan only."""

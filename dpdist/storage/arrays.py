@@ -20,7 +20,7 @@ import numpy as np
 from dpdist.core.files import replaced
 from dpdist.core.records import Floats, Ints
 from dpdist.models.protocol import Draws, Parameter
-from dpdist.storage.objects import Bucket
+from dpdist.storage.objects import Bucket, Objects
 from dpdist.storage.store import Store
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def source(path: Path, store: Store) -> Any:
         return path
     from zarr.storage import ObjectStore
 
-    return ObjectStore(store.objects.below_only(path.relative_to(store.root).as_posix()).store, read_only=True)
+    return ObjectStore(Objects(f"{store.url}/{path.relative_to(store.root).as_posix()}").store, read_only=True)
 
 
 def files_of(path: Path) -> list[Path]:

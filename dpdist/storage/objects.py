@@ -148,7 +148,8 @@ class Bucket(Store):
             there = self.objects.between(min(by_name), max(by_name), min(len(by_name), PAGE))
             by_name = {name: mark for name, mark in by_name.items() if name in there}
         marks = list(by_name.values())
-        present = [mark for mark, here in zip(marks, _each(self._fresh, marks), strict=True) if here]
+        here = _each(lambda mark: self.download(mark, anew=True), marks)
+        present = [mark for mark, is_here in zip(marks, here, strict=True) if is_here]
         units = {mark: files for mark in present if (files := read_mark(mark)) is not None}
         objects_found = self._kept(
             {self._name(root / name) for files in units.values() for name in files}, self._name(root)
@@ -196,9 +197,6 @@ class Bucket(Store):
         """Raises `WorkspaceError` if this process has lost its lease on the workspace."""
         if self._lease is not None:
             self._lease.check()
-
-    def _fresh(self, mark: Path) -> bool:
-        return self.download(mark, anew=True)
 
     def _download_checked(self, path: Path, digest: str) -> None:
         if path.is_file() and sha256(path) == digest:
@@ -306,10 +304,6 @@ class Objects:
             options["credential_provider"] = lambda: self._credentials(file)
         with self._errors_named():
             self.store: Any = from_url(self.url, **options)
-
-    def below_only(self, folder: str) -> Objects:
-        """The objects in a subfolder."""
-        return Objects(f"{self.url}/{folder}")
 
     def check(self) -> None:
         """Raises `WorkspaceError` if nothing can be listed here, for any reason."""

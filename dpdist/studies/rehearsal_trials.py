@@ -131,7 +131,7 @@ def _families(job: Job) -> list[Family | None]:
 
 def _model(job: Job, family: Family) -> Terms:
     """The job's own model if it has this family, else one with the tables' columns as predictors."""
-    if job.model is not None and job.model.is_of(family):
+    if job.model is not None and job.model.family == family:
         return job.model.model_dump(mode="json", exclude_unset=True)
     return {"family": family} | _predictors(job, family, job.strata)
 
