@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, ByteSize, Field, WithJsonSchema, field_val
 
 from dpdist.core.plugins import FAMILIES as GROUP, MemberName, Members
 from dpdist.core.records import Floats
-from dpdist.job.values import ExecutorName, Frozen, SamplerName, Synthesis, Toolchain, at_most, complete
+from dpdist.job.values import ExecutorName, Frozen, SamplerName, Synthesis, Toolchain, at_most
 
 
 class Prior(Frozen):
@@ -269,7 +269,6 @@ FAMILIES: dict[Family, FamilyFacts] = {
         program=True,
     ),
 }
-complete("family", get_args(Family), FAMILIES, "FAMILIES in dpdist/job/families.py, with what it takes and its samplers")
 SAMPLERS: dict[str, tuple[SamplerName, ...]] = {name: facts.samplers for name, facts in FAMILIES.items()}
 """The samplers for each family's posterior."""
 PLACES = {
@@ -285,7 +284,6 @@ PLACES = {
     "user": "dpdist.models.user:User",
 }
 """Places of dpdist's model classes by family; a plug-in's place is its entry point."""
-complete("family", get_args(Family), PLACES, "PLACES in dpdist/job/families.py, with the place of its model")
 METHODS = ("build", "parameters", "statistics", "log_lik", "extremes", "simulate", "expect", "until")
 """What the model of a plug-in's family must have, beside the method of its sampler."""
 DRAWING = {"exact": "draw", "grid": "draw_on_grid"}

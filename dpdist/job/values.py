@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cache
@@ -241,18 +240,6 @@ StatisticName = Annotated[str, MemberName("statistic", KINDS)]
 
 LARGEST_DRIFT = 0.66
 """Largest drift that `centred` may plan for, in standard deviations of a record: beyond it no κ serves (METHODS §4b)."""
-
-
-def complete(what: str, names: Iterable[str], registered: Collection[str], where: str) -> None:
-    """Checks that every name that a job may state is registered, and no other name.
-
-    Raises `TypeError`, when the module is imported, with the names that are missing and where to add them.
-    """
-    expected = list(names)
-    if lacking := [name for name in expected if name not in registered]:
-        raise TypeError(f"{what} {', '.join(lacking)}: missing in {where}")
-    if unknown := [name for name in registered if name not in expected]:
-        raise TypeError(f"{what} {', '.join(unknown)}: in {where}, and no job can state it")
 
 
 def keys_as_text(value: Any) -> Any:

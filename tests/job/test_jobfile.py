@@ -602,7 +602,7 @@ def test_simulated_surveys_with_other_settings_are_other_inputs() -> None:
 
 
 def test_a_family_that_a_job_may_name_is_registered_and_the_other_way_round() -> None:
-    assert set(typing.get_args(vocabulary.Family)) == set(MODELS)
+    assert set(typing.get_args(vocabulary.Family)) == set(MODELS) == set(vocabulary.FAMILIES)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from small_runs import run
 
 from dpdist.job import SPECS, Job, MechanismSpec, Noisy
 from dpdist.job.checks import contradictions
-from dpdist.job.values import complete
 from dpdist.mechanisms.parts import Incomplete, builder_of, measured_of
 from dpdist.mechanisms.promises import promise_of
 from dpdist.mechanisms.registry import MECHANISMS, mechanism_of
@@ -188,16 +187,6 @@ def test_a_specification_without_a_guarantee_cannot_be_imported(base: type[Mecha
 
         class Unsaid(base):  # type: ignore[valid-type, misc]
             name: Literal["tables"]
-
-
-@pytest.mark.parametrize(
-    ("names", "registered", "lacks"),
-    [(("a", "b"), {"a"}, "rule b: missing in RULES"), (("a",), {"a", "b"}, "rule b: in RULES, and no job can state it")],
-)
-def test_a_name_that_is_not_registered_cannot_be_imported(names: Any, registered: Any, lacks: str) -> None:
-    complete("rule", ("a", "b"), {"a", "b"}, "RULES")
-    with pytest.raises(TypeError, match=lacks):
-        complete("rule", names, registered, "RULES")
 
 
 def test_a_mechanism_that_no_job_can_name_is_told_so() -> None:
