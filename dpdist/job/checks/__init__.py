@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpdist.job import Job
+from dpdist.job import Fit, Job, those
 from dpdist.job.checks.columns import (
     categories,
     constant_weights,
@@ -19,8 +19,6 @@ from dpdist.job.checks.models import (
     calibration,
     comparators,
     family_keys,
-    fit,
-    noise_of_budget,
     outcomes,
     reference,
     sampler_settings,
@@ -32,11 +30,11 @@ from dpdist.job.checks.tables import (
     design_weights,
     modelled,
     presentation,
-    promises,
     raked_totals,
     table_statistics,
     table_universes,
 )
+from dpdist.job.families import parametric
 from dpdist.job.rules import Contradiction, broken
 
 __all__ = ["Contradiction", "contradictions", "scheduler_contradictions"]
@@ -63,14 +61,15 @@ def contradictions(job: Job) -> list[Contradiction]:
         *table_universes(job),
         *modelled(job),
         *copied(job),
-        *promises(job),
+        *broken("promises", job),
+        *broken("secret_sizes", job, why="add_remove" if job.budget.adjacency == "add_remove" else "exchange: anywhere"),
         *predictors(job),
         *raked_totals(job),
         *job.mechanism.contradictions(job),
         *reference(job),
-        *fit(job),
+        *broken("fit", job, stated=job.fit != Fit(), parametric=lambda: parametric(job.family)),
         *calibration(job),
-        *noise_of_budget(job),
+        *broken("noise", job, gaussian=lambda: " or ".join(those(lambda spec: "noise" in spec.model_fields))),
         *acceptance(job),
         *broken("publish", job),
         *comparators(job),

@@ -10,8 +10,8 @@ from math import ceil, isfinite
 
 import numpy as np
 
-from dpdist.job import LEAST_BUDGET, TOO_LITTLE, Column, Fit, Job, MechanismSpec, Prior, Runtime, Sampler, those
-from dpdist.job.families import FAMILIES, families_for, parametric, samplers_of
+from dpdist.job import LEAST_BUDGET, TOO_LITTLE, Column, Job, MechanismSpec, Prior, Runtime, Sampler, those
+from dpdist.job.families import FAMILIES, families_for, samplers_of
 from dpdist.job.mechanism import declared, family_facts
 from dpdist.job.rules import Contradiction, broken
 
@@ -90,11 +90,6 @@ def _finite(value: object) -> bool:
     return isinstance(value, int | float) and isfinite(value)
 
 
-def noise_of_budget(job: Job) -> Iterator[Contradiction]:
-    """Gaussian noise needs a δ. With other noise a job must not state one."""
-    yield from broken("noise", job, gaussian=lambda: " or ".join(those(lambda spec: "noise" in spec.model_fields)))
-
-
 def comparators(job: Job) -> Iterator[Contradiction]:
     """The comparators FBS and FBP need a weight, and an outcome that can be lognormal."""
     names = " and ".join(how for how in ("fbs", "fbp") if how in job.compare)
@@ -119,19 +114,11 @@ def _never_lognormal(column: Column) -> str | None:
 
 
 def reference(job: Job) -> Iterator[Contradiction]:
-    """A mechanism that needs a reference must have one; a mechanism without use for it must not."""
+    """A mechanism that needs a reference must have one; a mechanism without use for it must not.
+
+    An earlier release, or histograms of the current file, can be a reference only for some mechanisms and settings.
+    """
     yield from broken("reference", job, able=lambda: " or ".join(those(lambda spec: spec.uses("reference"))))
-    yield from release_or_histogram(job)
-
-
-def fit(job: Job) -> Iterator[Contradiction]:
-    """Limits on a family's fit need a reference with records, on which the fit is measured."""
-    if job.fit != Fit():
-        yield from broken("fit", job, parametric=lambda: parametric(job.family))
-
-
-def release_or_histogram(job: Job) -> Iterator[Contradiction]:
-    """An earlier release, or histograms of the current file, can be a reference only for some mechanisms and settings."""
     chained = job.mechanism.uses("reference.release") and job.carries
     yield from broken("no_public_file", job, chained=chained)
     if not job.epsilon.histograms:

@@ -1,4 +1,4 @@
-"""Checks of a job's tables: statistics, promises, raking, gates, labels, rules of print, withholding."""
+"""Checks of a job's tables: statistics, raking, gates, labels, rules of print, withholding."""
 
 from __future__ import annotations
 
@@ -218,15 +218,6 @@ def copied(job: Job) -> Iterator[Contradiction]:
         of_design = name in design or (replicated is not None and replicated.has(name))
         facts = {"again": name in names[:i], "existing": existing, "of_design": of_design}
         yield from broken("copied_column", job, i=i, name=name, **facts)
-
-
-def promises(job: Job) -> Iterator[Contradiction]:
-    """The job must be able to keep its promises: sizes must be secret if the neighbours need it, and population weights
-    possible.
-    """
-    yield from broken("promises", job)
-    why = "add_remove" if job.budget.adjacency == "add_remove" else "exchange: anywhere"
-    yield from broken("secret_sizes", job, why=why)
 
 
 def raked_totals(job: Job) -> Iterator[Contradiction]:
