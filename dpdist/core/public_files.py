@@ -123,22 +123,17 @@ def _finite(text: str) -> float:
     raise ValueError(f"{text} is not a finite number")
 
 
-def check_files(folder: Path, part: str = "", *further_names: str) -> frozenset[str]:
-    """Checks files of a public folder against its manifest, and returns their names.
+def check_files(folder: Path, part: str) -> None:
+    """Checks the files of a public folder's subfolder `part` against its manifest.
 
-    They are the files `further_names` and those of the subfolder `part`; without `part`, they are all files. The folder
-    must hold exactly the files that the manifest names there, unchanged. Raises `DamagedFile`, which names the first
-    problem and the number of further ones.
+    The subfolder must hold exactly the files that the manifest names there, unchanged. Raises `DamagedFile`, which names
+    the first problem and the number of further ones.
     """
     manifest = read_object(folder, MANIFEST)
     refuse_format(MANIFEST, manifest.get("format"), RELEASE)
-    files = _listed(manifest)
-    names = {name for name in files if not part or name.startswith(f"{part}/")} | set(further_names)
-    if unnamed := sorted(names - files.keys()):
-        raise DamagedFile(MANIFEST, f"it does not list {unnamed[0]}", "the checksum of every file that is read")
-    if damage := _differences(folder, {name: files[name] for name in names}, part):
+    files = {name: digest for name, digest in _listed(manifest).items() if name.startswith(f"{part}/")}
+    if damage := _differences(folder, files, part):
         raise _first_of(damage)
-    return frozenset(names)
 
 
 def refuse_format(name: str, version: object, newest: int) -> None:

@@ -453,8 +453,8 @@ def read_released(folder: Path) -> ReleasedObject:
     return ReleasedObject(job, promise, crosstab, sets, seed, points, facts, donors, history, proof)
 
 
-def refuse_changed(public: Path, part: str = "") -> None:
-    """Raises `WorkspaceError` unless files of a public folder, or of a part of it, match its manifest."""
+def refuse_changed(public: Path, part: str) -> None:
+    """Raises `WorkspaceError` unless the files of a part of a public folder match its manifest."""
     try:
         check_files(public, part)
     except DamagedFile as error:
