@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from math import inf
 from typing import Any, TextIO
@@ -203,18 +204,10 @@ class _Lines(_Periodic):
         err.print(line_of(state), markup=False)
 
 
-class _Quiet:
+def _say_if_always(event: Event) -> None:
     """Prints the notes that are for `always`, on standard error."""
-
-    def __enter__(self) -> Listener:
-        def say(event: Event) -> None:
-            if event.sentence and event.always:
-                err.print(event.sentence, markup=False)
-
-        return say
-
-    def __exit__(self, *_: object) -> None:
-        return None
+    if event.sentence and event.always:
+        err.print(event.sentence, markup=False)
 
 
 class _TimeLeft(ProgressColumn):
@@ -261,7 +254,7 @@ class _Bars:
         self._progress.stop()
 
 
-def listening(quiet: bool, as_json: bool = False, answers: bool = False) -> _Periodic | _Quiet | _Bars:
+def listening(quiet: bool, as_json: bool = False, answers: bool = False) -> AbstractContextManager[Listener]:
     """Shows progress as JSON lines, as bars on a terminal, else as lines; `quiet` shows only notes marked `always`.
 
     JSON lines go to standard output, or to standard error beside a verb that `answers` with one document.
@@ -269,5 +262,5 @@ def listening(quiet: bool, as_json: bool = False, answers: bool = False) -> _Per
     if as_json:
         return _JsonLines(sys.stderr if answers else sys.stdout)
     if quiet:
-        return _Quiet()
+        return nullcontext(_say_if_always)
     return _Bars() if sys.stderr.isatty() else _Lines()

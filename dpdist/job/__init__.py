@@ -3,7 +3,7 @@
 Public domains and bounds of columns are stated in the job. They are never inferred from the confidential file.
 """
 
-from dpdist.job.budget import LedgerSettings, Limits, ReleaseBudget, Window, epsilon_of, rho_of
+from dpdist.job.budget import LedgerSettings, Limits, ReleaseBudget, epsilon_of, rho_of
 from dpdist.job.data import Column, DesignEffect, ReplicateWeights, Simulate, TextFile
 from dpdist.job.families import (
     FAMILIES,
@@ -11,7 +11,6 @@ from dpdist.job.families import (
     SAMPLERS,
     Diagnostics,
     Family,
-    Model,
     Prior,
     Program,
     Runtime,
@@ -19,7 +18,7 @@ from dpdist.job.families import (
 )
 from dpdist.job.mechanism import MechanismSpec, Noisy, OwnKey, declared, family_facts
 from dpdist.job.presentation import FLAGS, Gate, Presentation, refuse_formats
-from dpdist.job.reference import Fit, Reference, SimulatedReference
+from dpdist.job.reference import Fit, SimulatedReference
 from dpdist.job.rules import Contradiction, broken
 from dpdist.job.specs import SPECS, Calibration, Former, Mechanism, spec_of, those
 from dpdist.job.tables import Hierarchy, Statistic, Table
@@ -79,7 +78,6 @@ __all__ = [
     "Measure",
     "Mechanism",
     "MechanismSpec",
-    "Model",
     "Name",
     "NoiseName",
     "Noisy",
@@ -87,7 +85,6 @@ __all__ = [
     "Presentation",
     "Prior",
     "Program",
-    "Reference",
     "ReleaseBudget",
     "ReplicateWeights",
     "RuleOrName",
@@ -103,7 +100,6 @@ __all__ = [
     "TextFile",
     "Toolchain",
     "Weights",
-    "Window",
     "broken",
     "budget_text",
     "declared",
