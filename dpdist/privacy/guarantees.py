@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isqrt
-from operator import add
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from dpdist.core.cautions import Caution
@@ -29,13 +28,6 @@ class _Composable:
     def __add__(self, other: object) -> Self:
         """Sequential composition. Raises `TypeError` for another class, and `ValueError` for another adjacency."""
         return replace(self, epsilon=self.epsilon + self._alike(other).epsilon)
-
-    def in_parallel(self, other: object) -> Self:
-        """Parallel composition over disjoint records whose membership is public: the larger loss.
-
-        Raises the same errors as `+`.
-        """
-        return replace(self, epsilon=max(self.epsilon, self._alike(other).epsilon))
 
     def _alike(self, other: object) -> Self:
         if type(other) is not type(self):
@@ -90,24 +82,13 @@ class Strict(_Composable):
         return None if self.delta is None else budget_text(self.delta)
 
     def sets(self, number: int) -> Self:
-        return replace(super().sets(number), delta=_if_stated(lambda delta: number * delta, self.delta))
+        return replace(super().sets(number), delta=None if self.delta is None else number * self.delta)
 
     def __add__(self, other: object) -> Self:
-        return self._with(other, add, super().__add__(other))
-
-    def in_parallel(self, other: object) -> Self:
-        return self._with(other, max, super().in_parallel(other))
-
-    def _with(self, other: object, combine: Callable[..., Fraction], composed: Self) -> Self:
-        """The guarantee `composed`, with δ and the ε of substitution combined by `combine`."""
         alike = self._alike(other)
-        exchanged = combine(self.substitution_epsilon, alike.substitution_epsilon)
-        exchange = exchanged / composed.epsilon if composed.epsilon else composed.exchange
-        return replace(composed, delta=_if_stated(combine, self.delta, alike.delta), exchange=exchange)
-
-
-def _if_stated(combine: Callable[..., Fraction], *deltas: Fraction | None) -> Fraction | None:
-    return None if None in deltas else combine(*deltas)
+        epsilon, exchanged = self.epsilon + alike.epsilon, self.substitution_epsilon + alike.substitution_epsilon
+        delta = None if self.delta is None or alike.delta is None else self.delta + alike.delta
+        return replace(self, epsilon=epsilon, delta=delta, exchange=exchanged / epsilon if epsilon else self.exchange)
 
 
 @dataclass(frozen=True)
@@ -147,17 +128,11 @@ class Concentrated(_Composable):
         return self if number == 1 else self._converted(number * self.rho, self.exchange)
 
     def __add__(self, other: object) -> Self:
-        return self._with(other, add)
-
-    def in_parallel(self, other: object) -> Self:
-        return self._with(other, max)
-
-    def _with(self, other: object, combine: Callable[..., Fraction]) -> Self:
         alike = self._alike(other)
         if alike.delta != self.delta:
             raise ValueError(f"ε is stated at δ = {self.delta} and δ = {alike.delta}: state both at the same δ")
-        rho = combine(self.rho, alike.rho)
-        return self._converted(rho, combine(self.substitution_rho, alike.substitution_rho) / rho)
+        rho = self.rho + alike.rho
+        return self._converted(rho, (self.substitution_rho + alike.substitution_rho) / rho)
 
     def _converted(self, rho: Fraction, exchange: Fraction) -> Self:
         return replace(self, rho=rho, epsilon=epsilon_of(rho, self.delta), exchange=exchange)

@@ -92,7 +92,6 @@ def test_rho_adds_up_and_epsilon_follows() -> None:
     assert (both.rho, both.epsilon) == (Fraction(3, 8), epsilon_of(Fraction(3, 8), Fraction("1e-6")))
     assert both.substitution_rho == Fraction(4, 8) + Fraction(3, 4)
     assert both.epsilon < told("1/8").epsilon + told("1/4").epsilon
-    assert told("1/8").in_parallel(told("1/4")).rho == Fraction(1, 4)
     assert told("1/8").sets(3).rho == Fraction(3, 8)
     assert told("1/8").sets(1) == told("1/8")
     assert told("1/8", "substitution").substitution_rho == Fraction(1, 8)

@@ -48,7 +48,6 @@ def test_exchanging_a_record_costs_two_zero_outs(epsilon):
     assert table.substitution_epsilon == table.sets(3).substitution_epsilon / 3 == epsilon
     both = table + Strict("zero_out", 2 * epsilon)
     assert (both.epsilon, both.substitution_epsilon) == (3 * epsilon, 5 * epsilon)
-    assert table.in_parallel(Strict("zero_out", epsilon)).substitution_epsilon == 2 * epsilon
 
 
 @fixed
@@ -79,18 +78,14 @@ def test_a_guarantee_cannot_be_changed():
 def test_guarantees_of_different_classes_have_no_sum(one, other):
     with pytest.raises(TypeError):
         one + other
-    if not isinstance(one, NoGuarantee):
-        with pytest.raises(TypeError):
-            one.in_parallel(other)
 
 
 @fixed
 @given(budgets, budgets, st.integers(1, 20))
-def test_guarantees_of_one_class_add_up_and_are_the_larger_one_over_disjoint_records(first, second, sets):
+def test_guarantees_of_one_class_add_up(first, second, sets):
     for kind in (Strict, Asymptotic):
         one, other = kind("zero_out", first), kind("zero_out", second)
         assert (one + other).epsilon == first + second
-        assert one.in_parallel(other).epsilon == max(first, second)
         assert sum([one] * (sets - 1), start=one) == one.sets(sets)
 
 
@@ -102,8 +97,7 @@ def test_the_same_class_under_other_neighbours_has_no_sum():
 def test_delta_adds_up_and_stays_unknown_once_it_is():
     known, unknown = Strict("zero_out", Fraction(1), Fraction(1, 10)), Strict("zero_out", Fraction(1), None)
     assert (known + known).delta == known.sets(2).delta == Fraction(1, 5)
-    assert known.in_parallel(Strict("zero_out", Fraction(1))).delta == Fraction(1, 10)
-    assert [found.delta for found in (known + unknown, unknown.sets(3), known.in_parallel(unknown))] == [None] * 3
+    assert [found.delta for found in (known + unknown, unknown.sets(3))] == [None] * 2
     assert (known.name, unknown.name) == ("strict", "strict for exact draws")
     assert [g.delta_text for g in (known, unknown, GUARANTEES[0])] == ["0.1", None, "0"]
 
