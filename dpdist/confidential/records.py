@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import numpy as np
@@ -38,6 +39,11 @@ class Records:
         n = len(outcomes)
         weight, row = np.ones(n) if weight is None else weight, np.zeros(n, np.int32) if row is None else row
         return cls(np.arange(n), row, outcomes, weight, np.full(n, -1, np.int32))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Records]) -> Self:
+        """The records of all parts in order, copied to memory."""
+        return cls(*(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(cls)))
 
     def __len__(self) -> int:
         return len(self.record)

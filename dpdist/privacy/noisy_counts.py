@@ -124,15 +124,18 @@ def counted_again(job: Job, crosstab: Crosstab, draws: int, rng: np.random.Gener
 
     Noise is added to the published counts, because the exact ones are confidential.
     """
-    detail, law, published = layers_of(job), noise_name(job), counts(job, crosstab)
-    simulated = np.empty((draws, len(crosstab)))
-    for draw in range(draws):
-        noisy_counts = [
-            values + (np.zeros(1) if level.scale is None else simulated_noise(law, level.scale, len(values), rng))
-            for level, values in zip(detail, published, strict=True)
-        ]
-        simulated[draw] = noisy_crosstab(job, crosstab, noisy_counts).count
-    return simulated
+    published = counts(job, crosstab)
+    return np.array([simulated_crosstab(job, crosstab, published, rng).count for _ in range(draws)], dtype=np.float64)
+
+
+def simulated_crosstab(job: Job, crosstab: Crosstab, exact: Sequence[Ints], rng: np.random.Generator) -> Crosstab:
+    """The crosstab as published, from these counts of every level under simulated noise."""
+    law = noise_name(job)
+    noisy = [
+        values + (np.zeros(1) if level.scale is None else simulated_noise(law, level.scale, len(values), rng))
+        for level, values in zip(layers_of(job), exact, strict=True)
+    ]
+    return noisy_crosstab(job, crosstab, noisy)
 
 
 def _upward(detail: Sequence[Level], noisy_counts: Sequence[Floats], law: NoiseName) -> list[Floats]:

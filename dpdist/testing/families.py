@@ -134,8 +134,7 @@ def _mass(family: str, model: Any) -> list[str]:
 def _updates(family: str, model: Any) -> list[str]:
     """Draws reweighted by the density of further records equal draws given all records."""
     data, more = records(family, FEW, 1), records(family, 3, 2)
-    both = Records(*(np.concatenate([getattr(a, name) for a in (data, more)]) for name in COLUMNS))
-    before, after = draw_from(model, data, 1.0, MANY), draw_from(model, both, 1.0, MANY)
+    before, after = (draw_from(model, of, 1.0, MANY) for of in (data, Records.joined([data, more])))
     weight = np.exp(model.log_lik(before, more).sum(axis=1))
     weight /= weight.sum()
     name = model.parameters[0].name
@@ -143,9 +142,6 @@ def _updates(family: str, model: Any) -> list[str]:
     mean = weight @ old
     error = np.sqrt((weight**2) @ (old - mean) ** 2 + new.var() / MANY)
     return [] if abs(mean - new.mean()) < LIMIT * error else ["draws do not follow its density"]
-
-
-COLUMNS = ("record", "row", "outcomes", "weight", "psu")
 
 
 def _figures(family: str, model: Any) -> list[str]:

@@ -103,17 +103,12 @@ def capture(job: Job, workspace: Path) -> CapturedStratum:
     cases = list[CapturedStratum]()
 
     def protect(fit: JobFit, stratum: int) -> None:
-        cases.append(CapturedStratum(fit, stratum, _whole(fit.records(fit.layout.blocks.of_stratum(stratum)))))
+        cases.append(CapturedStratum(fit, stratum, Records.joined(fit.records(fit.layout.blocks.of_stratum(stratum)))))
         raise Seen
 
     with patch.object(tasks, "protect_small", protect), suppress(Seen):
         run(job, workspace)
     return cases[0]
-
-
-def _whole(blocks: list[Records]) -> Records:
-    columns = ("record", "row", "outcomes", "weight", "psu")
-    return Records(*(np.concatenate([getattr(block, name) for block in blocks]) for name in columns))
 
 
 def answered(

@@ -383,9 +383,8 @@ def distinct(taken: Records) -> Records:
 
 
 def joined(*parts: Records) -> Records:
-    order = np.argsort(np.concatenate([part.row for part in parts]), kind="stable")
-    names = ("record", "row", "outcomes", "weight", "psu")
-    return Records(*(np.concatenate([getattr(part, name) for part in parts])[order] for name in names))
+    both = Records.joined(parts)
+    return both.take(np.argsort(both.row, kind="stable"))
 
 
 DEFAULT, OTHER = "its default", "another value"

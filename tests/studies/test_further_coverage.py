@@ -135,11 +135,7 @@ def placed(job: Job) -> tuple[Crosstab, Records]:
     source = open_source(job)
     census = take_census(job, source)
     with tempfile.TemporaryDirectory(prefix="dpdist-") as folder:
-        return census.crosstab, copied(place(job, source, census, Path(folder)))
-
-
-def copied(records: Records) -> Records:
-    return Records(*(np.array(getattr(records, name)) for name in ("record", "row", "outcomes", "weight", "psu")))
+        return census.crosstab, Records.joined([place(job, source, census, Path(folder))])
 
 
 def released(job: Job, crosstab: Crosstab, records: Records, key: Key) -> ReleasedObject:
@@ -148,7 +144,7 @@ def released(job: Job, crosstab: Crosstab, records: Records, key: Key) -> Releas
         sampler, earlier = sampler_of(job, Path(folder)), None
         if job.reference is not None:
             reference = open_reference(job, open_source(job), crosstab)
-            earlier = copied(in_rows(reference, records_of(job, reference, Path(folder))))
+            earlier = Records.joined([in_rows(reference, records_of(job, reference, Path(folder)))])
         for stratum, label in enumerate(crosstab.stratum_labels):
             rows, mechanism = crosstab.rows_of(stratum), mechanism_of(job)
             model, own, learned = builder_of(job).build(job, crosstab, rows), key.child(label), None

@@ -31,8 +31,7 @@ from dpdist.models.protocol import Draws, Improper, Spurious, StratumModel, dono
 from dpdist.planning.blocks import block_rows
 from dpdist.planning.plan import Plan
 from dpdist.privacy.claims import promised
-from dpdist.privacy.noise import simulated_noise
-from dpdist.privacy.noisy_counts import counts, layers_of, noise_name, noisy_crosstab
+from dpdist.privacy.noisy_counts import counts, simulated_crosstab
 from dpdist.privacy.weights import NotReached
 from dpdist.publish.folder import grounds_of
 from dpdist.publish.released import ReleasedObject, public_frame
@@ -149,12 +148,7 @@ class Population:
 def placed_records(job: Job, reference: ReferenceFile) -> Records:
     """All records of the reference, in the order of its own crosstab, with unclipped weights."""
     with scratch() as folder:
-        return in_memory(records_of(job, reference, folder))
-
-
-def in_memory(placed: Records) -> Records:
-    """The records apart from the files in which they were placed."""
-    return Records(*(np.array(getattr(placed, name)) for name in ("record", "row", "outcomes", "weight", "psu")))
+        return Records.joined([records_of(job, reference, folder)])
 
 
 COLUMNS = (
@@ -286,7 +280,7 @@ def replicate_of_files(plan: Plan, truth: Source) -> PublicReplicate:
     """
     job, source, reference, absent = plan.job, plan.source, None, None
     with scratch() as folder:
-        current = in_memory(place(job, source, plan.census, folder))
+        current = Records.joined([place(job, source, plan.census, folder)])
     if isinstance(plan.reference, ReferenceFile):
         placed = placed_records(job, plan.reference)
         reference = in_rows(plan.reference, placed)
@@ -448,12 +442,7 @@ def _seen(job: Job, crosstab: Crosstab, key: Key) -> Crosstab:
     """The published crosstab, with noisy counts if predictors are protected."""
     if not job.noisy_crosstab:
         return crosstab
-    rng, law = key.generator("sample counts"), noise_name(job)
-    rows = [
-        exact + (np.zeros(1) if level.scale is None else simulated_noise(law, level.scale, len(exact), rng))
-        for level, exact in zip(layers_of(job), counts(job, crosstab), strict=True)
-    ]
-    return noisy_crosstab(job, crosstab, rows)
+    return simulated_crosstab(job, crosstab, counts(job, crosstab), key.generator("sample counts"))
 
 
 def tables_of(released: ReleasedObject) -> dict[str, pd.DataFrame]:

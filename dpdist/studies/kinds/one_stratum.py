@@ -11,13 +11,13 @@ from pydantic import Field
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
-from dpdist.core.records import Crosstab
-from dpdist.engine.protocol import StratumRecorder, noise_of, run_rounds
+from dpdist.core.records import POOLED, Crosstab
 from dpdist.job import Adjacency, Job
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws
 from dpdist.quality.microdata import RecordCodes, propensity, total_variation
+from dpdist.quality.predicted.replicates import released_by
 from dpdist.sampling.samplers import ExactSampler
 from dpdist.studies.settings import Caption, Fact, Replicate, Result, StudyOfArms
 
@@ -85,9 +85,8 @@ def model_of(job: Job, records: int) -> Any:
     return builder_of(job).build(job, Crosstab({}, {}, np.array([records]), (), ()), slice(0, 1))
 
 
-def released(job: Job, model: Any, file: Records, key: Key) -> tuple[Draws, ...]:
-    rounds = mechanism_of(job).protect(job, model, StratumRecorder(), None)
-    return run_rounds(rounds, model, ExactSampler(1), key, "all", [file], noise=noise_of(key)).parameters
+def released(job: Job, model: Any, file: Records, key: Key) -> Sequence[Draws]:
+    return released_by(job, model, ExactSampler(1), POOLED, file, None, key)[1]
 
 
 def _text(value: Any) -> str:

@@ -163,9 +163,7 @@ def placed_survey(job: Job, source: Source, truth: Callable[[Crosstab, Cells], d
     census = take_census(job, source)
     crosstab = census.crosstab
     with scratch() as folder:
-        placed = place(job, source, census, folder)
-        fields = (np.array(getattr(placed, name)) for name in ("record", "row", "outcomes", "weight", "psu"))
-        records = Records(*fields)
+        records = Records.joined([place(job, source, census, folder)])
     table = job.tables[0]
     cells = table.cells(crosstab)
     return SimulatedSurvey(crosstab, records, cells, truth(crosstab, cells), totals([records], crosstab, clustered=False))
