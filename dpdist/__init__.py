@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dpdist.publish.series import series_of as series
     from dpdist.quality.calibrate import calibrate
     from dpdist.release import plan, publish, run, validate
-    from dpdist.studies.file import load_study, parse_study
+    from dpdist.studies.kinds import load_study, parse_study
     from dpdist.studies.run import run as run_study
 
 __all__ = [
@@ -73,13 +73,13 @@ _PLACES = {
     "Release": "publish.opened:Release",
     "calibrate": "quality.calibrate:calibrate",
     "load_job": "job.loading:load_job",
-    "load_study": "studies.file:load_study",
+    "load_study": "studies.kinds:load_study",
     "open_evaluation": "opening.results:open_evaluation",
     "open_log_lik": "opening.results:open_log_lik",
     "open_posterior": "opening.results:open_posterior",
     "open_release": "opening.results:open_release",
     "parse_job": "job.loading:parse_job",
-    "parse_study": "studies.file:parse_study",
+    "parse_study": "studies.kinds:parse_study",
     "period_differences": "publish.differences:period_differences",
     "plan": "release:plan",
     "report": "cli.report:report",

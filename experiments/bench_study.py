@@ -14,7 +14,7 @@ import pytest
 
 from dpdist.sampling.stan import StanSettings, fit
 from dpdist.sampling.toolchain import executable
-from dpdist.studies.file import load_study
+from dpdist.studies.kinds import load_study
 from dpdist.studies.kinds.simulation import replicate
 
 MECHANISMS = ("unweighted", "weighted", "weighted_e", "censor_w", "censor_uw")

@@ -32,7 +32,7 @@ from dpdist.job.yaml_lines import mapping, read_yaml
 from dpdist.publish.writers.page import environment
 from dpdist.runtime.executors import executor
 from dpdist.studies.figures import StudyMaterial, number
-from dpdist.studies.file import NOT_A_MAPPING, load_study
+from dpdist.studies.kinds import NOT_A_MAPPING, load_study
 from dpdist.studies.settings import Note, RecordRows, Result, Study, as_number, one_line
 from dpdist.studies.verdicts import ANSWERS, READING, comparison_of, findings
 

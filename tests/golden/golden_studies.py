@@ -12,7 +12,7 @@ from named_draws import named
 from shipped_surveys import Said
 
 from dpdist.job.loading import find_job
-from dpdist.studies.file import parse_study
+from dpdist.studies.kinds import parse_study
 from dpdist.studies.run import run
 
 _SURVEY = {"population": 8000, "sample": 800}

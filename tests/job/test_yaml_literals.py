@@ -15,7 +15,7 @@ from dpdist.core.errors import JobError, StudyError
 from dpdist.job import Job
 from dpdist.job.loading import load_job, parse_job
 from dpdist.job.yaml_lines import as_yaml, flow, value
-from dpdist.studies.file import parse_study
+from dpdist.studies.kinds import parse_study
 
 pytestmark = pytest.mark.quick
 

@@ -18,7 +18,7 @@ import pytest
 
 from dpdist.core.errors import StudyError
 from dpdist.job.loading import find_shipped
-from dpdist.studies.file import load_study, parse_study
+from dpdist.studies.kinds import load_study, parse_study
 from dpdist.studies.kinds.populations import ratios
 from dpdist.studies.kinds.tables import YARDSTICKS, TablesStudy
 from dpdist.studies.run import run

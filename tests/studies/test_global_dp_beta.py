@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from dpdist.job import Weights
-from dpdist.studies.file import load_study
+from dpdist.studies.kinds import load_study
 from dpdist.studies.run import run
 
 pytestmark = pytest.mark.long

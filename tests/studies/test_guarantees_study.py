@@ -10,7 +10,7 @@ import pytest
 from scipy.special import logsumexp
 
 from dpdist.core.errors import StudyError
-from dpdist.studies.file import load_study, parse_study
+from dpdist.studies.kinds import load_study, parse_study
 from dpdist.studies.kinds.guarantees import clamped, databases, random_space, worst_loss
 from dpdist.studies.run import run
 

@@ -13,7 +13,7 @@ from scipy.stats import ks_2samp, norm
 
 from dpdist.core.keys import Key
 from dpdist.job.loading import find_job
-from dpdist.studies.file import load_study, parse_study
+from dpdist.studies.kinds import load_study, parse_study
 from dpdist.studies.kinds.modips import exact_sums, release_of, released_laws, simulated_file
 from dpdist.studies.kinds.one_stratum import released
 from dpdist.studies.run import run

@@ -13,7 +13,7 @@ from scipy.stats import t
 from dpdist.core.records import Floats
 from dpdist.job.loading import find_job
 from dpdist.quality.microdata import RecordCodes, propensity, total_variation
-from dpdist.studies.file import load_study, parse_study
+from dpdist.studies.kinds import load_study, parse_study
 from dpdist.studies.settings import Study
 
 ARMS = ("steps", "steps_number_first", "flat_laplace")

@@ -18,7 +18,7 @@ from command_line import invoke
 from dpdist.core.errors import StudyError, WorkspaceError
 from dpdist.core.progress import Event
 from dpdist.quality.microdata import distances, quantile_interval
-from dpdist.studies.file import load_study, parse_study
+from dpdist.studies.kinds import load_study, parse_study
 from dpdist.studies.kinds.simulation import replicate
 from dpdist.studies.run import run
 

@@ -11,12 +11,12 @@ import pytest
 
 from dpdist.core.errors import StudyError
 from dpdist.job import Frozen
-from dpdist.studies import file
-from dpdist.studies.file import KINDS, load_study, parse_study
+from dpdist.studies import kinds
+from dpdist.studies.kinds import KINDS, load_study, parse_study
 from dpdist.studies.run import run
 from dpdist.studies.settings import Caption, Fact, Replicate, Result, Study
 
-PACKAGE = Path(file.__file__).parent
+PACKAGE = Path(kinds.__file__).parents[1]
 SHIPPED = [
     path for path in sorted((Path(__file__).parents[2] / "jobs" / "studies").glob("*.yaml")) if path.stem != "papers"
 ]
@@ -108,8 +108,7 @@ def test_an_unknown_kind_is_refused_with_those_that_are_known() -> None:
 def test_a_new_kind_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kind made here, registered by one entry, is read, run, resumed and shown by code that never heard of it."""
 
-    monkeypatch.setattr(file, "KINDS", coined := {**KINDS, "coins": Coins})
-    monkeypatch.setattr(file, "KINDS", coined)
+    monkeypatch.setattr(kinds, "KINDS", {**KINDS, "coins": Coins})
     study = parse_study(
         "kind: coins\nstudy: coins\ntitle: Coins\nseed: 1\nreplicates: 3\ncases: [{name: one}]\n"
         "limits: [{title: Few heads, measures: [heads], at_most: 20}]\nruntime: {executor: serial}\n"

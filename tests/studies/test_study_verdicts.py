@@ -12,7 +12,7 @@ import scipy.stats
 import yaml
 
 from dpdist.studies.figures import StudyMaterial
-from dpdist.studies.file import load_study, parse_study
+from dpdist.studies.kinds import load_study, parse_study
 from dpdist.studies.settings import ComparisonTable, Limit
 from dpdist.studies.verdicts import (
     ANSWERS,

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from dpdist.core.errors import StudyError
 from dpdist.core.records import TOTAL
-from dpdist.studies.file import load_study
+from dpdist.studies.kinds import load_study
 from dpdist.studies.kinds.tables import TablesStudy, surveyed, tabulate, units_of
 from dpdist.studies.run import run
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpdist.studies.file import load_study
+from dpdist.studies.kinds import load_study
 from dpdist.studies.run import run
 
 pytestmark = pytest.mark.long
