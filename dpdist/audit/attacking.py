@@ -5,6 +5,7 @@ Results are confidential.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,21 +14,18 @@ import pandas as pd
 import pyarrow.parquet as pq
 import scipy
 
-from dpdist.audit.auditing import keep_audit, refuse_unfinished
+from dpdist.audit.auditing import finished_run, keep_audit
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
-from dpdist.core.files import private, scratch
+from dpdist.core.files import scratch
 from dpdist.core.keys import Key
 from dpdist.core.progress import Listener, silent, stage
 from dpdist.core.records import Crosstab, Floats, Ints
-from dpdist.core.this_process import single_threaded
 from dpdist.job import Job
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.privacy.guarantees import Strict, record_epsilon
-from dpdist.runtime.tasks import open_fit
-from dpdist.storage.tables import each_block, read_table
-from dpdist.storage.workspace import Workspace
+from dpdist.storage.tables import each_block
 from dpdist.survey.census import place, take_census
 from dpdist.survey.source import Input, open_source
 
@@ -72,26 +70,27 @@ class Points(NamedTuple):
 class Nearest(NamedTuple):
     """The share of synthetic records nearest to a member, the probability of that share by chance, median distances."""
 
-    share: float
+    share_nearer_to_members: float
     chance: float
-    to_members: float
-    to_others: float
+    distance_to_members: float
+    distance_to_others: float
 
 
 class SinglingOut(NamedTuple):
     """Number of predicates, the shares that single out a member and one of the others, and the excess risk of members."""
 
-    guesses: int
-    of_members: float
-    of_others: float
+    predicates: int
+    single_out_members: float
+    single_out_others: float
     excess: float
 
 
 class Membership(NamedTuple):
-    """Number of guesses, number of right ones, and the lower bound that they prove on ε of an exchange."""
+    """Number of guesses, number of right ones, and the bounds on ε of an exchange that right guesses, and these, prove."""
 
-    answered: int
+    pairs: int
     right: int
+    most_that_can_be_shown: float
     at_least: float
 
 
@@ -184,7 +183,7 @@ def membership(synthetic: Points, members: Points, nonmembers: Points, rng: np.r
     sample = synthetic.take(rng.permutation(len(synthetic.codes))[: 4 * MOST])
     of_members, of_rest = _paired(members, rest, rng)
     if not len(of_members):
-        return Membership(0, 0, 0.0)
+        return Membership(0, 0, 0.0, 0.0)
     scores = [
         np.log(np.maximum(distances(points, population).min(axis=1), LEAST_DISTANCE))
         - np.log(np.maximum(distances(points, sample).min(axis=1), LEAST_DISTANCE))
@@ -193,7 +192,7 @@ def membership(synthetic: Points, members: Points, nonmembers: Points, rng: np.r
     margin = scores[0] - scores[1] + 1e-12 * rng.standard_normal(len(of_members))
     answered = max(1, round(SURE * len(of_members)))
     right = int((margin[np.argsort(-np.abs(margin), kind="stable")[:answered]] > 0).sum())
-    return Membership(answered, right, shown_by(right, answered))
+    return Membership(answered, right, shown_by(answered, answered), shown_by(right, answered))
 
 
 def shown_by(right: int, answered: int) -> float:
@@ -230,6 +229,11 @@ ATTACKS = {
     "exceeds": "whether the bound is above the claim",
 }
 """Columns of audit-attacks.parquet."""
+BY_NAME: Mapping[str, Callable[..., Nearest | SinglingOut | Membership]] = {
+    "nearest record": nearest,
+    "singling out": singling_out,
+    "membership": membership,
+}
 
 
 def attack(workspace: str | Path, holdout: Input, listener: Listener = silent) -> Confidential[pd.DataFrame]:
@@ -242,9 +246,34 @@ def attack(workspace: str | Path, holdout: Input, listener: Listener = silent) -
     confidential/evaluation/. Raises `WorkspaceError` if there is no finished release or it has no synthetic records, and
     `DataError` if the hold-out file does not fit the job.
     """
-    with Workspace.opened(workspace) as space, private(), single_threaded():
-        refuse_unfinished(space, listener)
-        return _attack(space, holdout, listener)
+    with finished_run(workspace, listener) as (space, job, _, fits):
+        paths = sorted((space.newest / "synthetic").glob("set-*.parquet"))
+        if not paths:
+            remedy = "audit it with --draws, which needs none"
+            raise WorkspaceError(space.place, "the release has no synthetic records", remedy)
+        sets = pd.concat([pq.read_table(path).to_pandas() for path in paths], ignore_index=True)
+        names = [name for name in job.categories if name in sets]
+        source = open_source(job.by_record, holdout)
+        census = take_census(job.by_record, source)
+        with scratch() as folder:
+            nonmembers = _points(job, census.crosstab, [place(job.by_record, source, census, folder)], names)
+        members = _points(job, next(iter(fits.values())).crosstab, list(each_block(space.records)), names)
+        records = _synthetic(job, sets, names)
+        reference = np.concatenate([members.values, nonmembers.values])
+        files = [Points(points.codes, scaled(points.values, reference)) for points in (records, members, nonmembers)]
+        # The bound is on an exchange of one record. A claim that also has a δ is not compared with it.
+        total = mechanism_of(job).promise(job).total
+        claimed = float(record_epsilon(job, total.substitution_epsilon)) if isinstance(total, Strict) else np.nan
+        rows = list[tuple[str, str, float, float, bool]]()
+        with stage(listener, "audit", 3) as tick:
+            for name, figures_of in BY_NAME.items():
+                for measure, value in figures_of(*files, Key.from_os().generator("attack"))._asdict().items():
+                    bound = claimed if measure == "at_least" else np.nan
+                    rows.append((name, measure, float(value), bound, value > bound))
+                tick(1)
+        results = Confidential(pd.DataFrame(rows, columns=list(ATTACKS)))
+        keep_audit(space, "attacks", results)
+        return results
 
 
 def refuse_shown(workspace: str | Path, audited: Confidential[pd.DataFrame]) -> None:
@@ -252,61 +281,6 @@ def refuse_shown(workspace: str | Path, audited: Confidential[pd.DataFrame]) -> 
     if audited.disclose_to_custodian()["exceeds"].any():
         where = "see confidential/evaluation/audit-attacks.parquet; do not publish any further release of this mechanism"
         raise WorkspaceError(str(workspace), "synthetic records reveal more than the claimed ε allows", where)
-
-
-def _attack(space: Workspace, holdout: Input, listener: Listener) -> Confidential[pd.DataFrame]:
-    strata = read_table(space.confidential / "strata.parquet").to_pandas()
-    fit = open_fit(space, space.read_key(), strata["fit"].iloc[0])
-    job = fit.job
-    paths = sorted((space.newest / "synthetic").glob("set-*.parquet"))
-    if not paths:
-        raise WorkspaceError(space.place, "the release has no synthetic records", "audit it with --draws, which needs none")
-    sets = pd.concat([pq.read_table(path).to_pandas() for path in paths], ignore_index=True)
-    names = [name for name in job.categories if name in sets]
-    source = open_source(job.by_record, holdout)
-    census = take_census(job.by_record, source)
-    with scratch() as folder:
-        nonmembers = _points(job, census.crosstab, [place(job.by_record, source, census, folder)], names)
-    members = _points(job, fit.crosstab, list(each_block(space.records)), names)
-    records = _synthetic(job, sets, names)
-    reference = np.concatenate([members.values, nonmembers.values])
-    files = [Points(points.codes, scaled(points.values, reference)) for points in (records, members, nonmembers)]
-    rows: Rows = []
-    with stage(listener, "audit", 3) as tick:
-        for run_one in (_nearest, _singled, _membership):
-            rows += run_one(job, files, Key.from_os().generator("attack"))
-            tick(1)
-    results = Confidential(pd.DataFrame(rows, columns=list(ATTACKS)))
-    keep_audit(space, "attacks", results)
-    return results
-
-
-Rows = list[tuple[str, str, float, float, bool]]
-
-
-def _nearest(job: Job, files: list[Points], rng: np.random.Generator) -> Rows:
-    result = nearest(files[0], files[1], files[2], rng)
-    names = ("share_nearer_to_members", "chance", "distance_to_members", "distance_to_others")
-    return [("nearest record", name, value, np.nan, False) for name, value in zip(names, result, strict=True)]
-
-
-def _singled(job: Job, files: list[Points], rng: np.random.Generator) -> Rows:
-    result = singling_out(files[0], files[1], files[2], rng)
-    names = ("predicates", "single_out_members", "single_out_others", "excess")
-    return [("singling out", name, float(value), np.nan, False) for name, value in zip(names, result, strict=True)]
-
-
-def _membership(job: Job, files: list[Points], rng: np.random.Generator) -> Rows:
-    """Runs a membership attack on pairs of records, of which exactly one was in the file.
-
-    The result is compared with the claimed ε of an exchange of one record. There is no comparison if the claim also has
-    a δ.
-    """
-    result, total = membership(files[0], files[1], files[2], rng), mechanism_of(job).promise(job).total
-    claimed = float(record_epsilon(job, total.substitution_epsilon)) if isinstance(total, Strict) else np.nan
-    rows: Rows = [("membership", name, float(result[k]), np.nan, False) for k, name in enumerate(("pairs", "right"))]
-    rows.append(("membership", "most_that_can_be_shown", shown_by(result.answered, result.answered), np.nan, False))
-    return [*rows, ("membership", "at_least", result.at_least, claimed, result.at_least > claimed)]
 
 
 def _points(job: Job, crosstab: Crosstab, blocks: list[Records], names: list[str]) -> Points:

@@ -6,6 +6,7 @@ Results are confidential.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import exp, expm1, floor, log, log1p
 from pathlib import Path
@@ -224,47 +225,46 @@ def neighbour(job: Job, records: Records, which: int) -> Records:
     return replace(records, outcomes=outcomes, weight=weight)
 
 
-def black_box(space: Workspace, runs: int, listener: Listener) -> Confidential[pd.DataFrame]:
-    """Computes lower bounds for one exposed record in each of the smallest strata of a finished release.
+def bound_from_outside(workspace: str | Path, runs: int, listener: Listener = silent) -> Confidential[pd.DataFrame]:
+    """Computes lower bounds on ε of a finished release's mechanism, from `runs` draws with a record and `runs` without it.
 
-    Columns are those of `columns.LOWER_BOUNDS`. Writes confidential/evaluation/audit-lower-bounds.parquet. Raises
-    `WorkspaceError` if nothing is promised, if Stan samples, if stored weights lie beyond their bounds, or if this number
-    of runs could not prove a loss above the claim.
+    The record is an exposed one in each of the smallest strata. None of these draws is published. Columns are those of
+    `LOWER_BOUNDS`. Writes confidential/evaluation/audit-lower-bounds.parquet. Raises `WorkspaceError` if nothing is
+    promised, if Stan samples, if stored weights lie beyond their bounds, or if this number of runs could not prove a loss
+    above the claim.
     """
-    strata = read_table(space.confidential / "strata.parquet").to_pandas()
-    fits = {name: open_fit(space, space.read_key(), name) for name in strata["fit"].unique()}
-    job = next(iter(fits.values())).job
-    guarantee = mechanism_of(job).promise(job).total
-    if isinstance(guarantee, NoGuarantee) or job.sampler.name == "stan":
-        why = "nothing is promised" if isinstance(guarantee, NoGuarantee) else "every draw would need a fit by Stan"
-        raise WorkspaceError(space.place, why, "audit a release with a guarantee, by another sampler")
-    delta = float(getattr(guarantee, "delta", None) or 0)
-    claimed, most = claim_of_record(job, guarantee), most_shown(runs, delta)
-    if most <= claimed:
-        why = f"{runs} draws cannot show more than the claimed ε of {claimed:g}, whatever the mechanism does"
-        raise WorkspaceError(
-            space.place, why, f"at least {draws_to_exceed(claimed, delta)} draws are needed; more draws can prove more"
-        )
-    _refuse_weights_beyond_bounds(space, job)
-    smallest = strata["rows"].to_numpy().argsort(kind="stable")[:MOST_STRATA]
-    rows = list[tuple[Any, ...]]()
-    with stage(listener, "audit", len(smallest)) as tick:
-        for number in smallest.tolist():
-            label, fit = strata["stratum"][number], fits[strata["fit"][number]]
-            records = stratum_records(fit, number)
-            which, sums = _most_exposed(fit, number, records)
-            from_sums = float("nan") if sums is None else _of_sums(sums, MORE * runs, delta)
-            try:
-                at_least, from_sets = (lower_bound(*sides, delta) for sides in _both(fit, number, records, which, runs))
-            except (Improper, NotReached):
-                at_least = from_sets = float("nan")
-            bounds = (at_least, from_sets, from_sums)
-            findings = (*bounds, any(bound > claimed for bound in bounds), bool(np.isnan(at_least)))
-            rows.append((label, int(records.record[which]), runs, claimed, delta, most, *findings))
-            tick(1)
-    bounds_table = Confidential(pd.DataFrame(rows, columns=list(LOWER_BOUNDS)))
-    keep_audit(space, "lower-bounds", bounds_table)
-    return bounds_table
+    with finished_run(workspace, listener) as (space, job, strata, fits):
+        guarantee = mechanism_of(job).promise(job).total
+        if isinstance(guarantee, NoGuarantee) or job.sampler.name == "stan":
+            why = "nothing is promised" if isinstance(guarantee, NoGuarantee) else "every draw would need a fit by Stan"
+            raise WorkspaceError(space.place, why, "audit a release with a guarantee, by another sampler")
+        delta = float(getattr(guarantee, "delta", None) or 0)
+        claimed, most = claim_of_record(job, guarantee), most_shown(runs, delta)
+        if most <= claimed:
+            why = f"{runs} draws cannot show more than the claimed ε of {claimed:g}, whatever the mechanism does"
+            raise WorkspaceError(
+                space.place, why, f"at least {draws_to_exceed(claimed, delta)} draws are needed; more draws can prove more"
+            )
+        _refuse_weights_beyond_bounds(space, job)
+        smallest = strata["rows"].to_numpy().argsort(kind="stable")[:MOST_STRATA]
+        rows = list[tuple[Any, ...]]()
+        with stage(listener, "audit", len(smallest)) as tick:
+            for number in smallest.tolist():
+                label, fit = strata["stratum"][number], fits[strata["fit"][number]]
+                records = stratum_records(fit, number)
+                which, sums = _most_exposed(fit, number, records)
+                from_sums = float("nan") if sums is None else _of_sums(sums, MORE * runs, delta)
+                try:
+                    at_least, from_sets = (lower_bound(*sides, delta) for sides in _both(fit, number, records, which, runs))
+                except (Improper, NotReached):
+                    at_least = from_sets = float("nan")
+                bounds = (at_least, from_sets, from_sums)
+                findings = (*bounds, any(bound > claimed for bound in bounds), bool(np.isnan(at_least)))
+                rows.append((label, int(records.record[which]), runs, claimed, delta, most, *findings))
+                tick(1)
+        bounds_table = Confidential(pd.DataFrame(rows, columns=list(LOWER_BOUNDS)))
+        keep_audit(space, "lower-bounds", bounds_table)
+        return bounds_table
 
 
 def _refuse_weights_beyond_bounds(space: Workspace, job: Job) -> None:
@@ -386,18 +386,37 @@ def audit(
     Raises `WorkspaceError` for other releases than these two kinds: the first has closed forms for the lognormal model
     alone.
     """
-    with Workspace.opened(workspace) as space, private():
-        return _audit(space, records, all_rules, listener)
-
-
-def bound_from_outside(workspace: str | Path, runs: int, listener: Listener = silent) -> Confidential[pd.DataFrame]:
-    """Computes lower bounds on ε of a finished release's mechanism, from `runs` draws with a record and `runs` without it.
-
-    Columns and errors are those of `black_box`. None of these draws is published.
-    """
-    with Workspace.opened(workspace) as space, private(), single_threaded():
-        refuse_unfinished(space, listener)
-        return black_box(space, runs, listener)
+    with finished_run(workspace, listener) as (space, job, strata, fits):
+        if job.mechanism.adds_noise:
+            return _sums_audited(space, job, fits, strata, records, listener)
+        if not family_facts(job).logs or not job.mechanism.bounded_by_weights():
+            here = f"a release of {job.mechanism}" + (f" with the family {job.family}" if job.model is not None else "")
+            by_weights = " and ".join(those(lambda spec: spec.bounded_by_weights()))
+            audited = f"{by_weights} with the family lognormal, and mechanisms that add noise to sums"
+            raise WorkspaceError(space.place, here, f"audits know {audited}")
+        bounds, rules = space.confidential / "bounds.parquet", [job.mechanism.weights.rule]
+        space.store.download(bounds)
+        if all_rules:
+            rules = [rule for rule in dict.fromkeys([*WEIGHT_RULES, *rules]) if rule != "none"]
+        rows = list[tuple[object, ...]]()
+        with stage(listener, "audit", len(rules) * len(strata)) as tick:
+            for rule in rules:
+                tables, left_out = list[pd.DataFrame](), 0
+                for number, (label, name) in enumerate(zip(strata["stratum"], strata["fit"], strict=True)):
+                    of_stratum = [("stratum", "==", label)]
+                    largest = pd.read_parquet(bounds, columns=["unweighted_record_bound"], filters=of_stratum)
+                    which = _choose_records(largest.to_numpy()[:, 0], records, fits[name].key.generator("audit", label))
+                    try:
+                        tables.append(_of_stratum(fits[name], number, rule, which).assign(stratum=label))
+                    except (Improper, NotReached, _TooLarge):
+                        left_out += 1
+                    tick(1)
+                losses = pd.concat(tables, ignore_index=True) if tables else _NOTHING
+                keep_audit(space, rule, Confidential(losses))
+                share = float((losses["loss"] / losses["epsilon_local"]).max())
+                own, exceeded = rule == job.mechanism.weights.rule, int(losses["exceeds"].sum())
+                rows.append((rule, own, len(tables), left_out, len(losses), exceeded, share))
+        return Confidential(pd.DataFrame(rows, columns=list(SUMMARY)))
 
 
 def refuse_losses(workspace: str | Path, audited: Confidential[pd.DataFrame]) -> None:
@@ -418,73 +437,37 @@ def refuse_losses(workspace: str | Path, audited: Confidential[pd.DataFrame]) ->
         )
 
 
-def refuse_unfinished(space: Workspace, listener: Listener) -> None:
-    """Raises `WorkspaceError` unless there are a release and its confidential folder, whose files are not damaged."""
-    needed = (space.newest / MANIFEST, space.confidential / "strata.parquet", space.key)
-    if not all(space.store.download(path) for path in needed):
-        raise WorkspaceError(
-            space.place, UNFINISHED, "name the workspace of a run, and run its job to the end", exit_code=2
-        )
-    units = [name.removesuffix(".json") for name in sorted(space.store.names(space.completions)) if name.startswith(READ)]
-    with stage(listener, "check files", len(units)) as tick:
-        for unit in units:
-            space.refuse_damaged([unit], MADE_AGAIN)
-            tick(1)
+@contextmanager
+def finished_run(
+    workspace: str | Path, listener: Listener
+) -> Iterator[tuple[Workspace, Job, pd.DataFrame, dict[str, JobFit]]]:
+    """Opens a finished run: its workspace, its job, its strata, and its fits by name.
 
-
-def _audit(space: Workspace, records: int, all_rules: bool, listener: Listener) -> Confidential[pd.DataFrame]:
-    workspace, bounds = space.place, space.confidential / "bounds.parquet"
-    refuse_unfinished(space, listener)
-    strata = read_table(space.confidential / "strata.parquet").to_pandas()
-    fits = {name: open_fit(space, space.read_key(), name) for name in strata["fit"].unique()}
-    job = next(iter(fits.values())).job
-    if job.mechanism.adds_noise:
-        return _sums_audited(space, fits, strata, records, listener)
-    if not family_facts(job).logs or not job.mechanism.bounded_by_weights():
-        here = f"a release of {job.mechanism}" + (f" with the family {job.family}" if job.model is not None else "")
-        by_weights = " and ".join(those(lambda spec: spec.bounded_by_weights()))
-        audited = f"{by_weights} with the family lognormal, and mechanisms that add noise to sums"
-        raise WorkspaceError(str(workspace), here, f"audits know {audited}")
-    space.store.download(bounds)
-    rules = [job.mechanism.weights.rule]
-    if all_rules:
-        rules = [rule for rule in dict.fromkeys([*WEIGHT_RULES, *rules]) if rule != "none"]
-    rows = list[tuple[object, ...]]()
-    with single_threaded(), stage(listener, "audit", len(rules) * len(strata)) as tick:
-        for rule in rules:
-            tables, left_out = list[pd.DataFrame](), 0
-            for number, (label, name) in enumerate(zip(strata["stratum"], strata["fit"], strict=True)):
-                largest = pd.read_parquet(bounds, columns=["unweighted_record_bound"], filters=[("stratum", "==", label)])
-                which = _choose_records(largest.to_numpy()[:, 0], records, fits[name].key.generator("audit", label))
-                try:
-                    tables.append(_of_stratum(fits[name], number, rule, which).assign(stratum=label))
-                except (Improper, NotReached, _TooLarge):
-                    left_out += 1
-                tick(1)
-            losses = pd.concat(tables, ignore_index=True) if tables else _NOTHING
-            keep_audit(space, rule, Confidential(losses))
-            share = float((losses["loss"] / losses["epsilon_local"]).max())
-            rows.append(
-                (
-                    rule,
-                    rule == job.mechanism.weights.rule,
-                    len(tables),
-                    left_out,
-                    len(losses),
-                    int(losses["exceeds"].sum()),
-                    share,
-                )
+    Raises `WorkspaceError` unless there are a release and its confidential folder, whose files are not damaged.
+    """
+    with Workspace.opened(workspace) as space, private(), single_threaded():
+        needed = (space.newest / MANIFEST, space.confidential / "strata.parquet", space.key)
+        if not all(space.store.download(path) for path in needed):
+            raise WorkspaceError(
+                space.place, UNFINISHED, "name the workspace of a run, and run its job to the end", exit_code=2
             )
-    return Confidential(pd.DataFrame(rows, columns=list(SUMMARY)))
+        names = sorted(space.store.names(space.completions))
+        units = [name.removesuffix(".json") for name in names if name.startswith(READ)]
+        with stage(listener, "check files", len(units)) as tick:
+            for unit in units:
+                space.refuse_damaged([unit], MADE_AGAIN)
+                tick(1)
+        strata = read_table(space.confidential / "strata.parquet").to_pandas()
+        fits = {name: open_fit(space, space.read_key(), name) for name in strata["fit"].unique()}
+        yield space, next(iter(fits.values())).job, strata, fits
 
 
 def _sums_audited(
-    space: Workspace, fits: dict[str, JobFit], strata: pd.DataFrame, records: int, listener: Listener
+    space: Workspace, job: Job, fits: dict[str, JobFit], strata: pd.DataFrame, records: int, listener: Listener
 ) -> Confidential[pd.DataFrame]:
     """Compares the noisy sums of every stratum with those of neighbours by its most exposed records."""
-    tables, job = list[pd.DataFrame](), next(iter(fits.values())).job
-    claimed = _lost_by_record(job)
-    with single_threaded(), stage(listener, "audit", len(strata)) as tick:
+    tables, claimed = list[pd.DataFrame](), _lost_by_record(job)
+    with stage(listener, "audit", len(strata)) as tick:
         for number, (label, name) in enumerate(zip(strata["stratum"], strata["fit"], strict=True)):
             fit, file = fits[name], stratum_records(fits[name], number)
             which = exposed(file, records)

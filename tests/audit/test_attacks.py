@@ -47,7 +47,7 @@ def test_control_records_that_are_handed_out_are_found(copied: float) -> None:
     made = Points(np.where(own[:, None], members.codes, made.codes), np.where(own[:, None], members.values, made.values))
     files = ranked(made, members, others)
     near, single, member = nearest(*files, rng), singling_out(*files, rng), membership(*files, rng)
-    assert near.share > 0.5 + 0.4 * copied
+    assert near.share_nearer_to_members > 0.5 + 0.4 * copied
     assert near.chance <= 0.01
     assert single.excess > 0.5 * copied
     assert member.at_least > 2.0 * copied
@@ -66,5 +66,5 @@ def test_members_and_others_of_the_same_cell_are_paired() -> None:
     rng = np.random.default_rng(1)
     here, there = people(rng, 50), people(rng, 50)
     apart = Points(there.codes + 9, there.values)
-    assert membership(*ranked(here, here, apart), rng) == (0, 0, 0.0)
-    assert membership(*ranked(here, here, there), rng).answered > 0
+    assert membership(*ranked(here, here, apart), rng) == (0, 0, 0.0, 0.0)
+    assert membership(*ranked(here, here, there), rng).pairs > 0

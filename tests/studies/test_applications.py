@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from dpdist.core.errors import StudyError
-from dpdist.studies.kinds import load_study, parse_study
 from dpdist.studies.generators import AGES, SHARES, CountOutcomes, Salaries
+from dpdist.studies.kinds import load_study, parse_study
 from dpdist.studies.kinds.populations import simulated
 from dpdist.studies.kinds.simulation import simulated_file
 from dpdist.studies.kinds.tables import TablesStudy, job_of
