@@ -309,15 +309,12 @@ class NoisyQuery:
     def once(self) -> NoisyQuery:
         return replace(self, times=min(self.times, 1))
 
-    def further(self, scale: Fraction | None = None) -> NoisyQuery:
-        """A further part of the query, for other sums, under at least as much noise.
-        The first part states the loss of all parts.
+    def further(self) -> NoisyQuery:
+        """A further part of the query, for other sums. The first part states the loss of all parts.
 
         Mechanisms' tests, which compare sums of neighbouring files, hold that parts have different sums.
         """
-        if scale is not None and scale < self.scale:
-            raise ValueError(f"a part of query '{self.name}' has less noise than its first part states")
-        return replace(self, scale=scale or self.scale, times=0)
+        return replace(self, times=0)
 
 
 def root_above(square: Fraction) -> Fraction:

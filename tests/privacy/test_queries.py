@@ -36,7 +36,7 @@ def test_the_loss_is_the_distance_in_scales() -> None:
     gaussian = replace(ONE, law="gaussian")
     assert [gaussian.loss(neighbour) for neighbour in ("off", "same_x", "anywhere")] == [Fraction(k, 8) for k in (1, 4, 9)]
     assert NoisyQuery.losing("it", MOVED, Fraction(1, 7), "anywhere").loss("anywhere") == Fraction(1, 7)
-    assert total_loss([ONE, ONE.further(Fraction(9)), replace(ONE, times=2)], "off") == Fraction(3, 2)
+    assert total_loss([ONE, ONE.further(), replace(ONE, times=2)], "off") == Fraction(3, 2)
 
 
 def test_the_loss_is_that_of_discrete_laplace_noise() -> None:
@@ -78,14 +78,8 @@ def test_what_was_not_promised_is_refused(what: str) -> None:
         list(rounds)
 
 
-def test_a_part_has_no_less_noise_than_the_first() -> None:
-    assert ONE.further(ONE.scale).scale == ONE.scale
-    with pytest.raises(ValueError, match="has less noise than its first part"):
-        ONE.further(ONE.scale / 2)
-
-
 def test_what_was_promised_passes_and_parts_of_a_query_cost_once() -> None:
-    part = Defined("query").sums(SUMS, ONE.further(Fraction(5)), 2)
+    part = Defined("query").sums(SUMS, ONE.further(), 2)
     rounds = within_loss(asking(ASKED, part, part), [ONE])
     assert [rounds.send(None) for _ in range(3)] == [ASKED, part, part]
     with pytest.raises(StopIteration) as end:
