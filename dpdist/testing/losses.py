@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -163,50 +163,22 @@ def loss_between(left: Sequence[Query], right: Sequence[Query]) -> float:
     return loss(takewhile(lambda pair: len({(query.noise.query, query.noise.scale) for query in pair}) == 1, pairs))
 
 
-class LargestCost(NamedTuple):
-    """The largest cost of neighbouring files, what the job's budget pays for, and in which unit both are."""
-
-    largest: float
-    budget: float
-    unit: str
-
-
-def costs(case: CapturedStratum, mechanism: Any = None) -> LargestCost | None:
-    """The largest cost of neighbouring files; None if a mechanism asks for no noise."""
+def problems_of_scale(name: str, case: CapturedStratum, mechanism: Any = None, least: float = LEAST_SEEN) -> list[str]:
+    """A fault if the noise is less than the job's budget requires, or so much that neighbours cost less than this part."""
     job = case.job
     base = answered(case, case.records, exactly(), mechanism)
     if not base.queries:
-        return None
-    gaussian = base.queries[0].noise.law == "gaussian"
+        return [f"{name}: it asks for no noise: yield Defined.by_content(model).sums(sums, scale, number)"]
     files, pairs = neighbours(job, case.records)
     queries = [answered(case, file, exactly(base), mechanism).queries for file in files]
     largest = max(loss_between(queries[left], queries[right]) for left, right in pairs)
-    budget = float(job.rho.release if gaussian else job.budget.epsilon - job.epsilon.crosstab)
-    return LargestCost(largest, budget, "rho" if gaussian else "epsilon")
-
-
-def overspent(name: str, case: CapturedStratum) -> list[str]:
-    """A fault if the noise is less than the job's budget requires."""
-    spending = costs(case)
-    return [] if spending is None else _over(name, spending)
-
-
-def _over(name: str, spending: LargestCost) -> list[str]:
-    if spending.largest <= spending.budget * (1.0 + ROUNDING):
-        return []
-    return [
-        f"{name}: two neighbouring files cost {spending.largest:.4g}, "
-        f"and the job's {spending.unit} is {spending.budget:.4g}: "
-        "compare the scale with the sensitivity, the clipping, and what every set and stage is given"
-    ]
-
-
-def problems_of_scale(name: str, case: CapturedStratum, mechanism: Any = None) -> list[str]:
-    """A fault if the noise is less than the job's budget requires, or far more."""
-    spending = costs(case, mechanism)
-    if spending is None:
-        return [f"{name}: it asks for no noise: yield Defined.by_content(model).sums(sums, scale, number)"]
-    if spending.largest < spending.budget * LEAST_SEEN:
-        largest, budget, unit = spending
+    if base.queries[0].noise.law == "gaussian":
+        unit, budget = "rho", float(job.rho.release)
+    else:
+        unit, budget = "epsilon", float(job.budget.epsilon - job.epsilon.crosstab)
+    if largest < budget * least:
         return [f"{name}: no neighbouring files cost more than {largest:.3g} of {unit} = {budget:.4g}: is a share lost?"]
-    return _over(name, spending)
+    if largest <= budget * (1.0 + ROUNDING):
+        return []
+    remedy = "compare the scale with the sensitivity, the clipping, and what every set and stage is given"
+    return [f"{name}: two neighbouring files cost {largest:.4g}, and the job's {unit} is {budget:.4g}: {remedy}"]

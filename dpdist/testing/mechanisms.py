@@ -36,7 +36,6 @@ from dpdist.testing.losses import (
     answered,
     capture,
     neighbours,
-    overspent,
     problems_of_scale,
 )
 
@@ -476,7 +475,7 @@ def _lines_of_wide(name: str, job: Job, folder: Path) -> list[str]:
     """Faults: neighbours cost too much under wide public bounds.
     They may cost little, because a mechanism's clipping can be narrow.
     """
-    faults = overspent(name, capture(job, folder)) if job.strict else []
+    faults = problems_of_scale(name, capture(job, folder), least=0.0) if job.strict else []
     return [f"{line}, for values beyond the small survey's bounds too" for line in faults]
 
 
