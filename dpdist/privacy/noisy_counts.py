@@ -21,6 +21,7 @@ import numpy as np
 from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError, Problem
 from dpdist.core.records import Crosstab, Floats, Ints, SmallCounts
+from dpdist.estimation.least_squares import nearest_on_simplex
 from dpdist.job import Job, NoiseName
 from dpdist.privacy.adjacency import listed
 from dpdist.privacy.guarantees import Moved, NoisyQuery, record_epsilon, record_rho
@@ -113,7 +114,7 @@ def noisy_crosstab(job: Job, crosstab: Crosstab, noisy_counts: Sequence[Floats])
     estimates = _upward(layers_of(job), noisy_counts, noise_name(job))
     total = np.maximum(np.rint(estimates[0]), 1.0 if len(estimates[0]) == 1 else 0.0).astype(np.int64)
     for below in estimates[1:]:
-        total = _whole(_project(below.reshape(len(total), -1), total), total).reshape(-1)
+        total = _whole(nearest_on_simplex(below.reshape(len(total), -1), total.astype(np.float64)), total).reshape(-1)
     sampled = crosstab.sampled if job.drawn_is_public else None
     return replace(crosstab, count=_from_tree(job, crosstab, total), sampled=sampled)
 
@@ -156,14 +157,6 @@ def _variance(level: Level, law: NoiseName) -> float:
         return 0.0
     scale = float(level.scale)
     return scale**2 if law == "gaussian" else float(1.0 / (np.cosh(1.0 / scale) - 1.0))
-
-
-def _project(values: Floats, total: Ints) -> Floats:
-    """The nearest rows that are at least 0 and sum to their totals, (cell, part)."""
-    falling = -np.sort(-values, axis=1)
-    above = (np.cumsum(falling, axis=1) - total[:, None]) / np.arange(1, values.shape[1] + 1)
-    last = np.maximum((falling > above).sum(axis=1), 1) - 1
-    return np.maximum(values - np.take_along_axis(above, last[:, None], axis=1), 0.0)
 
 
 def _whole(values: Floats, total: Ints) -> Ints:

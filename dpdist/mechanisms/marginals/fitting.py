@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpdist.core.records import Floats, Ints
-from dpdist.estimation.least_squares import ratio_or_zero
+from dpdist.estimation.least_squares import nearest_on_simplex, ratio_or_zero
 from dpdist.models.protocol import Draws
 
 # All weights of the reference are multiplied by one factor, so that their mean clipped weight equals the current file's.
@@ -391,12 +391,7 @@ def summed(table: Floats, key: Marginal, column: int) -> Floats:
 
 def onto_simplex(values: Floats, total: Floats) -> Floats:
     """The nearest points (draw, entry) with entries of at least 0 that sum to `total` (draw,)."""
-    ordered = -np.sort(-values, axis=1)
-    above = np.cumsum(ordered, axis=1) - total[:, None]
-    number = np.arange(1, values.shape[1] + 1)
-    last = np.maximum((ordered * number > above).sum(axis=1), 1)
-    off = above[np.arange(len(values)), last - 1] / last
-    positive = np.maximum(values - off[:, None], 0.0)
+    positive = nearest_on_simplex(values, total)
     sums = positive.sum(axis=1)
     return np.asarray(positive * np.divide(total, sums, out=np.ones_like(total), where=sums > 0.0)[:, None])
 
