@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import scipy
 
-from dpdist.audit.auditing import finished_run, keep_audit
+from dpdist.audit.auditing import ALARM, finished_run, keep_audit
 from dpdist.confidential.records import Records
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import WorkspaceError
@@ -53,7 +53,6 @@ COLUMNS = 3
 """Largest number of columns in a predicate."""
 SURE = 0.2
 """Share of pairs for which the attacker guesses: the surest ones."""
-ALARM = 0.05
 LEAST_DISTANCE = 1e-9
 
 
@@ -195,12 +194,12 @@ def membership(synthetic: Points, members: Points, nonmembers: Points, rng: np.r
     return Membership(answered, right, shown_by(answered, answered), shown_by(right, answered))
 
 
-def shown_by(right: int, answered: int) -> float:
-    """Returns the lower bound on an exchange's ε that this number of right guesses proves, with error rate `ALARM`.
+def shown_by(right: int, answered: int, alarm: float = ALARM) -> float:
+    """Returns the lower bound on ε that this number of right guesses of coins proves, with this error rate.
 
     If all guesses are right, this is the largest provable bound.
     """
-    least = float(scipy.special.betaincinv(right, answered - right + 1, ALARM)) if right else 0.0
+    least = float(scipy.special.betaincinv(right, answered - right + 1, alarm)) if right > 0 else 0.0
     return max(0.0, float(np.log(max(least, 1e-300) / (1.0 - least))))
 
 

@@ -22,6 +22,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import scipy
 
+from dpdist.audit.attacking import shown_by
 from dpdist.audit.auditing import ALARM, MOST_CLAIMED, numbers, pad
 from dpdist.core.confidential import Confidential
 from dpdist.core.errors import DataError, JobError, Problem, WorkspaceError
@@ -137,14 +138,10 @@ def _cuts(first: Floats, second: Floats) -> tuple[float, float, float]:
     wrong = below[1][:, None] + (len(first) - below[0])[None, :]
     ordered = CUTS[:, None] <= CUTS[None, :]
     least = scipy.special.betaincinv(np.maximum(right, 1), wrong + 1, DOUBT)
-    bound = np.where(ordered & (right > 0), _odds(least), -np.inf)
+    with np.errstate(divide="ignore"):
+        bound = np.where(ordered & (right > 0), np.log(least / (1.0 - least)), -np.inf)
     low, high = np.unravel_index(int(np.argmax(bound)), bound.shape)
     return float(bound[low, high]), float(CUTS[low]), float(CUTS[high])
-
-
-def _odds(share: Floats) -> Floats:
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(share / (1.0 - share)))
 
 
 def _score(attacker: tuple[Kind, int], first: Floats, second: Floats) -> Score:
@@ -192,11 +189,7 @@ def _different(first: Floats, second: Floats) -> list[int]:
 def bound_of_guesses(right: int, guesses: int, runs: int, delta: float = 0.0) -> float:
     """The ε proven by this number of right guesses; 0 if none is proven."""
     lost, rate = _lost(runs, delta)
-    counted = right - lost
-    if counted <= 0:
-        return 0.0
-    least = np.float64(scipy.special.betaincinv(counted, guesses - counted + 1, ALARM - rate))
-    return max(0.0, float(_odds(np.array([least]))[0]))
+    return shown_by(right - lost, guesses, ALARM - rate)
 
 
 def p_value(right: int, guesses: int, runs: int, claimed: float, delta: float = 0.0) -> float:
