@@ -64,3 +64,7 @@ class Records:
 
     def part(self, start: int, stop: int) -> Records:
         return self.take(slice(start, stop))
+
+    def blocks(self, size: int) -> list[Records]:
+        """The records in order, in parts of this size; the last part may be smaller."""
+        return [self.part(start, start + size) for start in range(0, len(self), size)]

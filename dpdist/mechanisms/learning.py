@@ -64,13 +64,13 @@ def learned_from(
         return run_rounds(rounds, model, sampler, key, stratum, of)
 
     if not job.frozen:
-        learned, draws = run(learn_centre(job, model, current, len(records)), _blocks(records, block))
+        learned, draws = run(learn_centre(job, model, current, len(records)), records.blocks(block))
         _check_program(job, model, learned.theta, draws, records)
         run(check_centre(job, model, learned), [evenly(records, min(current, CHECKED))])
         return learned
     records = evenly(records, current)
     try:
-        weights, draws = run(learn_weights(job, model), _blocks(records, block))
+        weights, draws = run(learn_weights(job, model), records.blocks(block))
     except Improper as failure:
         if reference_counts(job.mechanism) is not for_later_files:
             raise
@@ -86,7 +86,3 @@ def _check_program(job: Job, model: StratumModel, theta: Draws, draws: Draws, re
     """Tests on some records that a user's program has the mechanism's clamped likelihood."""
     if job.mechanism.clamps and isinstance(model, GeneratedQuantities):
         check_clamp(model, theta, draws, evenly(records, TRIED))
-
-
-def _blocks(records: Records, size: int) -> list[Records]:
-    return [records.part(start, min(start + size, len(records))) for start in range(0, len(records), size)]

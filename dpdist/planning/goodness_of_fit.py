@@ -133,7 +133,7 @@ def compare(
     n, clustered = crosstab.count.astype(np.float64), job.survey.psu is not None
     sizes: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for j, outcome in enumerate(job.outcomes):
-        sums_of_outcome = totals(_blocks(records.about(j), job.sampler.total), crosstab, clustered)
+        sums_of_outcome = totals(records.about(j).blocks(block_rows(job.sampler.total)), crosstab, clustered)
         sums = [np.where(inside, n * by_row, 0.0) for by_row in (weight, products[j])]
         for table in job.tables:
             cells = _within(table.cells(crosstab), inside)
@@ -187,7 +187,7 @@ def _fitted(model: StratumModel, records: Records, label: str, draws: int) -> Dr
     if supports(model, "law_of"):
         return model.law_of(records)
     sampler = ExactSampler(DRAWS) if supports(model, "draw") else GridSampler(DRAWS)
-    return run_rounds(_fit(model), model, sampler, PUBLIC_KEY, label, _blocks(records, draws))
+    return run_rounds(_fit(model), model, sampler, PUBLIC_KEY, label, records.blocks(block_rows(draws)))
 
 
 def _fit(model: StratumModel) -> Generator[Pass | Sample, Any, Draws]:
@@ -197,11 +197,6 @@ def _fit(model: StratumModel) -> Generator[Pass | Sample, Any, Draws]:
     statistics = yield Pass(statistics_of, model.combine)
     draws: Draws = yield Sample(statistics, "fit")
     return draws
-
-
-def _blocks(records: Records, draws: int) -> list[Records]:
-    size = block_rows(draws)
-    return [records.part(start, min(start + size, len(records))) for start in range(0, len(records), size)]
 
 
 def _within(cells: Cells, inside: NDArray[np.bool_]) -> Cells:

@@ -208,8 +208,7 @@ class GeneratedQuantities(User):
         """Log likelihood (draw, record): the program's `log_lik`, part by part, or the job's Python function."""
         if self.function is not None:
             return super().log_lik(draws, records)
-        size = max(1, GENERATED_VALUES // len(draws))
-        parts = [records.part(start, start + size) for start in range(0, len(records), size)]
+        parts = records.blocks(max(1, GENERATED_VALUES // len(draws)))
         return np.concatenate([self._generated(draws, part) for part in parts], axis=1)
 
     def _generated(self, draws: Draws, records: Records) -> Floats:
