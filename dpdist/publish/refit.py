@@ -55,21 +55,6 @@ Expected = tuple[Floats, Floats]
 """E(w|x) and E(wy|x), (draw, row)."""
 
 
-class RefitExpectations(NamedTuple):
-    """Pairs E(w|x) and E(wy|x) of one outcome under five laws, (draw, row) each.
-
-    `centres` and `plain`: centres of the weighted and of the unweighted fit, over redrawn samples. `draws`: posterior
-    draws of the weighted fit. `weighted` and `unweighted`: the centres of the two fits to one synthetic sample, one
-    draw each. For a model on a reference's distributions, both are the weighted fit.
-    """
-
-    centres: Expected
-    plain: Expected
-    draws: Expected
-    weighted: Expected
-    unweighted: Expected
-
-
 class Fits(NamedTuple):
     records: SyntheticRecords
     alpha: Floats
@@ -89,7 +74,9 @@ class Recount(NamedTuple):
 
 
 class Laws(NamedTuple):
-    """Draws of a stratum's parameters under five laws, in the order of `RefitExpectations`, for standard errors.
+    """Draws of a stratum's parameters under five laws, for standard errors: centres of the weighted and of the unweighted
+    fit, over redrawn samples; posterior draws of the weighted fit; and the centres of the two fits to one synthetic sample,
+    one draw each. For a model on a reference's distributions, the last two are the weighted fit.
 
     If the synthetic sample is smaller than the stratum, deviations from the fits are multiplied by `shrink`, (row,).
     """
@@ -139,12 +126,12 @@ def refitted(released: ReleasedObject, stratum: int) -> Laws | None:
     return Laws(model, (redrawn, plain, draws, fits.weighted, fits.unweighted), shrink, fits.records)
 
 
-def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) -> list[RefitExpectations]:
-    """Expectations of every outcome in a stratum; NaN if there are no laws."""
+def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) -> list[list[Expected]]:
+    """Expectations of every outcome under every law in a stratum; NaN if there are no laws."""
     rows, outcomes = released.crosstab.rows_of(stratum), range(len(released.job.outcomes))
     if laws is None:
         missing = np.full((1, rows.stop - rows.start), np.nan)
-        return [RefitExpectations(*[(missing, missing)] * 5) for _ in outcomes]
+        return [[(missing, missing)] * 5 for _ in outcomes]
     model, by_outcome = laws.model, []
     key = released.seed.child(f"precision {released.crosstab.stratum_labels[stratum]}")
     for j in outcomes:
@@ -155,7 +142,7 @@ def expected_under(released: ReleasedObject, stratum: int, laws: Laws | None) ->
             covariance = model.borrowed(released.theta(laws.model, stratum, 0), laws.records)
             first, second = (_with_borrowed(expected, covariance, key.generator("reference")) for expected in spread[:2])
             spread = [first, second, spread[2], spread[3], spread[3]]
-        by_outcome.append(RefitExpectations(*spread))
+        by_outcome.append(spread)
     return by_outcome
 
 

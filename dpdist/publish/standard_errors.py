@@ -28,11 +28,11 @@ from dpdist.estimation.estimators import (
 from dpdist.job import Table
 from dpdist.models.protocol import DRAWS, expected_of, has_laws, needs_laws, needs_rows, supports
 from dpdist.privacy.noisy_counts import counted_again
-from dpdist.publish.refit import Expected, Laws, Recount, RefitExpectations, expected_under, refitted
+from dpdist.publish.refit import Expected, Laws, Recount, expected_under, refitted
 from dpdist.publish.released import ByBatch, ReleasedObject, plain_effects, run_here
 
-CENTRES, PLAIN, NOISED, WEIGHTED, UNWEIGHTED = range(len(RefitExpectations._fields))
-"""Positions of laws in `Spreads.laws`; `NOISED` are the released parameters under simulated noise."""
+CENTRES, PLAIN, NOISED, WEIGHTED, UNWEIGHTED = LAWS = range(5)
+"""Positions in `Laws.draws` and `Spreads.laws`; `NOISED` are the released parameters under simulated noise."""
 RECOUNTS = 200
 """Number of draws of noisy sample counts."""
 
@@ -61,7 +61,7 @@ CellsKey = Hashable
 
 @dataclass(frozen=True, eq=False)
 class Spreads:
-    """Draws of one outcome's expectations over all strata: a `LawSpread` for each field of `RefitExpectations`.
+    """Draws of one outcome's expectations over all strata: a `LawSpread` for each law of `LAWS`.
 
     Where tables need no rows, `by_cells` has their sums over cells instead, in the same order, and `laws` is empty.
     `recounts` is None unless sample counts are noisy. Laws with the same draws are one object.
@@ -194,7 +194,7 @@ class _BatchSums:
 
     def __init__(self, cells: int) -> None:
         self._cells, self._one_sampling = cells, True
-        self._sums = [LawSpread(*np.zeros((2, 1, cells))) for _ in RefitExpectations._fields]
+        self._sums = [LawSpread(*np.zeros((2, 1, cells))) for _ in LAWS]
 
     def add(self, part: TouchedSums) -> None:
         self._one_sampling &= part.laws[1] is part.laws[0]
@@ -237,10 +237,7 @@ def _join(
     parts: Sequence[Sequence[Sequence[LawSpread]]],
 ) -> list[Spreads]:
     """Spreads over all rows from those of batches, raked where the job states public totals."""
-    by_outcome = [
-        [_over_rows([part[j][k] for part in parts]) for k in range(len(RefitExpectations._fields))]
-        for j in range(len(released.job.outcomes))
-    ]
+    by_outcome = [[_over_rows([part[j][k] for part in parts]) for k in LAWS] for j in range(len(released.job.outcomes))]
     for j, spreads_of_outcome in enumerate(by_outcome):
         if all(part[j][1] is part[j][0] for part in parts):
             spreads_of_outcome[1] = spreads_of_outcome[0]
