@@ -123,13 +123,6 @@ def evenly_spread(path: Path, columns: Sequence[str]) -> pa.Table:
 LIMITS = ["centre", "weight_cap", "half_width"]
 
 
-class ClippedCounts(NamedTuple):
-    """Number of records, by crosstab row, that one rule clips."""
-
-    rule: str
-    records: Ints
-
-
 @dataclass(frozen=True)
 class Rules:
     """Limits by crosstab row, (row, outcome), and of the weight, (row,); NaN if nothing is clipped."""
@@ -143,8 +136,8 @@ class Rules:
     """True for the limits of measurements, false for public bounds."""
 
 
-def clipped(space: Workspace, job: Job, crosstab: Crosstab) -> list[ClippedCounts]:
-    """Returns every rule with its number of clipped records in each crosstab row; rules that clip nothing are included."""
+def clipped(space: Workspace, job: Job, crosstab: Crosstab) -> dict[str, Ints]:
+    """Number of records, by crosstab row, that every rule clips; rules that clip nothing are included."""
     counts = dict[str, Ints]()
     rules = [_public(job, crosstab), *_measured(space, job, crosstab)]
     for block in each_block(space.records):
@@ -152,7 +145,7 @@ def clipped(space: Workspace, job: Job, crosstab: Crosstab) -> list[ClippedCount
             for name, beyond in _beyond(rule, block):
                 beyond_count = counts.setdefault(name, np.zeros(len(crosstab), dtype=np.int64))
                 beyond_count += np.bincount(block.row[beyond], minlength=len(crosstab))
-    return [ClippedCounts(name, records) for name, records in counts.items()]
+    return counts
 
 
 def _beyond(rules: Rules, records: Records) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:

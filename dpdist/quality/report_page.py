@@ -169,7 +169,7 @@ def _clipping(material: ReportMaterial) -> Iterator[Grid]:
     if material.bounds is not None:
         down = material.bounds.weighted_down
         rows.append([cell("privacy weight below 1"), cell(down), cell(down / material.bounds.rows), cell("")])
-    for rule, records in counts:
+    for rule, records in counts.items():
         share = np.asarray(records / np.maximum(crosstab.count, 1))
         top = int(np.argmax(share))
         where = f"{row_name(crosstab, top)}: {share[top]:.2f} of {int(crosstab.count[top]):,}" if records.any() else ""
