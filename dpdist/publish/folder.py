@@ -9,8 +9,7 @@ import io
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -173,28 +172,26 @@ class _TableFigures(NamedTuple):
     noise: NoiseParts
 
 
-@dataclass(frozen=True)
-class _TableWork:
+def _figures_of(
+    released: ReleasedObject,
+    grounds: Mapping[str, Grounds],
+    material: Material | None,
+    within: Mapping[str, Within],
+    spec: Table,
+) -> _TableFigures:
     """Work on a table: its figures."""
-
-    released: ReleasedObject
-    grounds: Mapping[str, Grounds]
-    material: Material | None
-    within: Mapping[str, Within]
-
-    def __call__(self, spec: Table) -> _TableFigures:
-        released, cells = self.released, self.released.cells(spec)
-        rows = without_empty_figures(released.job, spec, table(released, spec, self.grounds, self.material))
-        beyond = beyond_direct(released, spec, self.grounds, self.within)
-        far = far_off_in(entry({spec.name: beyond} if beyond else {}), spec.name)
-        spreads = {name: ground.spread for name, ground in self.grounds.items() if ground.spread is not None}
-        noise = {(name, cells_key(cells)): take_noise(cells, spread) for name, spread in spreads.items()}
-        parquet, text = io.BytesIO(), io.BytesIO()
-        pq.write_table(rows, parquet)
-        pa_csv.write_csv(for_spreadsheets(rows), text)
-        wide = wide_text(printed_table(released.job, spec, rows, far, released.crosstab)).encode()
-        files = {"parquet": parquet.getvalue(), "csv": text.getvalue(), "wide.csv": wide}
-        return _TableFigures(files, beyond, {key: parts for key, parts in noise.items() if parts})
+    cells = released.cells(spec)
+    rows = without_empty_figures(released.job, spec, table(released, spec, grounds, material))
+    beyond = beyond_direct(released, spec, grounds, within)
+    far = far_off_in(entry({spec.name: beyond} if beyond else {}), spec.name)
+    spreads = {name: ground.spread for name, ground in grounds.items() if ground.spread is not None}
+    noise = {(name, cells_key(cells)): take_noise(cells, spread) for name, spread in spreads.items()}
+    parquet, text = io.BytesIO(), io.BytesIO()
+    pq.write_table(rows, parquet)
+    pa_csv.write_csv(for_spreadsheets(rows), text)
+    wide = wide_text(printed_table(released.job, spec, rows, far, released.crosstab)).encode()
+    files = {"parquet": parquet.getvalue(), "csv": text.getvalue(), "wide.csv": wide}
+    return _TableFigures(files, beyond, {key: parts for key, parts in noise.items() if parts})
 
 
 def _write_tables(
@@ -205,13 +202,13 @@ def _write_tables(
     _return_memory_of_many_rows(released)
     job, beyond, noise = released.job, dict[str, OfTable](), dict[tuple[str, CellsKey], Sequence[Floats]]()
     with stage(listener, "tables", len(job.tables)) as tick:
-        work = _TableWork(released, grounds, material, within_cells(released, grounds))
+        within = within_cells(released, grounds)
         results: Iterator[_TableFigures]
         if job.plain:
-            results = share_out(replace(work, released=released.without_records, material=None), job.tables)
+            results = share_out(partial(_figures_of, released.without_records, grounds, None, within), job.tables)
         else:
-            results = map(work, job.tables)
-        del work, grounds, material  # workers read the draws from a file
+            results = map(partial(_figures_of, released, grounds, material, within), job.tables)
+        del grounds, material, within  # workers read the draws from a file
         for spec, figures in zip(job.tables, results, strict=True):
             for end, content in figures.files.items():
                 (folder / f"{spec.name}.{end}").write_bytes(content)
