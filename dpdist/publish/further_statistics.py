@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,102 +22,14 @@ from dpdist.job import Column, Statistic
 from dpdist.models.protocol import Distributed, Draws, supports
 from dpdist.publish.refit import Laws
 from dpdist.publish.released import ReleasedObject, further_effects
-from dpdist.publish.standard_errors import Spreads, about, normal_variance
+from dpdist.publish.standard_errors import UNWEIGHTED, WEIGHTED, Spreads, about, normal_variance
 
 LEVEL = 0.9
 """Confidence level of published intervals."""
 
 
-class Distributions:
-    """Distribution functions of outcomes in every crosstab row, under released sets and under the laws of standard errors.
-
-    If a model defines none, quantiles and similar statistics have no estimate from parameters.
-    """
-
-    def __init__(self, released: ReleasedObject, laws: Sequence[Laws | None] | None):
-        self._released, self._laws = released, laws
-
-    @cached_property
-    def _models(self) -> list[Distributed] | None:
-        models = list[Distributed]()
-        for stratum in range(len(self._released.crosstab.stratum_labels)):
-            model = self._released.model(stratum)
-            if supports(model, "with_donors"):
-                models.append(model.distribution(self._released, stratum))
-            elif supports(model, "until"):
-                models.append(model)
-        return models if len(models) == len(self._released.crosstab.stratum_labels) else None
-
-    @property
-    def defined(self) -> bool:
-        """True if the model of every stratum defines distributions."""
-        return self._models is not None
-
-    def answers(self, value: Floats, outcome: int) -> Floats:
-        """Quantiles as reported values, if models know these; otherwise unchanged."""
-        answers = getattr(self._models[0], "answers", None) if self._models else None
-        return value if answers is None else answers(value, outcome)
-
-    def of_sets(self, weight: Floats, sets: slice = slice(None)) -> Below:
-        """Returns a function of (row, value) pairs: the row's weight at or below the value in every set, (set, pair).
-
-        `weight` is the weight of every row in each of these sets, (set, row).
-        """
-
-        def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
-            return np.concatenate([model.until(theta, row, value, outcome) for theta in self._thetas[stratum][sets]])
-
-        return self._below(weight, share)
-
-    def of_law(self, law: int, weight: Floats) -> Below:
-        """`of_sets` under one of the five laws in `refit.Laws.draws`, by position; NaN in strata without laws."""
-
-        def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
-            laws = None if self._laws is None else self._laws[stratum]
-            if laws is None:
-                return np.full((len(weight), len(row)), np.nan)
-            if laws.shrink is None:
-                return model.until(laws.draws[law], row, value, outcome)
-            about = laws.draws[(3, 4, 3, 3, 4)[law]]
-            centre = model.until(about, row, value, outcome)
-            return np.asarray(centre + (model.until(laws.draws[law], row, value, outcome) - centre) * laws.shrink[row])
-
-        return self._below(weight, share)
-
-    def recounted(self, weight: Floats) -> Below:
-        """`of_sets` with sample counts under simulated noise; `weight` is (draw, row)."""
-
-        def share(stratum: int, model: Distributed, row: Ints, value: Floats, outcome: int) -> Floats:
-            laws = None if self._laws is None else self._laws[stratum]
-            if laws is None or laws.recounted is None:
-                return np.full((len(weight), len(row)), np.nan)
-            return model.until(laws.recounted.theta, row, value, outcome)
-
-        return self._below(weight, share)
-
-    @cached_property
-    def _thetas(self) -> list[list[Draws]]:
-        released, thetas = self._released, []
-        for stratum in range(len(released.crosstab.stratum_labels)):
-            model = released.model(stratum)
-            thetas.append([released.theta(model, stratum, k) for k in range(len(released.sets))])
-        return thetas
-
-    def _below(self, weight: Floats, share: Callable[[int, Distributed, Ints, Floats, int], Floats]) -> Below:
-        crosstab = self._released.crosstab
-
-        def below(outcome: int, row: Ints, value: Floats) -> Floats:
-            assert self._models is not None
-            shares = np.empty((len(weight), len(row)))
-            for stratum in np.unique(crosstab.stratum[row]).tolist():
-                in_stratum = np.flatnonzero(crosstab.stratum[row] == stratum)
-                first = crosstab.rows_of(stratum).start
-                shares[:, in_stratum] = share(
-                    stratum, self._models[stratum], row[in_stratum] - first, value[in_stratum], outcome
-                )
-            return weight[:, row] * shares
-
-        return below
+Until = Callable[[Draws], Floats]
+"""Shares of the weight at or below values in rows of a stratum under its parameters, (draw, pair of row and value)."""
 
 
 @dataclass(frozen=True)
@@ -135,30 +47,66 @@ class Material:
     records: Path
 
     @cached_property
-    def distributions(self) -> Distributions:
-        return Distributions(self.released, self.laws)
+    def distributions(self) -> list[Distributed] | None:
+        """Distribution functions of every stratum. If a model defines none, they are None, and quantiles and similar
+        statistics have no estimate from parameters.
+        """
+        models = list[Distributed]()
+        for stratum in range(len(self.released.crosstab.stratum_labels)):
+            model = self.released.model(stratum)
+            if supports(model, "with_donors"):
+                models.append(model.distribution(self.released, stratum))
+            elif supports(model, "until"):
+                models.append(model)
+        return models if len(models) == len(self.released.crosstab.stratum_labels) else None
+
+    def answers(self, value: Floats, outcome: int) -> Floats:
+        """Quantiles as reported values, if models know these; otherwise unchanged."""
+        answers = getattr(self.distributions[0], "answers", None) if self.distributions else None
+        return value if answers is None else answers(value, outcome)
 
     @cached_property
     def sets(self) -> Units:
         """Returns the crosstab's rows under the parameters of every set."""
-        assert self.expected is not None
-        weight = np.array([pair[0] for pair in self.expected[0]])
-        products = [np.array([pair[1] for pair in pairs]) for pairs in self.expected]
-        return Units(self._n, weight, products, self.distributions.of_sets(weight))
+        return self._of_sets(slice(None))
 
     @cached_property
     def each_set(self) -> list[Units]:
         """Returns the crosstab's rows for each set separately."""
-        all_sets, distributions = self.sets, self.distributions
-        return [
-            Units(
-                self._n,
-                all_sets.weight[[k]],
-                [product[[k]] for product in all_sets.products],
-                distributions.of_sets(all_sets.weight[[k]], slice(k, k + 1)),
-            )
-            for k in range(len(all_sets.weight))
-        ]
+        return [self._of_sets(slice(k, k + 1)) for k in range(len(self.released.sets))]
+
+    def _of_sets(self, sets: slice) -> Units:
+        assert self.expected is not None
+        weight = np.array([pair[0] for pair in self.expected[0][sets]])
+        products = [np.array([pair[1] for pair in pairs[sets]]) for pairs in self.expected]
+
+        def share(stratum: int, until: Until, row: Ints) -> Floats:
+            return np.concatenate([until(theta) for theta in self._thetas[stratum][sets]])
+
+        return Units(self._n, weight, products, self._below(weight, share))
+
+    @cached_property
+    def _thetas(self) -> list[list[Draws]]:
+        released, thetas = self.released, []
+        for stratum in range(len(released.crosstab.stratum_labels)):
+            model = released.model(stratum)
+            thetas.append([released.theta(model, stratum, k) for k in range(len(released.sets))])
+        return thetas
+
+    def _below(self, weight: Floats, share: Callable[[int, Until, Ints], Floats | float]) -> Below:
+        """The weight (draw, row) of rows at or below values, where `share` has its share in rows of a stratum."""
+        crosstab = self.released.crosstab
+
+        def below(outcome: int, row: Ints, value: Floats) -> Floats:
+            assert self.distributions is not None
+            shares = np.empty((len(weight), len(row)))
+            for stratum in np.unique(crosstab.stratum[row]).tolist():
+                pairs = np.flatnonzero(crosstab.stratum[row] == stratum)
+                here = row[pairs] - crosstab.rows_of(stratum).start
+                shares[:, pairs] = share(stratum, _until(self.distributions[stratum], here, value[pairs], outcome), here)
+            return weight[:, row] * shares
+
+        return below
 
     @cached_property
     def composed(self) -> Units:
@@ -168,10 +116,8 @@ class Material:
         def below(outcome: int, row: Ints, value: Floats) -> Floats:
             return np.asarray(sets.below(outcome, row, value).mean(axis=0, keepdims=True))
 
-        assert self.expected is not None
-        weight = np.mean([pair[0] for pair in self.expected[0]], axis=0, keepdims=True)
-        means = [np.mean([pair[1] for pair in pairs], axis=0, keepdims=True) for pairs in self.expected]
-        return Units(self._n, weight, means, below)
+        weight, *products = (values.mean(axis=0, keepdims=True) for values in (sets.weight, *sets.products))
+        return Units(self._n, weight, products, below)
 
     @cached_property
     def under_laws(self) -> list[Units]:
@@ -180,8 +126,17 @@ class Material:
         units = []
         for law, spread in enumerate(self.spreads[0].laws):
             weight, products = spread.weight, [spreads.laws[law].product for spreads in self.spreads]
-            units.append(Units(self._n, weight, products, self.distributions.of_law(law, weight)))
+            units.append(Units(self._n, weight, products, self._below(weight, partial(self._under_law, law))))
         return units
+
+    def _under_law(self, law: int, stratum: int, until: Until, row: Ints) -> Floats | float:
+        if self.laws is None or (laws := self.laws[stratum]) is None:
+            return np.nan
+        values = until(laws.draws[law])
+        if laws.shrink is None:
+            return values
+        centre = until(laws.draws[(WEIGHTED, UNWEIGHTED, WEIGHTED, WEIGHTED, UNWEIGHTED)[law]])
+        return np.asarray(centre + (values - centre) * laws.shrink[row])
 
     @cached_property
     def recounted(self) -> Units | None:
@@ -190,7 +145,12 @@ class Material:
             return None
         products = [again.counts * spreads.recounts.product for spreads in self.spreads if spreads.recounts is not None]
         weight = again.counts * again.weight
-        return Units(np.ones(weight.shape[1]), weight, products, self.distributions.recounted(weight))
+
+        def share(stratum: int, until: Until, row: Ints) -> Floats | float:
+            laws = None if self.laws is None else self.laws[stratum]
+            return np.nan if laws is None or laws.recounted is None else until(laws.recounted.theta)
+
+        return Units(np.ones(weight.shape[1]), weight, products, self._below(weight, share))
 
     def synthetic(self, number: int) -> Units:
         """Returns the synthetic records of a set, numbered from 0."""
@@ -217,6 +177,10 @@ class Material:
         return variance(figures.shares(units), units.times, stratum, self.released.stage, calibrated)
 
 
+def _until(model: Distributed, row: Ints, value: Floats, outcome: int) -> Until:
+    return lambda theta: model.until(theta, row, value, outcome)
+
+
 class FurtherEstimate(NamedTuple):
     """A figure in all cells, its total variance T, and the part of T from the sample's composition, V_x."""
 
@@ -228,7 +192,7 @@ class FurtherEstimate(NamedTuple):
 def further_intervals(material: Material, cells: Cells, statistic: Statistic) -> dict[str, Interval]:
     """Returns a statistic's intervals by estimator, the default estimator first."""
     figures = figures_of(statistic, cells, material.released.job.outcomes)
-    defined = material.expected is not None and (not statistic.of_shape or material.distributions.defined)
+    defined = material.expected is not None and (not statistic.of_shape or material.distributions is not None)
     parameters = _from_parameters(material, figures) if defined else None
     intervals = {} if parameters is None else {"parameters": parameters.interval}
     intervals["records"] = _from_records(material, figures, parameters)
@@ -249,7 +213,7 @@ def _from_parameters(material: Material, figures: StatisticFigures) -> FurtherEs
     linear = replace(figures, cut=quantile, slope=ends.slope)
     total, composed = _variances(material, linear)
     outcome = figures.outcomes.index(figures.base.variable or "")
-    value, lower, upper = (material.distributions.answers(of, outcome) for of in (quantile, ends.lower, ends.upper))
+    value, lower, upper = (material.answers(of, outcome) for of in (quantile, ends.lower, ends.upper))
     if figures.statistic.of is not None:
         return FurtherEstimate(t_interval(linear.less(value[None])[0], total, np.full(len(value), df)), total, composed)
     return FurtherEstimate(Interval(value, ends.error, np.full(len(value), df), lower, upper), ends.error**2, composed)
