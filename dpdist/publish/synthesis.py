@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from dpdist.core.records import Cells, Codes, Floats
 from dpdist.estimation.estimators import STATISTICS, Interval, Margin, PsuSums, factors, margins_of, record_sums
 from dpdist.job import Job, family_facts
-from dpdist.models.protocol import Draws, StratumModel, expected_of, supports
+from dpdist.models.protocol import StratumModel, expected_of, supports
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ByBatch, ReleasedObject, run_here
 
@@ -97,15 +97,7 @@ def expectations(released: ReleasedObject, outcome: int = 0) -> list[Expected] |
     """E(w|x) and E(wy|x) of an outcome by crosstab row, one pair for each set; None if the model defines none."""
     if not supports(released.model(0), "expect"):
         return None
-    return raked_to_totals(released, by_row(released, range(len(released.crosstab.stratum_labels)), expecting(outcome)))
-
-
-Expecting = Callable[[StratumModel, Draws], Expected]
-
-
-def expecting(outcome: int) -> Expecting:
-    """Returns the expectations of an outcome as a function of model and parameters."""
-    return lambda model, theta: expected_of(model, theta, outcome)
+    return raked_to_totals(released, by_row(released, range(len(released.crosstab.stratum_labels)), outcome))
 
 
 def raked_to_totals(released: ReleasedObject, pairs: list[Expected]) -> list[Expected]:
@@ -118,8 +110,8 @@ def raked_to_totals(released: ReleasedObject, pairs: list[Expected]) -> list[Exp
     return [(weight * g, product * g) for (weight, product), g in zip(pairs, factor, strict=True)]
 
 
-def by_row(released: ReleasedObject, strata: range, expect: Expecting) -> list[Expected]:
-    """Expectations of the first draw by crosstab row of consecutive strata, (row,) each, one pair for each set."""
+def by_row(released: ReleasedObject, strata: range, outcome: int) -> list[Expected]:
+    """Expectations of an outcome's first draw by crosstab row of consecutive strata, (row,) each, one pair for each set."""
     batch_rows = released.crosstab.rows_of_batch(strata)
     size = batch_rows.stop - batch_rows.start
     pairs = [(np.empty(size), np.empty(size)) for _ in released.sets]
@@ -127,7 +119,7 @@ def by_row(released: ReleasedObject, strata: range, expect: Expecting) -> list[E
         model, rows = released.model(stratum), released.crosstab.rows_of(stratum)
         inside = slice(rows.start - batch_rows.start, rows.stop - batch_rows.start)
         for k, (weight, product) in enumerate(pairs):
-            weights, products = expect(model, released.theta(model, stratum, k))
+            weights, products = expected_of(model, released.theta(model, stratum, k), outcome)
             weight[inside], product[inside] = weights[0], products[0]
     return pairs
 
@@ -220,7 +212,7 @@ def _summed(released: ReleasedObject, batch: range, by_set: Sequence[Iterable[Sy
                 of_outcome[k] = of_outcome[k].plus(record_sums(row, block.weight, values, size))
     if not supports(released.model(batch.start), "expect"):
         return BatchSums(sums, None)
-    return BatchSums(sums, [by_row(released, batch, expecting(outcome)) for outcome in outcomes])
+    return BatchSums(sums, [by_row(released, batch, outcome) for outcome in outcomes])
 
 
 def _over_rows(released: ReleasedObject, parts: Iterable[BatchSums]) -> BatchSums:
