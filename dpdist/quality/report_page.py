@@ -92,18 +92,12 @@ def _thresholds(material: ReportMaterial) -> Grid:
 
 
 def limits_of_the_job(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
-    """Yields the limits that the release must keep: name, limit, measured value, met or failed."""
-    yield from _gates(material)
-    yield from _targets(material)
+    """Yields the limits that the release must keep: name, limit, measured value, met or failed.
 
-
-def _gates(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
+    They are gates, and the limit of tuned privacy weights, with the largest record bound of any stratum.
+    """
     for gate in material.statement.get("acceptance", {}).get("gates", ()):
         yield f"gate: {gate['gate']} (under noise)", float(gate["limit"]), float(gate["measured"]), _met(gate["accepted"])
-
-
-def _targets(material: ReportMaterial) -> Iterator[tuple[str, object, object, str]]:
-    """Yields the limit of tuned privacy weights, with the largest record bound of any stratum."""
     rows = material.strata
     if "database_bound" in rows and np.isfinite(material.release.target) and rows["database_bound"].notna().any():
         largest = float(rows["database_bound"].max())
