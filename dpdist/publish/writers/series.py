@@ -178,9 +178,7 @@ def _by_period(series: Series, name: str) -> PrintedTable:
         lower=rounded(layout("lower"), columns),
         upper=rounded(layout("upper"), columns),
         flags=flags,
-        estimator="",
         notes=tuple(notes),
-        universe=series.universe(name),
         errors=rounded(error, columns) if text.se == "column" else None,
     )
 
@@ -212,7 +210,6 @@ def _of_changes(series: Series, name: str, changes: pd.DataFrame) -> PrintedTabl
     figures: dict[str, Any] = {key: rounded(_interleaved(*pair), columns) for key, pair in pairs.items()}
     shared, noisy = bool(changes["correlation"].any()), bool((np.isnan(relative) & np.isfinite(value)).any())
     notes = [*OF_CHANGES, *[OF_NOISY_BASES] * noisy, *[OF_SHARED_ERRORS] * shared]
-    notes.append(ERRORS if text.se == "column" else MARGINS)
     marks = np.where(significant.astype(bool) & ~np.isnan(value), SIGNIFICANT, "")
     return PrintedTable(
         name=f"{name}-changes",
@@ -221,14 +218,7 @@ def _of_changes(series: Series, name: str, changes: pd.DataFrame) -> PrintedTabl
         across="Periods",
         columns=tuple(columns),
         flags=_interleaved(marks, marks),
-        estimator="",
-        notes=(
-            *OF_CHANGES,
-            *[OF_NOISY_BASES] * noisy,
-            *[OF_SHARED_ERRORS] * shared,
-            ERRORS if text.se == "column" else MARGINS,
-        ),
-        universe=series.universe(name),
+        notes=(*notes, ERRORS if text.se == "column" else MARGINS),
         **figures,
     )
 
@@ -240,7 +230,7 @@ def _interleaved(first: Any, second: Any) -> Any:
 def _stub(series: Series, name: str, cells: Sequence[tuple[str, ...]]) -> dict[str, Any]:
     text, by = series.last.presentation, series.by(name)
     labels = tuple(tuple(map(text.level, by, cell)) for cell in cells)
-    return {"stub": tuple(map(text.label, by)), "rows": labels}
+    return {"stub": tuple(map(text.label, by)), "rows": labels, "estimator": "", "universe": series.universe(name)}
 
 
 class _Layout:
