@@ -38,23 +38,18 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-class Example(NamedTuple):
-    program: str
-    code: str
-
-
 class Check(NamedTuple):
     """A published figure that equals the mean over sets."""
 
     table: str
-    statistic: str
     value: float
 
 
 class Names(NamedTuple):
-    """Names in examples: files, columns in these files, and their names in Stata and SAS."""
+    """Names in programs, which take the mean of an outcome, for all records and by one column: of files, columns in these
+    files, and their names in Stata and SAS.
+    """
 
-    sets: int
     extension: str
     outcome: str
     weight: str | None
@@ -66,7 +61,7 @@ def names_of(job: Job) -> Names:
     extension = "csv" if "csv" in job.presentation.formats else "parquet"
     group = next(iter(job.modelled_columns), None)
     short = variable_names([*job.modelled_columns, *job.components])
-    return Names(job.synthetic_sets, extension, job.outcomes[0], job.survey.weight, group, short)
+    return Names(extension, job.outcomes[0], job.survey.weight, group, short)
 
 
 def check_of(printed: PrintedTable, table: pa.Table, outcome: str) -> Check | None:
@@ -76,90 +71,7 @@ def check_of(printed: PrintedTable, table: pa.Table, outcome: str) -> Check | No
     keys: dict[str, str | bool] = dict.fromkeys(table.column_names[: table.column_names.index("statistic")], TOTAL)
     keys |= {"statistic": "mean", "variable": outcome, "estimator": "records", "suppressed": False}
     rows = table.filter(reduce(pc.and_kleene, (pc.equal(table[name], value) for name, value in keys.items())))
-    return Check(printed.name, "mean", rows["estimate"][0].as_py()) if len(rows) else None
-
-
-def examples(job: Job, check: Check | None) -> Iterator[Example]:
-    """Programs that read all sets and take the mean of the first outcome over them, for all records and by one column."""
-    names = names_of(job)
-    note = f"  # {check.value!r} in tables/{check.table}.csv, estimator records" if check else ""
-    yield Example("R", _r(names, note))
-    if stata := _stata(names, "dta" in job.presentation.formats):
-        yield Example("Stata", stata)
-    if names.extension == "csv":
-        yield Example("SAS", _sas(names))
-    yield Example("Python", _python(names, note))
-
-
-def _text(name: str) -> str:
-    return json.dumps(plain(name), ensure_ascii=False)
-
-
-def _r(names: Names, advice: str) -> str:
-    reads = 'read.csv(file, check.names = FALSE, fileEncoding = "UTF-8")'
-    reads = reads if names.extension == "csv" else "arrow::read_parquet(file)"
-    y, w = f"d[[{_text(names.outcome)}]]", f"d[[{_text(names.weight)}]]" if names.weight else "rep(1, nrow(d))"
-    lines = [
-        f'files <- sprintf("synthetic/set-%d.{names.extension}", 1:{names.sets})',
-        f"sets <- lapply(files, function(file) {reads})",
-        f"average <- function(d) sum({y} * {w}) / sum({w})",
-        "q <- sapply(sets, average)",
-        f"mean(q){advice}",
-    ]
-    if names.group:
-        group = f"d[[{_text(names.group)}]]"
-        lines.append(f"rowMeans(sapply(sets, function(d) sapply(split(d, {group}), average)))")
-    return "\n".join(lines)
-
-
-def _python(names: Names, advice: str) -> str:
-    y, w = f"d[{_text(names.outcome)}]", f"d[{_text(names.weight)}]" if names.weight else "1.0"
-    reads = "read_csv" if names.extension == "csv" else "read_parquet"
-    over = f"(({y} * {w}).sum() / {w}.sum())" if names.weight else f"{y}.mean()"
-    lines = [
-        "import pandas as pd",
-        f'sets = [pd.{reads}(f"synthetic/set-{{k}}.{names.extension}") for k in range(1, {names.sets + 1})]',
-        f"average = lambda d: {over}",
-        f"print(sum(map(average, sets)) / {names.sets}){advice}",
-    ]
-    if names.group:
-        grouped = f"pd.Series({{level: average(own) for level, own in d.groupby({_text(names.group)}, observed=True)}})"
-        lines.append(f"print(sum({grouped} for d in sets) / {names.sets})")
-    return "\n".join(lines)
-
-
-def _stata(names: Names, labelled: bool) -> str:
-    if not labelled and names.extension != "csv":
-        return ""
-    y, w = names.short[names.outcome], f" [aweight={names.short[names.weight]}]" if names.weight else ""
-    read = 'use "synthetic/set-`k\'.dta", clear'
-    read = read if labelled else 'import delimited "synthetic/set-`k\'.csv", clear case(preserve) encoding(UTF-8)'
-    means = [f"  summarize {y}{w}, meanonly", "  scalar q = q + r(mean)"]
-    lines = ["scalar q = 0", f"forvalues k = 1/{names.sets} {{", f"  {read}", *means, "}", f"display q / {names.sets}"]
-    if names.group:
-        lines.append(f"mean {y}{w.replace('aweight', 'pweight')}, over({names.short[names.group]})  // of the last set")
-    return "\n".join(lines)
-
-
-def _sas(names: Names) -> str:
-    weight = [f"  weight {names.short[names.weight]};"] if names.weight else []
-    group = [f"  class {names.short[names.group]};"] if names.group else []
-    return "\n".join(
-        [
-            "%macro sets;",
-            f"%do k = 1 %to {names.sets};",
-            '  proc import datafile="synthetic/set-&k..csv" out=set&k dbms=csv replace; guessingrows=max; run;',
-            "%end;",
-            "%mend;",
-            "%sets",
-            f"data all; set set1-set{names.sets} indsname=source; k = source; run;",
-            "proc means data=all mean;",
-            *group,
-            *weight,
-            f"  var {names.short[names.outcome]};",
-            "run;",
-        ]
-    )
+    return Check(printed.name, rows["estimate"][0].as_py()) if len(rows) else None
 
 
 @cache
@@ -169,7 +81,7 @@ def environment(*packages: str) -> Environment:
 
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader(package) for package in packages])
     env = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    env.filters |= {"sentence": _sentence, "closed": _closed, "first_sentence": _first_sentence}
+    env.filters |= {"sentence": _sentence, "closed": _closed, "first_sentence": _first_sentence, "quoted": _quoted}
     return env
 
 
@@ -259,7 +171,8 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
         "names": names,
         "check": check,
         "check_text": figure_text(check.value, 6, ",") if check else "",
-        "examples": list(examples(job, check)) if records else [],
+        "note": f"  # {check.value!r} in tables/{check.table}.csv, estimator records" if check else "",
+        "labelled": "dta" in text.formats,
         "codebook": _codebook(job),
         "files": list(_files(path.parent, job, tables=not many)),
         "many": many,
@@ -287,6 +200,11 @@ def write_page(path: Path, job: Job, tables: Sequence[tuple[PrintedTable, pa.Tab
         if len(html.encode()) < heaviest:
             break
     write_text(path, html)
+
+
+def _quoted(name: str) -> str:
+    """The name as a text in a program."""
+    return json.dumps(plain(name), ensure_ascii=False)
 
 
 def _sentence(text: str) -> Markup:
