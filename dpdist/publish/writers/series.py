@@ -104,20 +104,13 @@ def write_series(folder: Path, series: Series, title: str | None = None) -> None
 
 def _typed(rows: pd.DataFrame) -> pa.Table:
     """Texts as strings, figures as doubles, marks as booleans."""
-    marks = ("suppressed", "significant")
-    figures = [name for name in rows if rows[name].dtype.kind == "f" and rows[name].notna().any()]
-    columns = dict[str, pa.Array]()
-    for name in map(str, rows.columns):
-        if name in marks:
-            columns[name] = pa.array(rows[name].to_numpy(dtype=bool))
-        elif name in figures or name in NUMERIC:
-            values = rows[name].to_numpy(dtype=float)
-            columns[name] = pa.array(values, pa.float64(), mask=np.isnan(values))
-        else:
-            columns[name] = pa.array([None if pd.isna(value) else str(value) for value in rows[name]], pa.string())
-    return pa.table(columns)
+    figures = {name for name in rows if rows[name].dtype.kind == "f" and rows[name].notna().any()} | NUMERIC
+    kinds = {name: pa.float64() if name in figures else pa.string() for name in map(str, rows.columns)}
+    kinds |= dict.fromkeys(MARKS & kinds.keys(), pa.bool_())
+    return pa.table({name: pa.array(rows[name], kind, from_pandas=True) for name, kind in kinds.items()})
 
 
+MARKS = frozenset(("suppressed", "significant"))
 NUMERIC = frozenset(
     ("estimate", "standard_error", "df", "lower", "upper", "before", "after", "difference", "relative", "relative_error")
 ) | {"correlation"}
