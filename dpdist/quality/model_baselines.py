@@ -7,7 +7,7 @@ METHODS §5). Its guarantee is asymptotic; standing beside a strict one is for c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key
 from dpdist.core.records import Cells, Codes, Crosstab, Floats
-from dpdist.engine.protocol import BlockRecorder, Carry, Pass, Released, StratumRecorder, combine, drive, fresh_noise
+from dpdist.engine.protocol import BlockRecorder, Pass, Released, StratumRecorder, combine, drive, fresh_noise
 from dpdist.estimation.estimators import NotMet, factors, margins_of
 from dpdist.job import Comparator, Job, StatisticName, budget_text
 from dpdist.mechanisms.parts import builder_of
@@ -77,17 +77,19 @@ class Visits:
     fit_row: Codes
     """The fit's row for each row of the current crosstab."""
     folder: Path
-    carry_names: dict[int, list[str]] = field(default_factory=dict)
-    """Names of the per-record values of each block, in the order of its file's rows."""
 
     def __call__(self, request: Pass) -> Floats:
         return combine(request, self._partials(request))
 
     def _partials(self, request: Pass) -> Iterator[Floats]:
         for number, records in self.blocks():
-            carry = self._carry(number)
+            stored, carry = self.folder / f"{number}.npz", dict[str, Any]()
+            if stored.exists():
+                with np.load(stored) as values:
+                    carry.update(values)
             partial = request.kernel(records, carry, BlockRecorder())
-            self._keep(number, carry)
+            stored.unlink(missing_ok=True)  # because overwriting a file may wait for the disk
+            np.savez(stored, **carry)
             yield partial
 
     def blocks(self) -> Iterator[tuple[int, Records]]:
@@ -95,18 +97,6 @@ class Visits:
             records = part.take(part.outcome > 0)
             if len(records):
                 yield number, replace(records, row=self.fit_row[records.row])
-
-    def _carry(self, number: int) -> Carry:
-        names = self.carry_names.get(number, [])
-        return dict(zip(names, np.load(self._file(number)), strict=True)) if names else {}
-
-    def _keep(self, number: int, carry: Carry) -> None:
-        self._file(number).unlink(missing_ok=True)  # because overwriting a file may wait for the disk
-        np.save(self._file(number), np.array(list(carry.values())), allow_pickle=False)
-        self.carry_names[number] = list(carry)
-
-    def _file(self, number: int) -> Path:
-        return self.folder / f"{number}.npy"
 
 
 def job_of_comparator(job: Job, how: Comparator) -> Job:
