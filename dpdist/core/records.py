@@ -253,6 +253,12 @@ def quotient(above: Floats, below: Floats) -> Floats:
         return np.asarray(above / below)
 
 
+def quotient_or(otherwise: Floats | float, above: Floats | Ints | float, below: Floats | Ints) -> Floats:
+    """Elementwise above / below where `below` is above 0, and `otherwise` elsewhere."""
+    result = np.full(np.broadcast_shapes(np.shape(above), below.shape), otherwise, dtype=np.float64)
+    return np.divide(above, below, out=result, where=below > 0.0)
+
+
 def no_draws(draws: int, rows: int, *more: int) -> Floats:
     """An array for draws of rows, (draw, row, …). Those of many rows have single precision, and lie in memory as sparse
     sums over rows read them. Rounding is far below the errors that a few draws have.

@@ -12,7 +12,7 @@ import pandas as pd
 import scipy
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Cells, Codes, Crosstab, Floats, quotient
+from dpdist.core.records import Cells, Codes, Crosstab, Floats, quotient_or
 from dpdist.estimation.estimators import (
     STATISTICS,
     Estimate,
@@ -165,7 +165,7 @@ def errors_given_sizes(sums: Totals, crosstab: Crosstab, cells: Cells, design: S
     variance = [np.where(value <= rounding, 0.0, value) for value, rounding in zip(variances, most, strict=True)]
     single = cells.membership @ (crosstab.count == 1).astype(np.float64)
     others = cells.membership @ crosstab.count - single
-    factor = 1.0 + np.where(single > 0, np.where(others > 0, quotient(single, others), np.nan), 0.0)
+    factor = 1.0 + np.where(single > 0, quotient_or(np.nan, single, others), 0.0)
     return np.asarray(np.sqrt(factor * np.array(variance)))
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import Cells, Floats, Ints, quotient
+from dpdist.core.records import Cells, Floats, Ints, quotient, quotient_or
 from dpdist.job import StatisticName
 
 KNOWN_VARIANCE = 1e-12
@@ -144,20 +144,15 @@ class LeastSquares:
         along, squares, size = slope.copy(), (slope**2).sum(axis=0), 0.0
         for _ in range(MOST_STEPS):
             image = self.membership @ along
-            step = ratio_or_zero(squares, (image**2).sum(axis=0))
+            step = quotient_or(0.0, squares, (image**2).sum(axis=0))
             x, residual = x + step * along, residual - step * image
             size = float(np.abs(step * along).max(initial=0.0) / max(np.abs(x).max(initial=0.0), np.finfo(float).tiny))
             if size <= CLOSE:
                 break
             slope = self.membership.T @ residual
             later = (slope**2).sum(axis=0)
-            along, squares = slope + ratio_or_zero(later, squares) * along, later
+            along, squares = slope + quotient_or(0.0, later, squares) * along, later
         return Solution(x.T, size)
-
-
-def ratio_or_zero(top: Floats, bottom: Floats) -> Floats:
-    """top/bottom, 0 where `bottom` is not positive."""
-    return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0.0)
 
 
 def consistent(noisy: Floats, membership: scipy.sparse.csr_array) -> Floats:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from dpdist.core.cautions import Caution
-from dpdist.core.records import Floats
+from dpdist.core.records import Floats, quotient_or
 from dpdist.job import Mechanism, Weights
 from dpdist.job.weights import WEIGHT_RULES, RuleFacts
 
@@ -379,7 +379,7 @@ class Reweight(NamedTuple):
 
     def __call__(self, unweighted: Floats, alpha: Floats, bound: Floats) -> Floats:
         weighted = product(alpha, bound)
-        raised = np.divide(self.k * alpha * self.database_bound, weighted, out=np.zeros_like(alpha), where=weighted > 0)
+        raised = quotient_or(0.0, self.k * alpha * self.database_bound, weighted)
         return _finite(unweighted, np.minimum(1.0, np.where((weighted == 0) & (alpha > 0), alpha, raised)))
 
 
@@ -427,7 +427,7 @@ def product(alpha: Floats, bound: Floats) -> Floats:
 
 
 def _capped_ratio(c: float, bound: Floats) -> Floats:
-    return np.minimum(1.0, np.divide(c, bound, out=np.ones_like(bound), where=bound > 0))
+    return np.minimum(1.0, quotient_or(1.0, c, bound))
 
 
 def _finite(bound: Floats, alpha: Floats) -> Floats:

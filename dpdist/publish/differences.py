@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpdist.core.errors import AnalysisError, WorkspaceError
 from dpdist.core.public_files import MANIFEST, read_object
-from dpdist.core.records import Floats, quotient
+from dpdist.core.records import Floats, quotient_or
 from dpdist.estimation.estimators import STATISTICS, margins_of, t_interval
 from dpdist.job import Table, those
 from dpdist.models.protocol import DRAWS, DrawnTogether, Draws, expected_of, supports
@@ -358,7 +358,7 @@ def _repeats(both: pd.DataFrame, by: Sequence[str]) -> pd.Series[bool]:
 def _distances(a: Floats, b: Floats, error: Floats) -> Floats:
     """|b − a| in standard errors of the difference; infinite where figures differ and no error is published."""
     distance = np.abs(b - a)
-    return np.where(error > 0, quotient(distance, error), np.where(distance > 0, np.inf, 0.0))
+    return quotient_or(np.where(distance > 0, np.inf, 0.0), distance, error)
 
 
 def _number(value: float) -> float | None:

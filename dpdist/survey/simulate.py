@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from dpdist.core.records import Codes, Floats, Ints
+from dpdist.core.records import Codes, Floats, Ints, quotient_or
 from dpdist.job import Simulate
 
 FIELDS = (
@@ -139,11 +139,11 @@ class Doctorates:
                 certain = size >= certain_at[field]
                 sure += np.bincount(field[certain], minlength=len(FIELDS))
                 rest += np.bincount(field[~certain], weights=size[~certain], minlength=len(FIELDS))
-            new = np.divide(self.allocation - sure, rest, out=np.full(len(FIELDS), np.inf), where=rest > 0)
+            new = quotient_or(np.inf, self.allocation - sure, rest)
             if np.array_equal(new, rate):
                 return rate
             rate = new
-            certain_at = np.divide(1.0, rate, out=np.full(len(FIELDS), np.inf), where=rate > 0)
+            certain_at = quotient_or(np.inf, 1.0, rate)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         rng = np.random.default_rng([self.settings.seed, 2**32])

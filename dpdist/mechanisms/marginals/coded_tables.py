@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints
+from dpdist.core.records import UNIT, Codes, Crosstab, Floats, Ints, quotient_or
 from dpdist.estimation.estimators import NORMAL_90
 from dpdist.job import Adjacency, Job
 from dpdist.mechanisms.marginals.fitting import (
@@ -110,9 +110,8 @@ def raked(fitted: FittedTables, codes: Ints, raked_to: Iterable[Marginal]) -> Fl
         worst = 0.0
         for cell, target in wanted_by_cell:
             current = np.bincount(cell, weights=weight, minlength=len(target))
-            there = current > 0.0
-            worst = max(worst, float(np.abs(current - target)[there].max(initial=0.0)))
-            weight *= np.divide(target, current, out=np.zeros_like(current), where=there)[cell]
+            worst = max(worst, float(np.abs(current - target)[current > 0.0].max(initial=0.0)))
+            weight *= quotient_or(0.0, target, current)[cell]
         if worst <= CLOSE * fitted.total:
             break
     total = weight.sum()
@@ -313,7 +312,7 @@ class CodedTables(LinearModel, ABC):
         """Share of the weight with an outcome of at most `value`, (draw, pair)."""
         margin = self.margins(theta)[outcome]
         total = margin.sum(axis=1, keepdims=True)
-        share = np.divide(margin, total, out=np.full_like(margin, 1.0 / margin.shape[1]), where=total > 0.0)
+        share = quotient_or(1.0 / margin.shape[1], margin, total)
         reached = np.concatenate([np.zeros((len(share), 1)), np.cumsum(share, axis=1)], axis=1)
         return np.asarray(reached[:, np.searchsorted(np.array(self.levels[outcome]), value, side="right")])
 
@@ -347,7 +346,7 @@ class CodedTables(LinearModel, ABC):
         margins, count = self.margins(theta), np.maximum(counts.sum(axis=1), 1.0)
         total = np.repeat(margins[0].sum(axis=1), len(counts))
         within = np.clip(total, count * self.weights[0], count * self.weights[1] * largest_factor(theta))
-        factor = np.divide(within, total, out=np.ones_like(total), where=total > 0.0)
+        factor = quotient_or(1.0, within, total)
         return Draws({"margins": factor[:, None] * np.concatenate(margins, axis=1), "count": count})
 
     def labelled(self, job: Job, key: Marginal) -> list[dict[str, str]]:
@@ -453,7 +452,7 @@ def means_of(model: CodedTables, theta: Draws, value_sums: ValueSums, effect: fl
     count = rows.sum(axis=1)
     holding = [key for key in noise if value_sums.by is None or value_sums.by in key]
     of_count = 1.0 / sum(len(count) / (np.prod(model.shape(key)) * noise[key] ** 2) for key in holding)
-    position = np.divide(sums_in(fitted, value_sums).values[0], count, out=np.full(len(count), np.nan), where=count > 0.0)
+    position = quotient_or(np.nan, sums_in(fitted, value_sums).values[0], count)
     variance = np.maximum(rows @ value_sums.u**2 / np.maximum(count, 1e-300) - position**2, 0.0)
     noisy = 2.0 * (1.0 / precision + position**2 * of_count) / np.maximum(count, 1e-300) ** 2
     sampled = effect * model.weights[1] * variance / np.maximum(count, 1e-300)

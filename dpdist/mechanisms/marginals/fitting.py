@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdist.core.records import Floats, Ints
-from dpdist.estimation.least_squares import nearest_on_simplex, ratio_or_zero
+from dpdist.core.records import Floats, Ints, quotient_or
+from dpdist.estimation.least_squares import nearest_on_simplex
 from dpdist.models.protocol import Draws
 
 # All weights of the reference are multiplied by one factor, so that their mean clipped weight equals the current file's.
@@ -312,7 +312,7 @@ class Rows(NamedTuple):
     def tilted(self, table: Floats) -> Floats:
         """The table with these sums."""
         rows = np.moveaxis(table, self.axis, -1)
-        rows = rows * ratio_or_zero(self.total, rows.sum(axis=1))[:, None]
+        rows = rows * quotient_or(0.0, self.total, rows.sum(axis=1))[:, None]
         return np.moveaxis(tilt(rows, self.u, self.target), -1, self.axis)
 
     def towards_independence(self, part: float) -> Rows:
@@ -393,7 +393,7 @@ def onto_simplex(values: Floats, total: Floats) -> Floats:
     """The nearest points (draw, entry) with entries of at least 0 that sum to `total` (draw,)."""
     positive = nearest_on_simplex(values, total)
     sums = positive.sum(axis=1)
-    return np.asarray(positive * np.divide(total, sums, out=np.ones_like(total), where=sums > 0.0)[:, None])
+    return np.asarray(positive * quotient_or(1.0, total, sums)[:, None])
 
 
 def fitted_table(noisy: Floats, margins: Sequence[Floats], rows: Sequence[Rows] = ()) -> Floats:
@@ -423,7 +423,7 @@ def _scale(table: Floats, margins: Sequence[Floats], rows: Sequence[Rows], close
         for row in rows:
             table = row.tilted(table)
         for axis, margin in enumerate(margins):
-            ratio = ratio_or_zero(margin, _along(table, axis))
+            ratio = quotient_or(0.0, margin, _along(table, axis))
             table = table * ratio.reshape([-1 if k == axis else 1 for k in range(table.ndim)])
         if _off(table, margins, rows) <= close * total:
             break

@@ -18,7 +18,7 @@ import numpy as np
 import scipy
 
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import UNIT, Codes, Crosstab, Floats
+from dpdist.core.records import UNIT, Codes, Crosstab, Floats, quotient_or
 from dpdist.estimation.least_squares import nearest_on_simplex
 from dpdist.job import Job
 from dpdist.mechanisms.modips.sensitivity import by_group, groups, sums_of, together
@@ -400,7 +400,7 @@ class LevelCounts(Sanitized):
         gammas = rng.standard_gamma(PRIOR / levels + counts)
         total = gammas.sum(axis=2, keepdims=True)
         most = np.eye(levels)[counts.argmax(axis=2)]
-        return {"probability": np.divide(gammas, total, out=most, where=total > 0.0)}
+        return {"probability": quotient_or(most, gammas, total)}
 
     def rescaled_laws(self, theta: Draws, before: Floats, after: Floats) -> Mapping[str, Floats]:
         """Level probabilities that follow their estimates as Σv changes; they stay non-negative and sum to 1."""

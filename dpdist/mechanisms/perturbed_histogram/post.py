@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dpdist.core.keys import open_uniforms
-from dpdist.core.records import Codes, Crosstab, Floats, Ints
+from dpdist.core.records import Codes, Crosstab, Floats, Ints, quotient_or
 from dpdist.job import Job
 from dpdist.mechanisms.parts import Figures, Words, cells_of
 from dpdist.mechanisms.perturbed_histogram.sensitivity import bin_counts
@@ -65,8 +65,7 @@ class Histogram(PublicModel):
         """The bins' probabilities from noisy counts, (draw, bin)."""
         positive = np.maximum(counts, 0.0)
         total = positive.sum(axis=1, keepdims=True)
-        even = np.full_like(positive, 1.0 / self.bins)
-        return np.asarray(np.divide(positive, total, out=even, where=total > 0.0))
+        return quotient_or(1.0 / self.bins, positive, total)
 
     def simulate(self, theta: Draws, crosstab_row: Codes, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """Draws a bin by its probability, then a value uniform within the bin. Weights are 1."""

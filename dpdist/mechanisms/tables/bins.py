@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Floats, Ints, quotient_or
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 
 BoolArray = NDArray[np.bool_]
@@ -271,7 +271,7 @@ class Bins(NamedTuple):
         left, right = self.cuts[np.maximum(place - 1, 0)] - self.anchor, self.cuts[place] - self.anchor
         near, far = np.minimum(np.abs(left), np.abs(right)), np.maximum(np.abs(left), np.abs(right))
         near = np.maximum(near, far / 4.0)  # a bin that ends at the anchor, or at the number next to it
-        ratio = np.divide(far, near, out=np.ones_like(far), where=near > 0.0)
+        ratio = quotient_or(1.0, far, near)
         distance = np.where(right > 0.0, near * ratio**part, -near * ratio ** (1.0 - part))
         lone = np.nextafter(self.cuts[place], -np.inf) <= self.cuts[np.maximum(place - 1, 0)]
         values = np.where(lone, self.cuts[place], self.anchor + distance)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Floats, Ints, quotient_or
 
 PASSES = 60
 """Largest number of times that all tables are raked in turn."""
@@ -47,7 +47,7 @@ def within_bounds(values: Floats, low: Floats, high: Floats, predicted: Floats, 
         for group, targets in zip(groups, targets_of_groups, strict=True):
             for k, target in enumerate(targets):
                 present = _sums(group, parts[k])
-                factor = np.divide(target, present, out=np.ones_like(present), where=present > 0.0)
+                factor = quotient_or(1.0, target, present)
                 furthest = max(furthest, float(np.abs(factor - 1.0).max()))
                 parts[k] = parts[k] * factor[group]
         if furthest <= AGREEMENT:
@@ -71,4 +71,4 @@ def _sums(group: Ints, values: Floats) -> Floats:
 def _adding_up(parts: Sequence[Floats], size: Floats) -> list[Floats]:
     """Parts of every base cell, scaled until they add up to its size."""
     total = np.sum(parts, axis=0)
-    return [part * np.divide(size, total, out=np.zeros_like(total), where=total > 0.0) for part in parts]
+    return [part * quotient_or(0.0, size, total) for part in parts]

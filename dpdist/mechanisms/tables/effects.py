@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 import scipy
 
-from dpdist.core.records import Codes, Floats, Ints
+from dpdist.core.records import Codes, Floats, Ints, quotient_or
 from dpdist.mechanisms.tables.bins import paired
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.prediction import Prediction, of_one_law
@@ -235,7 +235,7 @@ class PredictionBySums(NamedTuple):
         after = within(law)
         unit = np.column_stack([np.ones(len(count)), *np.broadcast_to(means[:, :1], means[:, 1:].shape).T])
         shared = tuple(
-            each.errors.scaled(np.divide(by, spread, out=np.zeros_like(spread), where=spread > 0.0))
+            each.errors.scaled(quotient_or(0.0, by, spread))
             for each, by, spread in zip(estimates, unit.T, after.spread.T, strict=True)
         )
         by_law = tuple(replace(within(sample), loadings=shared) for sample in laws)

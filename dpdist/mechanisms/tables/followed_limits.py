@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpdist.core.records import Codes, Floats, Ints, Singles
+from dpdist.core.records import Codes, Floats, Ints, Singles, quotient_or
 from dpdist.core.sharing import PiecesInTurn, share_out
 from dpdist.mechanisms.tables.clipped_residuals import MOST_HIDDEN, clipped_change
 from dpdist.mechanisms.tables.expected import ExpectedFile
@@ -98,10 +98,7 @@ def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, siz
         parts.append((np.einsum("bsk,bsk->bk", values, unclipped), values.sum(axis=1)))
     unclipped_values, all_values = map(np.concatenate, zip(*parts, strict=True))
     of_cell = [limits.added(size[:, None] * part)[limits.cell] for part in (unclipped_values, all_values)]
-    of_base, of_whole = (
-        np.divide(part, most, out=np.ones_like(part), where=most > 0.0)
-        for part, most in ((unclipped_values, all_values), of_cell)
-    )
+    of_base, of_whole = (quotient_or(1.0, part, most) for part, most in ((unclipped_values, all_values), of_cell))
     rising = np.concatenate([[True], law.rising & (law.by_values[1:] > 0.0)])
     # A ratio for every base cell in every table takes much memory, and needs no more digits.
     return np.asfortranarray(np.where(rising, of_base / np.maximum(of_whole, 1.0 - MOST_HIDDEN), 1.0), dtype=np.float32)
@@ -119,7 +116,7 @@ def following(law: Prediction, before: Prediction, cell: Codes, of_reference: In
 
         def factors(of_law: Floats, of_before: Floats, cells: Ints | Codes = cells) -> Floats:
             now, then = (np.bincount(cells, weights=size * part) for part in (of_law, of_before))
-            return np.divide(now, then, out=np.ones_like(now), where=then > 0.0)
+            return quotient_or(1.0, now, then)
 
         of_law, of_before = (predicted_means(cells, size, of) for of in (law, before))
         spread = np.column_stack([factors(*both) for both in zip(law.spread.T, before.spread.T, strict=True)])

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import scipy
 
-from dpdist.core.records import Codes, Floats
+from dpdist.core.records import Codes, Floats, quotient_or
 from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables import posterior as of_sums
 from dpdist.mechanisms.tables.common_factors import common_factors
@@ -200,7 +200,7 @@ class MeasuredSums:
         """Factors of residuals by weights that are more unequal than the reference's, (1 + outcome,)."""
         before = self.asked.file.informed.rescaled(self.calibration.factors).spread.sum(axis=0)
         now = self.calibrated.spread.sum(axis=0)
-        return np.asarray(np.divide(now, before, out=np.ones_like(before), where=before > 0.0))
+        return quotient_or(1.0, now, before)
 
     @property
     def _growth(self) -> float:
@@ -241,7 +241,7 @@ class MeasuredSums:
         # Where records have changed, later periods know how these vary.
         before, now = self._prior(None).spread, self.reading.posterior.prior.spread
         cells = len(calibrated.spread)
-        ratio = np.divide(now, before, out=np.ones_like(now), where=before > 0.0)[:cells]
+        ratio = quotient_or(1.0, now, before)[:cells]
         calibrated = replace(calibrated, spread=calibrated.spread * ratio)
         return read.totals_of(period, ((self.asked.file.prediction, sums) for sums in read.unclipped()), calibrated)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import scipy
 
-from dpdist.core.records import UNIT, Codes, Floats, Ints
+from dpdist.core.records import UNIT, Codes, Floats, Ints, quotient_or
 from dpdist.core.sharing import PiecesInTurn, share_out
 from dpdist.core.this_process import return_memory
 from dpdist.mechanisms.tables.effects import PredictionBySums
@@ -296,7 +296,7 @@ class ResidualMeasurements:
         """
         first, factors = int(self.file.weights_known), list[Floats]()
         cells, before = len(self.file.codes), by_sums.prediction.spread
-        ratio = np.divide(origin.spread, before[:cells], out=np.zeros_like(origin.spread), where=origin.spread > 0.0)
+        ratio = quotient_or(0.0, origin.spread, before[:cells])
         predictions = [
             replace(origin, spread=prediction.spread[:cells] * ratio, residuals=prediction.residuals, law=prediction.law)
             for prediction in by_sums.by_law

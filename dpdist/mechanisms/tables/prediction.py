@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdist.core.records import Codes, Floats, Ints
+from dpdist.core.records import Codes, Floats, Ints, quotient_or
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.random_effects import Loadings
 
@@ -251,7 +251,7 @@ class Prediction:
         low, high = self.ends
         then, now = np.clip(before[:, 1:], low, high), np.clip(after[:, 1:], low, high)
         rise, fall = (
-            np.divide(change, room, out=np.zeros_like(room), where=room > 0.0)
+            quotient_or(0.0, change, room)
             for change, room in ((np.maximum(now - then, 0.0), high - then), (np.maximum(then - now, 0.0), then - low))
         )
         return replace(self, values=self.values + rise * (high - self.values) - fall * (self.values - low))
@@ -299,7 +299,7 @@ class Prediction:
         ratio = np.where(rising, outcomes / np.where(rising, before[:, 1:], 1.0), 1.0)
         # Shares of a value vary as those of Bernoulli trials do.
         then, now = ((values - low) * (high - values) for values in (before[:, 1:], outcomes))
-        of_shares = np.sqrt(np.divide(np.maximum(now, 0.0), then, out=np.ones_like(ratio), where=then > 0.0))
+        of_shares = np.sqrt(quotient_or(1.0, np.maximum(now, 0.0), then))
         scale[:, 1:] = np.clip(np.where(np.isnan(low), ratio, of_shares), 0.5, MOST_SPREAD)
         scale[:, 1:] *= scale[:, :1]
         means, spread = np.column_stack([weight, outcomes]), self.spread * scale

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from dpdist.core.records import Codes, Floats, Ints
+from dpdist.core.records import Codes, Floats, Ints, quotient_or
 from dpdist.mechanisms.tables.prediction import Prediction
 from dpdist.mechanisms.tables.random_effects import Loadings
 from dpdist.mechanisms.tables.rows import Rows, RowsOfTables
@@ -119,7 +119,7 @@ class ResidualPrior:
         if np.array_equal(spread, before):
             return self
         raised = np.ones((len(self.size), self.coordinates)) * self.raised
-        raised[:file] *= np.divide(spread, before, out=np.ones_like(spread), where=before > 0.0)
+        raised[:file] *= quotient_or(1.0, spread, before)
         if earlier is None:
             return replace(self, raised=raised, of_records=spread)
         earlier = earlier._replace(spread=np.concatenate([spread, earlier.spread[file:]]))

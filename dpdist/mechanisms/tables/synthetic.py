@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 import scipy
 
-from dpdist.core.records import Codes, Floats, Ints, rows_of_groups
+from dpdist.core.records import Codes, Floats, Ints, quotient_or, rows_of_groups
 from dpdist.core.sharing import share_out
 from dpdist.estimation.donors import Donors, DonorsByCell
 from dpdist.mechanisms.tables.calibration import Domain, agree
@@ -191,7 +191,7 @@ def _at_the_common_scale(donors: Donors, counts: Floats, means: Floats, domains:
     present = donor_weight > 0
     if not counts[present].any():  # noise so large that all released counts are 0
         return donors
-    weight = donors.weight * np.divide(counts, donor_weight, out=np.zeros_like(donor_weight), where=present)[donors.cell]
+    weight = donors.weight * quotient_or(0.0, counts, donor_weight)[donors.cell]
     aims = np.average(means[present], weights=counts[present], axis=0)
     outcomes = []
     for values, aim, domain in zip(donors.outcomes.T, aims, domains, strict=True):
@@ -278,7 +278,7 @@ class OfDonors:
         size = self._released_sizes[outcome]
         above, below = (self._until(cell, released + step * size, value, outcome) for step in (STEP, -STEP))
         size = size[cell]
-        slope = np.divide(above - below, 2.0 * STEP * size, out=np.zeros_like(centre), where=size > 0.0)
+        slope = quotient_or(0.0, above - below, 2.0 * STEP * size)
         weight, product = theta["weights"][:, cell], theta["products"][:, cell, outcome]
         change = np.divide(product, weight, out=np.zeros_like(product), where=weight != 0.0) - released[cell]
         shape = theta["shape"][:, cell] * self.errors(cell, value, outcome) if "shape" in theta.values else 0.0
@@ -297,7 +297,7 @@ class OfDonors:
         """Shares of the weight at or below the values, after the points' move to other means; (draw, pair)."""
         before = self._means[outcome, cell]
         to = np.where(self.without[outcome, cell], np.maximum(mean, before), mean)
-        ratio = np.divide(before, to, out=np.ones_like(to), where=to > 0)
+        ratio = quotient_or(1.0, before, to)
         scaled = np.where(to > 0, value * ratio, np.inf)  # a mean of nothing has no outcome above 0
         position = np.where(self._scaled(cell, outcome), scaled, value + before - to)
         above = self._with_amount(cell, mean, outcome) * (1.0 - self._steps[outcome].until(cell, position))

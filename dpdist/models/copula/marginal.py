@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from dpdist.core.records import Floats, Ints
+from dpdist.core.records import Floats, Ints, quotient_or
 from dpdist.models.numerics.chi import chi_quantiles
 
 # With v = z_w clipped to ±2.5, the basis is b(v) = (1, v, (v − k)₊ for every knot k).
@@ -237,7 +237,7 @@ class Marginal:
         start, step = self.value[node], self.value[following] - self.value[node]
         place = MARGIN + (1.0 - 2.0 * MARGIN) * uniforms
         p_node, p_following = (self.low[k] + place * (self.high[k] - self.low[k]) for k in (node, following))
-        share = np.clip(np.divide(values - start, step, out=np.zeros_like(start), where=step > 0), 0.0, 1.0)
+        share = np.clip(quotient_or(0.0, values - start, step), 0.0, 1.0)
         gap = self.low[following] - self.high[node]
         between = np.where(gap > 0, self.high[node] + share * gap, p_node + share * (p_following - p_node))
         p = np.where((values == start) | (last != node) | (node == following), p_node, between)
@@ -261,7 +261,7 @@ class Marginal:
         # Between two corners F⁻¹ is a line, and the area below it a parabola; k is the last corner at or below p.
         k = np.clip(np.searchsorted(corners, p, side="right") - 1, 0, len(corners) - 2)
         width = corners[k + 1] - corners[k]
-        share = np.divide(p - corners[k], width, out=np.zeros_like(p), where=width > 0)
+        share = quotient_or(0.0, p - corners[k], width)
         until = areas[k] + (p - corners[k]) * (heights[k] + share * (heights[k + 1] - heights[k]) / 2.0)
         chance = np.diff(p)
         middle = self.values((edges[1:] + edges[:-1]) / 2.0)

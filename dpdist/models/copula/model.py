@@ -18,7 +18,7 @@ import scipy
 
 from dpdist.confidential.records import Records
 from dpdist.core.keys import Key, open_uniforms, uniforms_of
-from dpdist.core.records import Codes, Crosstab, Floats, Ints
+from dpdist.core.records import Codes, Crosstab, Floats, Ints, quotient_or
 from dpdist.estimation.estimators import group_sums
 from dpdist.job import Column, Job
 from dpdist.models.copula import normal_scores
@@ -163,7 +163,7 @@ def misfit(facts: Facts, fits: Law, kind: Kind, bounds: tuple[float, float], sum
     group = group.reshape(-1)
     member = (group[:, None] == np.arange(len(distributions))).astype(np.float64)
     records, totals = facts.records @ member, np.einsum("dcj,cg->dgj", sums, member)
-    means = np.divide(totals[..., 1], totals[..., 0], out=np.zeros(totals.shape[:-1]), where=totals[..., 0] > 0)
+    means = quotient_or(0.0, totals[..., 1], totals[..., 0])
     overall = Law(*(values[:1] for values in fits))
 
     def reached(law: Law, by: Floats) -> Floats:
@@ -201,7 +201,7 @@ def _means(facts: Facts, law: Law, kind: Kind, bounds: tuple[float, float], by: 
     weight, product = expectations(facts, shifted(positive, kind, by), kind, bounds)
     of_group = (group[:, None] == np.arange(int(group.max()) + 1)) * facts.records[:, None]
     total, outcome = weight @ of_group, product @ of_group
-    return np.asarray(np.divide(outcome, total, out=np.zeros_like(total), where=total > 0))
+    return quotient_or(0.0, outcome, total)
 
 
 GROUPS = 20
