@@ -264,7 +264,8 @@ def test_intervals_hold_where_a_level_has_tripled(monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as only:
         only.setattr(Prediction, "with_new_records", lambda self, law, spread: spread)
         assert of_a_tripled_level(range(1, 4), 4.0, -1e6)[0].mean() < 0.7
-    monkeypatch.setattr(ReferenceSample, "rising", property(lambda self: np.zeros(self.outcomes.shape[1], dtype=bool)))
+    none = property(lambda self: np.zeros(self.outcomes.shape[1], dtype=bool))
+    monkeypatch.setattr(ReferenceSample, "proportional", none)
     assert of_a_tripled_level(range(20, 23), 1.0, -1e6)[0].mean() < 0.4
 
 

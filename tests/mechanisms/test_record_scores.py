@@ -202,7 +202,7 @@ def test_records_of_a_law_stand_for_those_of_cells_with_other_shares(heavier: fl
     law = ReferenceSample(np.zeros((0, 1), dtype=np.int64), np.where(amounts > 0.0, heavier, 1.0), values)
     size, rarer = np.array([[1.0, 1.0], [0.01, 1.0], [3.0, 1.0]]), np.array([[1.0, 1.0], [0.5, 0.05], [1.2, 1.3]])
     means = np.column_stack([np.full(3, 7.0), np.average(values, weights=law.weight, axis=0) * size * rarer])
-    found = of_one_law(law, means, law.rising, rarer=rarer)
+    found = of_one_law(law, means, law.proportional, rarer=rarer)
     assert found.law is not None
     records, relative = np.arange(2_000), law.weight / law.weight.mean()
     for cell in range(3):

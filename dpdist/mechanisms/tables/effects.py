@@ -144,7 +144,7 @@ class Effects(NamedTuple):
 
 def multiplying(prediction: Prediction, k: int) -> bool:
     """True if effects multiply an outcome's mean, of coordinate `k`; otherwise they add to it."""
-    return bool(prediction.rising[k - 1] and prediction.means[0, k] > 0.0)
+    return bool(prediction.proportional[k - 1] and prediction.means[0, k] > 0.0)
 
 
 def _loss(missed: Floats, worth: Floats, precision: Floats, beta: Floats) -> float:
@@ -230,7 +230,7 @@ class PredictionBySums(NamedTuple):
             rarer = [
                 each.rarer(column) for each, column in zip(estimates[1:], outcomes, strict=True) if each.share is not None
             ]
-            return of_one_law(paired_sample, means, before.rising, known, np.column_stack(rarer) if rarer else None)
+            return of_one_law(paired_sample, means, before.proportional, known, np.column_stack(rarer) if rarer else None)
 
         after = within(law)
         unit = np.column_stack([np.ones(len(count)), *np.broadcast_to(means[:, :1], means[:, 1:].shape).T])

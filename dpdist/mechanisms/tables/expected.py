@@ -162,7 +162,7 @@ class ExpectedFile:
         law, ones = self.reference, np.ones(len(codes))
         outcomes = np.average(law.outcomes, weights=np.maximum(law.weight, 1e-300), axis=0)
         base = max(float(law.weight.mean()), 1e-300) * ones if weight is None else weight
-        return of_one_law(law, np.column_stack([base, np.outer(ones, outcomes)]), law.rising, weight is not None)
+        return of_one_law(law, np.column_stack([base, np.outer(ones, outcomes)]), law.proportional, weight is not None)
 
     @cached_property
     def prediction(self) -> Prediction:

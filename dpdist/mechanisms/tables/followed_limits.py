@@ -99,9 +99,10 @@ def left_of_changes(limits: TableLimits, law: Prediction, about: Prediction, siz
     unclipped_values, all_values = map(np.concatenate, zip(*parts, strict=True))
     of_cell = [limits.added(size[:, None] * part)[limits.cell] for part in (unclipped_values, all_values)]
     of_base, of_whole = (quotient_or(1.0, part, most) for part, most in ((unclipped_values, all_values), of_cell))
-    rising = np.concatenate([[True], law.rising & (law.by_values[1:] > 0.0)])
+    proportional = np.concatenate([[True], law.proportional & (law.by_values[1:] > 0.0)])
     # A ratio for every base cell in every table takes much memory, and needs no more digits.
-    return np.asfortranarray(np.where(rising, of_base / np.maximum(of_whole, 1.0 - MOST_HIDDEN), 1.0), dtype=np.float32)
+    ratio = of_base / np.maximum(of_whole, 1.0 - MOST_HIDDEN)
+    return np.asfortranarray(np.where(proportional, ratio, 1.0), dtype=np.float32)
 
 
 def following(law: Prediction, before: Prediction, cell: Codes, of_reference: Ints | Codes, size: Floats) -> Prediction:

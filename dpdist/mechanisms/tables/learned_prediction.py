@@ -362,7 +362,7 @@ def predict(
         at_reference,
         np.array([np.zeros(shape) if coordinate.of_trees is None else coordinate.of_trees for coordinate in coordinates]),
         *(two_values, values),
-        reference.rising,
+        reference.proportional,
         np.where(np.isnan(two_values[0]), origin, 0.0),
         (deviation * constant)[all_cells.of_file],
     )

@@ -44,7 +44,7 @@ class ReferenceSample(NamedTuple):
         return values if self.cross is None else values[self.cross]
 
     @property
-    def rising(self) -> NDArray[np.bool_]:
+    def proportional(self) -> NDArray[np.bool_]:
         """Marks outcomes whose values change in proportion, (outcome,): those that are hardly ever negative here, whatever
         bounds they have.
         """

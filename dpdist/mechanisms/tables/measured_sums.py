@@ -279,5 +279,5 @@ def _factors_of_residuals(factors: Floats, prediction: Prediction) -> Floats:
 
     Residuals of an outcome with gains and losses do not go with its mean, and those of one that falls go with its root.
     """
-    outcomes = np.where(prediction.rising, np.where(factors[1:] < 1.0, np.sqrt(factors[1:]), factors[1:]), 1.0)
+    outcomes = np.where(prediction.proportional, np.where(factors[1:] < 1.0, np.sqrt(factors[1:]), factors[1:]), 1.0)
     return np.concatenate([factors[:1], factors[0] * outcomes])

@@ -124,7 +124,7 @@ class Prediction:
     """Lowest and highest value of outcomes that have no other in the reference, (2, outcome); NaN for others."""
     values: Floats
     """Expected values of these outcomes of reference records under the law, (record, outcome), or (0, 0)."""
-    rising: NDArray[np.bool_]
+    proportional: NDArray[np.bool_]
     """Marks outcomes whose values change in proportion (`ReferenceSample`), (outcome,)."""
     origin: Floats
     """What outcomes drift relatively to, (outcome,)."""
@@ -280,7 +280,7 @@ class Prediction:
         A cell has some where the `law` has a mean of more than `MOST_RISE` times the predicted one. They vary as the
         law says; where reference records are all alike, they vary as all records do.
         """
-        rise = np.where(self.rising, law.means[:, 1:] - MOST_RISE * np.maximum(self.means[:, 1:], 0.0), 0.0)
+        rise = np.where(self.proportional, law.means[:, 1:] - MOST_RISE * np.maximum(self.means[:, 1:], 0.0), 0.0)
         added = law.means[:, :1] * np.sqrt(np.clip(rise, 0.0, self.deviation) * self.deviation)
         varying = np.where(rise > 0.0, np.maximum(spread[:, 1:], law.spread[:, 1:]), spread[:, 1:])
         return np.column_stack([spread[:, 0], np.hypot(varying, added)])
@@ -295,8 +295,8 @@ class Prediction:
         outcomes = np.clip(before[:, 1:] + residuals[:, 1:] / weight[:, None], lowest[1:], highest[1:])
         scale = np.ones_like(before)
         scale[:, 0] = weight / before[:, 0]
-        rising, (low, high) = self.rising & (before[:, 1:] > 0.0), self.ends
-        ratio = np.where(rising, outcomes / np.where(rising, before[:, 1:], 1.0), 1.0)
+        proportional, (low, high) = self.proportional & (before[:, 1:] > 0.0), self.ends
+        ratio = np.where(proportional, outcomes / np.where(proportional, before[:, 1:], 1.0), 1.0)
         # Shares of a value vary as those of Bernoulli trials do.
         then, now = ((values - low) * (high - values) for values in (before[:, 1:], outcomes))
         of_shares = np.sqrt(quotient_or(1.0, np.maximum(now, 0.0), then))
@@ -319,13 +319,13 @@ def powers_of_ratios(weight: Floats, predicted: Floats, inequality: float) -> Fl
 def of_one_law(
     sample: ReferenceSample,
     means: Floats,
-    rising: NDArray[np.bool_],
+    proportional: NDArray[np.bool_],
     weights_known: bool = False,
     rarer: Floats | None = None,
 ) -> Prediction:
     """One law for all cells, that of the sample, about `means` (cell, 1 + outcome) of weight and outcomes.
 
-    Spreads go with the mean weight, and with means of outcomes whose values change in proportion, `rising` (outcome,); that
+    Spreads go with the mean weight, and with means of `proportional` outcomes (outcome,), whose values change so; that
     of rare values goes with the root of their mean, unless shares of records with an amount are known: `rarer` are these
     over the law's, (cell, outcome). Weights are public if `weights_known`.
     """
@@ -337,7 +337,7 @@ def of_one_law(
     if not weights_known:
         spread[0] = max(spread[0], SMALLEST)
     residuals = relative / np.where(spread > 0.0, spread, 1.0)
-    scaling = rising & (outcomes > 0.0)
+    scaling = proportional & (outcomes > 0.0)
     ratio = np.where(scaling & (means[:, 1:] > 0.0), means[:, 1:] / np.where(scaling, outcomes, 1.0), 1.0)
     growth = np.where(ratio < 1.0, np.sqrt(np.maximum(ratio, SMALLEST)), ratio)
     scales = means[:, :1] * spread * np.column_stack([ones, growth])
@@ -366,7 +366,7 @@ def of_one_law(
         np.zeros((len(spread), 0)),
         np.full((2, len(spread) - 1), np.nan),
         np.zeros((0, 0)),
-        rising,
+        proportional,
         np.zeros(len(spread) - 1),
         np.zeros_like(means[:, 1:]),
         law=law,

@@ -224,7 +224,7 @@ class TableLaw:
         if self.unknown is not None or self.origin is not None:
             weight = (self.origin or prediction).means[:, 0]
             base_weight = np.bincount(cell, weights=size * weight, minlength=self.cells) / self.number
-            unknown_mean = np.column_stack([np.maximum(base_weight, 1e-300), np.where(prediction.rising, mean, 0.0)])
+            unknown_mean = np.column_stack([np.maximum(base_weight, 1e-300), np.where(prediction.proportional, mean, 0.0)])
         # Where a cell's records hardly differ, sums have drift alone to show.
         drifts = np.array(
             [
