@@ -23,7 +23,7 @@ from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.job.presentation import Acceptance
 from dpdist.mechanisms.modips.post import Moments, Sanitized, limited_normal_mean
-from dpdist.mechanisms.modips.query import OutsideDomain, clamp_sums, draw_truncated, summing
+from dpdist.mechanisms.modips.query import BoundedSums, OutsideDomain, clamp_sums, draw_truncated
 from dpdist.mechanisms.modips.sensitivity import bounded_scale
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
@@ -185,7 +185,7 @@ def test_sums_move_by_the_stated_sensitivity_at_most_and_some_record_moves_them_
     tried = grid("bounds" in other)
     for adjacency, most in (("zero_out", off), ("substitution", exchanged)):
         model = modelled(job(said, adjacency=adjacency, **other), (200,))
-        alone = np.array([summing(model).sums(tried.part(k, k + 1)) for k in range(len(tried))]) / UNIT
+        alone = np.array([BoundedSums(model).sums(tried.part(k, k + 1)) for k in range(len(tried))]) / UNIT
         from_others = np.abs(alone[:, None] - alone[None]).sum(axis=2).max()
         found = np.abs(alone).sum(axis=1).max() if adjacency == "zero_out" else from_others
         assert found == pytest.approx(most, abs=1e-5)
@@ -205,12 +205,12 @@ def test_individual_sanitization_gives_each_kind_of_sum_its_own_scale() -> None:
 
 def test_no_record_leaves_no_trace_and_sums_lie_in_their_domain() -> None:
     model, file = modelled(job()), survey(1)
-    none = summing(model).sums(file.part(0, 0))
+    none = BoundedSums(model).sums(file.part(0, 0))
     assert (none == 0.0).all(), "1 − v too: its distance from any record is that record's norm"
-    whole, first, rest = (summing(model).sums(file.part(*ends)) for ends in ((0, 600), (0, 5), (5, 600)))
+    whole, first, rest = (BoundedSums(model).sums(file.part(*ends)) for ends in ((0, 600), (0, 5), (5, 600)))
     np.testing.assert_array_equal(whole - first, rest, "records that are taken out leave the sums of the others")
     for extreme in (-4.0, 4.0):
-        whole = summing(model).sums(records(file.row, np.full(600, extreme), np.full(600, 1.0)))
+        whole = BoundedSums(model).sums(records(file.row, np.full(600, extreme), np.full(600, 1.0)))
         assert (whole >= model.domain[0]).all()
         assert (whole <= model.domain[1]).all()
 
@@ -274,7 +274,7 @@ def test_truncated_sums_lie_in_their_domain_and_refused_candidates_are_drawn_aga
 
 def posterior(said: Job, sums: Floats | None = None, draws: int = 4000) -> tuple[Sanitized, Any]:
     model = modelled(said)
-    exact = summing(model).sums(survey(1)) if sums is None else sums
+    exact = BoundedSums(model).sums(survey(1)) if sums is None else sums
     return model, model.draw(exact, draws, np.random.default_rng(5))
 
 
@@ -323,7 +323,7 @@ def test_many_levels_weigh_no_more_than_one_record() -> None:
     """50 records of a cell at the last of 100 levels: the mean stays there. A prior of one record a level halved it."""
     model = modelled(job(", law: multinomial", bounds="[0, 99]", column=WHOLE, survey=PLAIN), (50,))
     file = records(np.zeros(50), np.full(50, 99.0), np.ones(50))
-    theta = model.draw(summing(model).sums(file), 2000, np.random.default_rng(1))
+    theta = model.draw(BoundedSums(model).sums(file), 2000, np.random.default_rng(1))
     assert model.expect(theta)[1].mean() == pytest.approx(99.0, rel=0.015)  # type: ignore[attr-defined]
 
 
@@ -365,7 +365,7 @@ def test_lognormal_moments_are_those_of_logarithms() -> None:
     model = modelled(said, (500,))
     assert isinstance(model, Moments)
     y = np.exp(np.random.default_rng(4).normal(2.0, 0.5, 500))
-    theta = model.draw(summing(model).sums(records(np.zeros(500), y, np.ones(500))), 500, np.random.default_rng(1))
+    theta = model.draw(BoundedSums(model).sums(records(np.zeros(500), y, np.ones(500))), 500, np.random.default_rng(1))
     assert theta["mean"].mean() == pytest.approx(np.log(y).mean(), abs=0.01)
     assert theta["standard_deviation"].mean() == pytest.approx(np.log(y).std(), rel=0.02)
     assert model.expect(theta)[1].mean() == pytest.approx(np.exp(2.0 + 0.125), rel=0.03)
@@ -466,7 +466,7 @@ def test_ten_thousand_levels_are_no_trouble(tmp_path: Path) -> None:
     )
     model = builder_of(said).build(said, crosstab, slice(0, held))
     assert isinstance(model, Sanitized)
-    theta = model.draw(summing(model).sums(records(cells, rows.y, rows.weight)), 3, np.random.default_rng(2))
+    theta = model.draw(BoundedSums(model).sums(records(cells, rows.y, rows.weight)), 3, np.random.default_rng(2))
     assert theta["mean"].shape == (3, held)
     assert np.isfinite(model.expect(theta)[1]).all()  # type: ignore[attr-defined]
 

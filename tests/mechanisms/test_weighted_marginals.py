@@ -19,7 +19,7 @@ from dpdist.estimation.donors import CELL
 from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.mechanisms.marginals.fitting import fit, onto_simplex
-from dpdist.mechanisms.marginals.query import TableAndValueSums, choose_tree, scores
+from dpdist.mechanisms.marginals.query import TableSums, choose_tree, scores
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.studies.kinds.one_stratum import model_of
 
@@ -71,7 +71,7 @@ def test_a_choice_takes_the_largest_noisy_score_that_makes_no_loop() -> None:
     """Control for the sort of the result: noise alone decides where it is large."""
     own = survey(2)
     model = model_of(job(said=""), len(own))
-    exact = TableAndValueSums(model.measuring(model.candidates)).sums(own)
+    exact = TableSums(model.measuring(model.candidates)).sums(own)
     margins = list(model.fitted(released(job(said=""), own, quiet)[1]).margins)
     lifted = np.array([0.0, 1e15, 0.0])
     rounds = choose_tree(model, margins, exact, count(1))
@@ -89,7 +89,7 @@ def test_a_pair_whose_cells_noise_would_drown_scores_below_a_small_one() -> None
     own = survey(2, 400)
     model = model_of(said, 400)
     shuffled = records(np.column_stack([own.outcomes[:, 2] * 60, own.outcomes[:, 0], own.outcomes[:, 1]]), own.weight)
-    exact = TableAndValueSums(model.measuring(model.candidates)).sums(shuffled)
+    exact = TableSums(model.measuring(model.candidates)).sums(shuffled)
     margins = [np.full(size, 400.0 / size) for size in model.sizes]
     found = dict(zip(model.candidates, scores(model, margins, exact), strict=True))
     assert found[1, 2] > found[0, 1]

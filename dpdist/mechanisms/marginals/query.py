@@ -94,59 +94,39 @@ OF_VALUES = (
 
 @dataclass(frozen=True)
 class TableSums(Summing):
-    """Kernel: Σv of every cell of the model's measured tables, (cell,), in whole units of 1/UNIT."""
+    """Kernel: Σv of every cell of the model's measured tables, (cell,), in whole units of 1/UNIT.
+
+    If the model also sums values, every sum Σvu follows: v is the weight over its bound, u the value's position in [−1, 1].
+    """
 
     model: CodedTables
 
     def sums(self, records: Records) -> Floats:
-        v = np.rint(UNIT * records.weight / self.model.weights[1])
-        codes = self.model.codes_of(records)
-        tables = [
-            np.bincount(self.model.cell(codes, key), weights=v, minlength=prod(self.model.shape(key)))
-            for key in self.model.measured
+        model, v = self.model, records.weight / self.model.weights[1]
+        codes, units = model.codes_of(records), np.rint(UNIT * v)
+        sums = [
+            np.bincount(model.cell(codes, key), weights=units, minlength=prod(model.shape(key))) for key in model.measured
         ]
-        return np.concatenate(tables) if tables else np.empty(0)
+        if isinstance(model, Marginals) and model.summing:
+            sums += [
+                np.bincount(
+                    codes[:, by] if by is not None else np.zeros(len(v), np.int64),
+                    weights=np.rint(UNIT * v * positions(model.levels[column])[codes[:, column]]),
+                    minlength=size,
+                )
+                for (column, by), size in zip(model.values, model.value_sizes, strict=True)
+            ]
+        return np.concatenate(sums) if sums else np.empty(0)
 
 
-def measured(
-    model: CodedTables, keys: tuple[Marginal, ...], numbers: count[int]
-) -> Generator[Pass | Measurement, Any, Floats]:
-    """The named tables under noise, one after another, (cell,); all noise has the first table's scale."""
-    if not keys:
+def measured(model: CodedTables, numbers: count[int]) -> Generator[Pass | Measurement, Any, Floats]:
+    """The model's tables and sums of one pass, one after another, (cell,); all noise has the first table's scale."""
+    if not model.measured:
         return np.empty(0)
-    return (yield from under_noise(TableSums(model.measuring(keys)), numbers))
-
-
-def under_noise(kernel: TableSums, numbers: count[int]) -> Generator[Pass | Measurement, Any, Floats]:
-    """The kernel's sums of one pass, under the noise of its first table."""
-    model = kernel.model
-    exact = yield Pass(kernel, "sum")
+    exact = yield Pass(TableSums(model), "sum")
     query = tables(model.tables_summed, model.scale_of(model.measured[0]))
     noisy: Floats = yield Defined.by_content(model).sums(exact, query, next(numbers))
     return noisy
-
-
-@dataclass(frozen=True)
-class TableAndValueSums(TableSums):
-    """Kernel: the sums of `TableSums`, then every sum of values Σvu: v is the weight over its bound, u the value's position
-    from −1 to 1."""
-
-    model: Marginals
-
-    def sums(self, records: Records) -> Floats:
-        tables, model = super().sums(records), self.model
-        if not model.summing:
-            return tables
-        codes, v = model.codes_of(records), records.weight / model.weights[1]
-        of_values = [
-            np.bincount(
-                codes[:, by] if by is not None else np.zeros(len(v), np.int64),
-                weights=np.rint(UNIT * v * positions(model.levels[column])[codes[:, column]]),
-                minlength=size,
-            )
-            for (column, by), size in zip(model.values, model.value_sizes, strict=True)
-        ]
-        return np.concatenate([tables, *of_values])
 
 
 def scores(model: Marginals, margins: list[Floats], exact: Floats) -> Floats:
@@ -159,8 +139,7 @@ def scores(model: Marginals, margins: list[Floats], exact: Floats) -> Floats:
     total, values = max(float(margins[0].sum()), 1e-300), []
     for key, table in model.split(keys, exact[None]).items():
         alone = np.rint(unit * np.outer(margins[key[0]], margins[key[1]]) / total)
-        noise = round(model.scale_of(key)) * table[0].size
-        values.append(float(np.abs(table[0] - alone).sum()) - noise)
+        values.append(_score(table[0], alone, model.scale_of(key)))
     return np.array(values)
 
 
@@ -371,7 +350,7 @@ def along_tree(model: Marginals) -> Generator[Pass | Choice | Measurement, Any, 
     """
     numbers, keys, first = count(1), model.listed, model.listed or model.singles
     summed = model.with_values(first) if model.values else model.measuring(first)
-    noisy = yield from under_noise(TableAndValueSums(summed), numbers)
+    noisy = yield from measured(summed, numbers)
     sums, values = np.split(noisy, [model.cells(first)])
     if keys is None:
         if model.adaptive:
@@ -381,7 +360,7 @@ def along_tree(model: Marginals) -> Generator[Pass | Choice | Measurement, Any, 
         if model.chooses:
             exact = yield Pass(TableSums(model.measuring(pairs)), "sum")
             pairs = yield from choose_tree(model, list(fitted.margins), exact, numbers)
-        of_pairs = yield from measured(model, pairs, numbers)
+        of_pairs = yield from measured(model.measuring(pairs), numbers)
         sums, keys = np.concatenate([sums, of_pairs]), (*first, *pairs)
     return model.with_noisy_values(model.released(keys, sums), values)
 
@@ -389,9 +368,9 @@ def along_tree(model: Marginals) -> Generator[Pass | Choice | Measurement, Any, 
 def along_network(model: Network) -> Generator[Pass | Choice | Measurement, Any, Draws]:
     """Measures the first column's table, and each other column's table with the parents that were chosen for it."""
     numbers, first = count(1), ((0,),)
-    root = yield from measured(model, first, numbers)
+    root = yield from measured(model.measuring(first), numbers)
     keys = yield from network(model, root, numbers)
-    rest = yield from measured(model, keys, numbers)
+    rest = yield from measured(model.measuring(keys), numbers)
     return model.released((*first, *keys), np.concatenate([root, rest]))
 
 

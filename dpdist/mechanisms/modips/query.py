@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import UNIT, Codes, Floats
+from dpdist.core.records import UNIT, Floats
 from dpdist.engine.protocol import Mechanism, Noise, Pass, Query, Rounds, Sample, StratumRecorder
 from dpdist.job import Job
 from dpdist.mechanisms.modips.post import LevelCounts, Moments, Sanitized
@@ -113,55 +113,29 @@ MOVES_UNCLAIMED = (
 
 @dataclass(frozen=True)
 class BoundedSums(Summing):
-    """Kernel: sums over the cells of a model, (sum,), in whole units of 1/UNIT."""
+    """Kernel: sums over the cells of a model, (sum,), in whole units of 1/UNIT.
 
-    model: Sanitized
+    They are sums of 1 − v by cell where there are weights; then sums of vu by cell, and of v(u² − 1/2), with u the outcome
+    clipped to [−1, 1]; or of v by cell and level, with the outcome clipped to the levels.
+    """
 
-    def entered(self, records: Records) -> Floats:
-        """v of every record in whole units of 1/UNIT."""
-        weights = self.model.weights
-        return np.full(len(records), float(UNIT)) if weights is None else np.rint(UNIT * (records.weight / weights[1]))
-
-    def absent(self, cell: Codes, entered: Floats) -> Floats:
-        """Sums of 1 − v by cell; empty without weights."""
-        if self.model.weights is None:
-            return np.empty(0)
-        return np.bincount(cell, weights=UNIT - entered, minlength=len(self.model.labels)).astype(np.float64)
-
-
-@dataclass(frozen=True)
-class MomentSums(BoundedSums):
-    """Kernel: sums of 1 − v and of vu by cell, and of v(u² − 1/2), with u the outcome clipped to [−1, 1]."""
-
-    model: Moments
+    model: Moments | LevelCounts
 
     def sums(self, records: Records) -> Floats:
-        model, (centre, half) = self.model, self.model.middle
+        model, weights, cells = self.model, self.model.weights, len(self.model.labels)
+        v = np.full(len(records), float(UNIT)) if weights is None else np.rint(UNIT * (records.weight / weights[1]))
+        cell = model.pattern(records.row)
+        first = [] if weights is None else [np.bincount(cell, weights=UNIT - v, minlength=cells).astype(np.float64)]
+        if isinstance(model, LevelCounts):
+            levels = len(model.levels)
+            level = np.clip(np.rint(records.outcome - model.levels[0]), 0, levels - 1).astype(np.int64)
+            return np.concatenate([*first, np.bincount(cell * levels + level, weights=v, minlength=levels * cells)])
+        centre, half = model.middle
         values = np.clip(records.outcome, *model.outcome_bounds)
         u = np.clip(((np.log(values) if model.law == "lognormal" else values) - centre) / half, -1.0, 1.0)
-        v, cell = self.entered(records), model.pattern(records.row)
-        first = np.bincount(cell, weights=np.rint(v * u), minlength=len(model.labels))
-        second = [] if model.variance is not None else [np.rint(v * (u**2 - 0.5)).sum()]
-        return np.concatenate([self.absent(cell, v), first, second])
-
-
-@dataclass(frozen=True)
-class LevelSums(BoundedSums):
-    """Kernel: sums of 1 − v by cell, and of v by cell and level, with the outcome clipped to the levels."""
-
-    model: LevelCounts
-
-    def sums(self, records: Records) -> Floats:
-        model, levels = self.model, len(self.model.levels)
-        v, cell = self.entered(records), model.pattern(records.row)
-        level = np.clip(np.rint(records.outcome - model.levels[0]), 0, levels - 1).astype(np.int64)
-        counts = np.bincount(cell * levels + level, weights=v, minlength=levels * len(model.labels))
-        return np.concatenate([self.absent(cell, v), counts])
-
-
-def summing(model: Moments | LevelCounts) -> BoundedSums:
-    """The kernel of a model's sums."""
-    return MomentSums(model) if isinstance(model, Moments) else LevelSums(model)
+        location = np.bincount(cell, weights=np.rint(v * u), minlength=cells)
+        second = [] if model.variance is not None else [[np.rint(v * (u**2 - 0.5)).sum()]]
+        return np.concatenate([*first, location, *second])
 
 
 class ModipsMechanism(NoisySums[Settings, Moments | LevelCounts]):
@@ -188,7 +162,7 @@ class ModipsMechanism(NoisySums[Settings, Moments | LevelCounts]):
         self, job: Job, settings: Settings, model: Moments | LevelCounts, recorder: StratumRecorder, learned: None
     ) -> Rounds:
         """Algorithms 1 and 2 of [M]; each sanitization gives `nested` sets by post-processing."""
-        sums = yield Pass(summing(model), "sum")
+        sums = yield Pass(BoundedSums(model), "sum")
         defined, numbers, draws = Defined.by_content(model), count(1), list[Draws]()
         for number in range(0, job.synthetic_sets, settings.nested):
             noisy = yield from _sanitize(model, sums, defined, numbers)

@@ -16,7 +16,7 @@ from dpdist.core.records import Floats
 from dpdist.estimation.estimators import combine_sets
 from dpdist.job import Adjacency, Frozen, Job, Name
 from dpdist.mechanisms.modips.post import Moments, limited_normal_mean
-from dpdist.mechanisms.modips.query import CANDIDATES, clamp_sums, draw_truncated, summing
+from dpdist.mechanisms.modips.query import CANDIDATES, BoundedSums, clamp_sums, draw_truncated
 from dpdist.mechanisms.modips.spec import Truncation
 from dpdist.privacy.noise import simulated_noise
 from dpdist.studies.kinds.one_stratum import job_of_columns, model_of
@@ -117,7 +117,7 @@ def _measured(study: ModipsStudy, case: NormalCase, arm: SetsArm, exact: Floats,
 
 def exact_sums(model: Moments, files: Sequence[Records]) -> Floats:
     """The sums of every file, (file, sum)."""
-    return np.array([summing(model).sums(file) for file in files])
+    return np.array([BoundedSums(model).sums(file) for file in files])
 
 
 def released_laws(model: Moments, exact: Floats, sets: int, key: Key) -> tuple[Floats, Floats]:
