@@ -28,7 +28,7 @@ from dpdist.mechanisms.pseudo_posterior.post import (
 )
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.guarantees import Asymptotic, NoGuarantee, Promise
-from dpdist.privacy.weights import Constant, Reweight, Search, UnchangedWeights, fixed, search
+from dpdist.privacy.weights import Constant, Reweight, UnchangedWeights, fixed, search_of
 
 
 def cautioned(job: Job, promise: Promise) -> Promise:
@@ -42,6 +42,9 @@ def cautioned(job: Job, promise: Promise) -> Promise:
 @dataclass(frozen=True)
 class WeightedMechanism(Mechanism):
     """Pseudo posterior whose privacy weights are tuned on the file itself until Δ ≤ Δ*: asymptotic ([T], [V]).
+
+    Under weighted_e [G], weights have the rule's fixed constants, and are 0 where α F > Δ*: asymptotic. There the final
+    fit's bound may be above Δ*. Here such a release is refused.
 
     Without weights this is the ordinary posterior, with no guarantee. With `enforced` False, a bound above Δ* is
     accepted, as in the papers. Only studies use this form, which has no guarantee.
@@ -70,24 +73,11 @@ class WeightedMechanism(Mechanism):
     ) -> Rounds:
         target = self.promise(job).target
         bound = float("inf") if target is None else target
-        frozen = learned.frozen if isinstance(learned, RecordWeights) else None
-        steps = self.search(job) if frozen is None else tilted.fixed_on_reference(frozen)
+        if isinstance(learned, RecordWeights):
+            steps = tilted.fixed_on_reference(learned.frozen)
+        else:
+            steps = search_of(job.mechanism, target_of(job) if job.mechanism.weighting == "cut" else bound)
         return tilted.protect(model, steps, bound, job.synthetic_sets, recorder)
-
-    def search(self, job: Job) -> Search:
-        enforced = self.enforced and job.mechanism.weights.rule != "none"
-        return search(job.mechanism.weights, target_of(job) if enforced else float("inf"))
-
-
-@dataclass(frozen=True)
-class WeightedEMechanism(WeightedMechanism):
-    """Mechanism weighted_e [G]: weights have the rule's fixed constants, and are 0 where α F > Δ*: asymptotic.
-
-    In [G] the final fit's bound may be above Δ*. Here such a release is refused.
-    """
-
-    def search(self, job: Job) -> Search:
-        return fixed(job.mechanism.weights, target_of(job))
 
 
 class CensorUWMechanism(Mechanism):
@@ -142,9 +132,7 @@ class CensorWMechanism(Mechanism):
 
 
 MECHANISMS: dict[str, Mechanism] = {
-    "weighted": WeightedMechanism(),
-    "unweighted": WeightedMechanism(),
-    "weighted_e": WeightedEMechanism(),
+    **dict.fromkeys(("weighted", "unweighted", "weighted_e"), WeightedMechanism()),
     "censor_w": CensorWMechanism(),
     "censor_uw": CensorUWMechanism(),
     "centred": CentredMechanism(),

@@ -49,7 +49,7 @@ from dpdist.job import (
 from dpdist.job.checks import contradictions
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.pseudo_posterior import tilted
-from dpdist.mechanisms.pseudo_posterior.query import WeightedEMechanism, WeightedMechanism
+from dpdist.mechanisms.pseudo_posterior.query import WeightedMechanism
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Improper, Spurious, StratumModel
 from dpdist.privacy.weights import NotReached, search
@@ -452,9 +452,7 @@ def rounds_of(
 
 
 def mechanism_of(arm: Arm) -> Mechanism:
-    if arm.enforced:
-        return MECHANISMS[arm.name]
-    return WeightedEMechanism(enforced=False) if arm.weighting == "cut" else WeightedMechanism(enforced=False)
+    return MECHANISMS[arm.name] if arm.enforced else WeightedMechanism(enforced=False)
 
 
 def job_of(study: Simulation, case: Case, arm: Arm, epsilon: str) -> Job:
