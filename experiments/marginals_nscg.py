@@ -47,7 +47,7 @@ from dpdist.mechanisms.marginals.fitting import ReferenceWeights
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.quality.microdata import RecordCodes, total_variation
-from dpdist.sampling.samplers import ExactSampler
+from dpdist.sampling.samplers import IndependentSampler
 
 COLUMNS = (
     *("age_group", "sex", "highest_degree", "degree_field", "employment_status", "job_satisfaction"),
@@ -132,7 +132,7 @@ def ours(
     told = placed(reference, names) if reference is not None else None
     learned = ReferenceWeights(model.codes_of(told), told.weight) if told is not None else None
     rounds = MECHANISMS["marginals"].protect(job, model, Unwatched(), learned)
-    theta = run_rounds(rounds, model, ExactSampler(1), key, "all", [records], noise=noise_of(key)).parameters[0]
+    theta = run_rounds(rounds, model, IndependentSampler(1), key, "all", [records], noise=noise_of(key)).parameters[0]
     found, weight = model.simulate(theta, records.row, key.generator("synthesis"))
     codes, fitted = held[names].to_numpy(np.int64), model.fitted(theta)
     off = [list[Floats](), list[Floats]()]

@@ -28,7 +28,7 @@ from dpdist.job import Job, family_facts
 from dpdist.mechanisms.parts import builder_of
 from dpdist.models.protocol import Draws, Improper, StratumModel, can_refit, expected_of, supports
 from dpdist.planning.blocks import block_rows
-from dpdist.sampling.samplers import ExactSampler, GridSampler
+from dpdist.sampling.samplers import IndependentSampler
 from dpdist.survey.census import Tick, design_of, place, replicate_sums
 from dpdist.survey.reference_file import ReferenceFile
 
@@ -186,7 +186,7 @@ def _fitted(model: StratumModel, records: Records, label: str, draws: int) -> Dr
     """Parameters of the law that fits the records: draws, or the model's own fit. Raises `Improper`."""
     if supports(model, "law_of"):
         return model.law_of(records)
-    sampler = ExactSampler(DRAWS) if supports(model, "draw") else GridSampler(DRAWS)
+    sampler = IndependentSampler(DRAWS)
     return run_rounds(_fit(model), model, sampler, PUBLIC_KEY, label, records.blocks(block_rows(draws)))
 
 

@@ -15,7 +15,7 @@ from dpdist.models.numerics.grid import FEW_RECORDS_ERROR, GRID_ERROR
 from dpdist.models.protocol import Clamped, Draws, StratumModel, supports
 from dpdist.models.user import CLAMPED_FACTOR, User
 from dpdist.sampling.markov import StanSampler, source_of
-from dpdist.sampling.samplers import VARIATION, ExactSampler, GridSampler, PosteriorSampler, Unconverged
+from dpdist.sampling.samplers import VARIATION, IndependentSampler, PosteriorSampler, Unconverged
 from dpdist.sampling.toolchain import check_program, executable, find_toolchain
 
 CAVEAT = (
@@ -36,11 +36,9 @@ RETRIES = (
 
 def sampler_of(job: Job, folder: Path) -> PosteriorSampler:
     """The sampler that a job names. Private folders for runs of Stan are made in `folder`."""
-    if job.sampler.name == "exact":
-        return ExactSampler(job.sampler.draws)
-    if job.sampler.name == "grid":
-        return GridSampler(job.sampler.draws)
-    return StanSampler(job.sampler, job.diagnostics, folder)
+    if job.sampler.name == "stan":
+        return StanSampler(job.sampler, job.diagnostics, folder)
+    return IndependentSampler(job.sampler.draws)
 
 
 @dataclass(frozen=True)
@@ -60,11 +58,8 @@ class ReferenceSampler(PosteriorSampler):
         return self._of(model, posterior).draw(model, posterior, rng)
 
     def _of(self, model: StratumModel, posterior: Floats | Clamped) -> PosteriorSampler:
-        if isinstance(posterior, Clamped):
-            return self.for_clamped
-        if supports(model, "draw"):
-            return ExactSampler(self.draws)
-        return GridSampler(self.draws) if supports(model, "draw_on_grid") else self.for_clamped
+        independent = supports(model, "draw") or supports(model, "draw_on_grid")
+        return IndependentSampler(self.draws) if independent and not isinstance(posterior, Clamped) else self.for_clamped
 
 
 def check(job: Job, model: StratumModel) -> None:

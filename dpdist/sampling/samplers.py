@@ -1,4 +1,4 @@
-"""The base class of samplers, and those without Markov chains: `exact`, `grid`, and rejection from a clamped posterior."""
+"""The base class of samplers, and that without Markov chains: `exact`, `grid`, and rejection from a clamped posterior."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from dpdist.core.records import Floats
-from dpdist.models.protocol import Clamped, Draws, StratumModel, redrawing
+from dpdist.models.protocol import Clamped, Draws, StratumModel, redrawing, supports
 
 MANY, DEEPEST = 1000, 30
 """The public box starts with 2⁶ squares on a side.
@@ -152,7 +152,11 @@ class PosteriorSampler(ABC):
 
 @dataclass(frozen=True)
 class IndependentSampler(PosteriorSampler):
-    """Draws without Markov chains, each independent of the others."""
+    """Draws without Markov chains, each independent of the others.
+
+    Draws from closed forms have the total variation 0 from the posterior. Where a model has none, draws are made on a dense
+    public grid, and the model states the grid's error. Clamped posteriors are drawn from by `draw_clamped`.
+    """
 
     draws: int
 
@@ -162,17 +166,11 @@ class IndependentSampler(PosteriorSampler):
     def draw(self, model: StratumModel, posterior: Floats | Clamped, rng: np.random.Generator) -> Draws:
         return self._draw(model, posterior, 1, rng)
 
-    @abstractmethod
-    def _draw(self, model: StratumModel, posterior: Floats | Clamped, draws: int, rng: np.random.Generator) -> Draws: ...
-
-
-@dataclass(frozen=True)
-class ExactSampler(IndependentSampler):
-    """Draws from closed forms, with total variation 0 from the posterior. A clamped posterior has no closed form."""
-
     def repeated(
         self, model: StratumModel, stream: Callable[[], np.random.Generator]
     ) -> Callable[[Floats | Clamped], Draws]:
+        if not supports(model, "draw"):
+            return super().repeated(model, stream)
         redraw = redrawing(model, self.draws, stream)
 
         def draws_of(posterior: Floats | Clamped) -> Draws:
@@ -182,18 +180,6 @@ class ExactSampler(IndependentSampler):
         return draws_of
 
     def _draw(self, model: StratumModel, posterior: Floats | Clamped, draws: int, rng: np.random.Generator) -> Draws:
-        assert not isinstance(posterior, Clamped)
-        return model.draw(posterior, draws, rng)
-
-
-@dataclass(frozen=True)
-class GridSampler(IndependentSampler):
-    """Draws from posteriors on a dense public grid. The model states the grid's error.
-
-    Clamped posteriors are drawn from by `draw_clamped`.
-    """
-
-    def _draw(self, model: StratumModel, posterior: Floats | Clamped, draws: int, rng: np.random.Generator) -> Draws:
         if isinstance(posterior, Clamped):
             return draw_clamped(model, posterior, draws, rng)
-        return model.draw_on_grid(posterior, draws, rng)
+        return model.draw(posterior, draws, rng) if supports(model, "draw") else model.draw_on_grid(posterior, draws, rng)

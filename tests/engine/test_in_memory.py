@@ -29,13 +29,13 @@ from dpdist.mechanisms.pseudo_posterior import tilted
 from dpdist.mechanisms.pseudo_posterior.leave_one_out import weighting
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.privacy.weights import search
-from dpdist.sampling.samplers import ExactSampler
+from dpdist.sampling.samplers import IndependentSampler
 
 pytestmark = pytest.mark.quick
 
 SIZE = 40_000
 N, DRAWS, TARGET, KEY, WEIGHTS = 120, 60, 2.0, Key(b"\x06" * 32), Weights(rule="fixed_point")
-SAMPLER = ExactSampler(DRAWS)
+SAMPLER = IndependentSampler(DRAWS)
 JOB = Job.model_validate(
     {
         "dataset": "a",

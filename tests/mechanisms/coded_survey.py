@@ -17,7 +17,7 @@ from dpdist.engine.protocol import Noise, StratumRecorder, noise_of, run_rounds
 from dpdist.job import Job
 from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws
-from dpdist.sampling.samplers import ExactSampler
+from dpdist.sampling.samplers import IndependentSampler
 from dpdist.studies.kinds.one_stratum import model_of
 
 COLUMNS = ("sex", "degree", "kids")
@@ -90,7 +90,9 @@ def released(said: Job, file: Records, noise: Callable[[Noise], Floats] | None =
     """The model, and what a file's rounds release."""
     model = model_of(said, len(file))
     rounds = mechanism_of(said).protect(said, model, StratumRecorder(), None)
-    return model, run_rounds(rounds, model, ExactSampler(1), KEY, "all", [file], noise=noise or noise_of(KEY)).parameters[0]
+    return model, run_rounds(
+        rounds, model, IndependentSampler(1), KEY, "all", [file], noise=noise or noise_of(KEY)
+    ).parameters[0]
 
 
 def asked_of(said: Job, n: int = 30) -> list[Noise]:

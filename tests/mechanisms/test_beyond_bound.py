@@ -23,7 +23,7 @@ from dpdist.mechanisms.marginals.post import Marginals
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws
-from dpdist.sampling.samplers import ExactSampler
+from dpdist.sampling.samplers import IndependentSampler
 from dpdist.testing.losses import taken_in
 
 CAP = 50.0
@@ -44,7 +44,9 @@ def released(own: Records, reference: Records | None, epsilon: str = "3", quiet:
     learned = None if reference is None else ReferenceWeights(model.codes_of(reference), reference.weight)
     rounds = MECHANISMS["marginals"].protect(said, model, Notes(), learned)
     noise = (lambda request: np.zeros(request.size)) if quiet else noise_of(KEY.child(str(own.weight[0])))
-    return model, run_rounds(rounds, model, ExactSampler(1), KEY, "all", [taken_in(said, own)], noise=noise).parameters[0]
+    return model, run_rounds(
+        rounds, model, IndependentSampler(1), KEY, "all", [taken_in(said, own)], noise=noise
+    ).parameters[0]
 
 
 def counts(model: Marginals, own: Records, key: tuple[int, ...]) -> Floats:

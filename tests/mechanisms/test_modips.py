@@ -29,7 +29,7 @@ from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
 from dpdist.models.protocol import Draws
 from dpdist.publish.standard_errors import normal_variance
-from dpdist.sampling.samplers import ExactSampler
+from dpdist.sampling.samplers import IndependentSampler
 
 CELLS = ("arts", "law", "medicine")
 JOB = """
@@ -236,7 +236,7 @@ def driven(said: Job, noise: Callable[[Noise], Floats] = known) -> tuple[list[No
         return noise(request)
 
     rounds = MECHANISMS["modips"].protect(said, model, Notes(), None)
-    return asked, sums, model, drive(rounds, model, ExactSampler(1), KEY, "all", visit, drawn)  # type: ignore[return-value]
+    return asked, sums, model, drive(rounds, model, IndependentSampler(1), KEY, "all", visit, drawn)  # type: ignore[return-value]
 
 
 def test_nested_sets_share_a_sanitization_and_its_part_of_the_budget() -> None:
@@ -485,7 +485,7 @@ def test_published_intervals_hold_the_mean_with_one_set_too(truncation: str) -> 
         file = records(np.zeros(200), np.clip(rng.normal(0.0, 1.0, 200), -4, 4), np.ones(200))
         rounds = MECHANISMS["modips"].protect(said, model, Notes(), None)
         (theta,) = run_rounds(
-            rounds, model, ExactSampler(1), KEY.child(str(seed)), "all", [file], noise=noise_of(KEY.child(str(seed)))
+            rounds, model, IndependentSampler(1), KEY.child(str(seed)), "all", [file], noise=noise_of(KEY.child(str(seed)))
         ).parameters
         at = model.expect(theta)[1][0, 0]  # type: ignore[attr-defined]
         sampled, noised = (

@@ -18,7 +18,7 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.modips.post import Moments
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import MECHANISMS
-from dpdist.sampling.samplers import ExactSampler
+from dpdist.sampling.samplers import IndependentSampler
 
 N = 100
 JOB = """
@@ -51,7 +51,7 @@ def weighted_intervals(files: int, factor: bool) -> Floats:
         y, w = np.clip(rng.normal(size=N), -4.0, 4.0), np.where(rng.random(N) < 0.25, 40.0, 4.0)
         file = Records.of_outcomes(y, w, rows)
         rounds = MECHANISMS["modips"].protect(job, model, Notes(), None)
-        released = run_rounds(rounds, model, ExactSampler(1), key, "all", [file], noise=noise_of(key)).parameters
+        released = run_rounds(rounds, model, IndependentSampler(1), key, "all", [file], noise=noise_of(key)).parameters
         drawn = [model.simulate(theta, rows, key.generator("sets", set=k)) for k, theta in enumerate(released)]
         means, variances = (np.array([[f(values)] for values, _ in drawn]) for f in (np.mean, np.var))
         effect = 40.0 / drawn[0][1].mean() if factor else 1.0

@@ -21,7 +21,7 @@ from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import Draws, Improper
 from dpdist.privacy.guarantees import bound_target
 from dpdist.privacy.weights import NotReached, search
-from dpdist.sampling.samplers import ExactSampler
+from dpdist.sampling.samplers import IndependentSampler
 
 KEY = Key(b"tests/mechanisms/test_tilted")
 LEVELS = {"sex": ("male", "female")}
@@ -104,7 +104,7 @@ class Run:
         self.totals = []
         rounds = self._watched(tilted.protect(stratum.model, search(weights, target), target, sets, self.notes))
         with threadpool_limits(1):
-            self.released = run_rounds(rounds, stratum.model, ExactSampler(DRAWS), key, "here", blocks, self.blocks)
+            self.released = run_rounds(rounds, stratum.model, IndependentSampler(DRAWS), key, "here", blocks, self.blocks)
 
     def _watched(self, rounds):
         reply = None
@@ -265,7 +265,9 @@ def test_the_preset_spends_no_more_than_it_promised(adjacency, changes):
     asked, stratum, notes = job(adjacency=adjacency, epsilon="21.6"), Stratum(), StratumNotes()
     promise = MECHANISMS["weighted"].promise(asked)
     rounds = MECHANISMS["weighted"].protect(asked, stratum.model, notes)
-    released = run_rounds(rounds, stratum.model, ExactSampler(DRAWS), KEY, "here", [stratum.records], [BlockNotes(False)])
+    released = run_rounds(
+        rounds, stratum.model, IndependentSampler(DRAWS), KEY, "here", [stratum.records], [BlockNotes(False)]
+    )
     spent = changes * dict(notes.received)["summary"].disclose_to_custodian()["database_bound"]
     assert promise.total.epsilon == Fraction("21.6")
     assert promise.per_set.epsilon == Fraction("7.2")

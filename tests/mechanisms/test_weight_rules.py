@@ -32,7 +32,7 @@ from dpdist.privacy.weights import NotReached, with_outcomes
 from dpdist.publish import refit as rerun
 from dpdist.publish.released import ReleasedObject, read_released
 from dpdist.quality.calibrate import knobs_of
-from dpdist.sampling.samplers import ExactSampler
+from dpdist.sampling.samplers import IndependentSampler
 
 FAMILIES = ("lognormal", "poisson", "bernoulli", "scores")
 """Families whose refits exist: in closed form."""
@@ -98,7 +98,7 @@ def in_protect(release: ReleasedObject) -> Floats:
     def silent(request: object) -> Floats:
         raise AssertionError("a weight search draws no noise")
 
-    sampler = ExactSampler(min(rerun.SEARCH_DRAWS, job.sampler.draws))
+    sampler = IndependentSampler(min(rerun.SEARCH_DRAWS, job.sampler.draws))
     with suppress(NotReached):
         drive(rounds, model, sampler, key, "", visit, silent)
     return carry["alpha"]

@@ -13,7 +13,7 @@ from dpdist.models.negative_binomial import NegativeBinomial
 from dpdist.models.protocol import Clamped, Draws
 from dpdist.models.public_model import design
 from dpdist.sampling import samplers
-from dpdist.sampling.samplers import GridSampler
+from dpdist.sampling.samplers import IndependentSampler
 
 KEY = Key(b"tests/sampling/test_rejection")
 MODELS = {"beta": (Beta, (0.0, 1.0)), "negative_binomial": (NegativeBinomial, (0.0, 1e9))}
@@ -73,7 +73,7 @@ def test_draws_follow_the_density_of_a_much_finer_grid(family, law, clamp, alpha
     """Shares of draws below quantiles of both coordinates; control: half the clamp does not fit."""
     model, rng = model_of(family, 200), KEY.generator("draws", family)
     said = posterior(family, 200, law, clamp * alpha, alpha, 0.1)
-    draws = GridSampler(20_000).sample(model, said, rng)
+    draws = IndependentSampler(20_000).sample(model, said, rng)
     drawn = coordinates(family, draws)
     centre, spread = drawn.mean(axis=0), drawn.std(axis=0)
     axes = [np.linspace(c - 6 * s, c + 6 * s, 901) for c, s in zip(centre, spread, strict=True)]
@@ -107,8 +107,8 @@ def coordinates(family, draws):
 def test_a_clamp_that_never_acts_leaves_the_ordinary_posterior():
     """The grid sampler of sufficient statistics is another algorithm altogether."""
     model, said = model_of("beta", 300), posterior("beta", 300, (2, 3), 1e6, 0.7)
-    one = GridSampler(20_000).sample(model, said, KEY.generator("clamped"))
-    other = GridSampler(20_000).sample(model, model.statistics(said.records, said.alpha), KEY.generator("plain"))
+    one = IndependentSampler(20_000).sample(model, said, KEY.generator("clamped"))
+    other = IndependentSampler(20_000).sample(model, model.statistics(said.records, said.alpha), KEY.generator("plain"))
     for name in ("mean", "precision"):
         assert stats.ks_2samp(one[name], other[name]).pvalue > 1e-6
         assert stats.ks_2samp(one[name] * 1.05, other[name]).pvalue < 1e-6
@@ -122,7 +122,7 @@ def test_records_without_weight_leave_the_prior():
         posterior("beta", 50, (2, 3), 1e-12),
         Clamped(np.empty((0, 5)), 1.0),
     ):
-        draws = GridSampler(5_000).sample(model, said, KEY.generator("prior"))
+        draws = IndependentSampler(5_000).sample(model, said, KEY.generator("prior"))
         assert stats.kstest(draws["mean"], "uniform").pvalue > 1e-6
         assert stats.kstest(draws["precision"], stats.pareto(1.5, scale=0.1).cdf).pvalue > 1e-6
 
@@ -133,10 +133,10 @@ def test_equal_records_stand_together_and_a_generator_decides_the_draws():
     rows, count = twice.distinct()
     assert len(rows.rows) == 40
     assert (count == 2).all()
-    one, same = (GridSampler(50).draw(model, twice, KEY.generator("one")) for _ in range(2))
+    one, same = (IndependentSampler(50).draw(model, twice, KEY.generator("one")) for _ in range(2))
     assert type(one) is Draws
     assert len(one) == 1
-    assert one["mean"] == same["mean"] != GridSampler(50).draw(model, once, KEY.generator("one"))["mean"]
+    assert one["mean"] == same["mean"] != IndependentSampler(50).draw(model, once, KEY.generator("one"))["mean"]
 
 
 def test_an_offset_of_the_record_alone_shifts_what_is_clamped_and_cancels_where_nothing_is():

@@ -27,7 +27,7 @@ from dpdist.mechanisms.pseudo_posterior.tilted import StepFit, Weighings, fits, 
 from dpdist.models.lognormal.model import Lognormal
 from dpdist.models.protocol import StratumModel
 from dpdist.privacy.weights import search, search_of
-from dpdist.sampling.samplers import ExactSampler
+from dpdist.sampling.samplers import IndependentSampler
 
 
 class Loss(NamedTuple):
@@ -83,7 +83,7 @@ def weighting(model: Lognormal, records: Records, steps: Weighings, draws: int, 
 
     Raises `Improper` or `NotReached`.
     """
-    return run_rounds(_search(model, steps), model, ExactSampler(draws), key, stratum, [records])
+    return run_rounds(_search(model, steps), model, IndependentSampler(draws), key, stratum, [records])
 
 
 def _search(model: Lognormal, steps: Weighings) -> Generator[Pass | Sample, Any, Weighting]:

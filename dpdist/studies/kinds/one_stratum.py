@@ -18,7 +18,7 @@ from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import Draws
 from dpdist.quality.microdata import RecordCodes, propensity, total_variation
 from dpdist.quality.predicted.replicates import released_by
-from dpdist.sampling.samplers import ExactSampler
+from dpdist.sampling.samplers import IndependentSampler
 from dpdist.studies.settings import Caption, Fact, Replicate, Result, StudyOfArms
 
 MeasuresOf = Callable[[Any, Sequence[Draws], np.random.Generator], Mapping[str, float]]
@@ -86,7 +86,7 @@ def model_of(job: Job, records: int) -> Any:
 
 
 def released(job: Job, model: Any, file: Records, key: Key) -> Sequence[Draws]:
-    return released_by(job, model, ExactSampler(1), POOLED, file, None, key)[1]
+    return released_by(job, model, IndependentSampler(1), POOLED, file, None, key)[1]
 
 
 def _text(value: Any) -> str:
