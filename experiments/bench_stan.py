@@ -15,8 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of t
 
 from dpdist.confidential.records import Records
 from dpdist.core.records import Crosstab
-from dpdist.job import Diagnostics, Job, Runtime, Sampler
-from dpdist.models import LIKELIHOODS
+from dpdist.job import MODELS, Diagnostics, Job, Runtime, Sampler
 from dpdist.runtime.executors import executor
 from dpdist.sampling.markov import StanSampler
 from dpdist.sampling.stan import StanSettings, fit
@@ -45,7 +44,7 @@ def beta(folder: Path) -> tuple[StanSampler, object, Records]:
     y = np.random.default_rng(1).beta(0.5, 3, N)
     records = Records(np.arange(N), zeros, y, np.ones(N), zeros)
     sampler = StanSampler(Sampler(name="stan"), Diagnostics(), folder)
-    return sampler, LIKELIHOODS["beta"].build(job, crosstab, slice(0, 1)), records
+    return sampler, MODELS["beta"].build(job, crosstab, slice(0, 1)), records
 
 
 class Fits(NamedTuple):

@@ -18,7 +18,7 @@ import dpdist
 from dpdist.confidential.records import Records
 from dpdist.core.progress import silent
 from dpdist.job import Job
-from dpdist.models import Lognormal
+from dpdist.models.lognormal.model import Lognormal
 from dpdist.planning.making import make_plan
 from dpdist.survey.census import place
 
