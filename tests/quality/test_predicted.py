@@ -61,13 +61,26 @@ def people(seed: int, constant: bool = False) -> pd.DataFrame:
     return pd.DataFrame({"region": region, "income": np.exp(rng.normal(10.3, 0.6, len(region))), "weight": weight})
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Predictions that tests share."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DPDIST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DPDIST_CACHE", str(cache))
     for name, seed in (("current", 1), ("earlier", 2)):
         people(seed).to_parquet(f"{name}.parquet")
     return tmp_path
+
+
+@pytest.fixture
+def own_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing was predicted before."""
+    monkeypatch.setenv("DPDIST_CACHE", str(folder / "cache"))
+    return folder / "cache"
 
 
 def medians(prediction: ErrorPrediction) -> list[list[float]]:
@@ -99,13 +112,13 @@ def test_a_run_errs_as_its_plan_predicts(folder: Path) -> None:
     assert all(low > 2.0 * high for low, high in zip(medians["0.05"], medians["1"], strict=True))
 
 
-def test_a_prediction_is_computed_once_and_follows_from_what_is_public(folder: Path) -> None:
+def test_a_prediction_is_computed_once_and_follows_from_what_is_public(own_cache: Path) -> None:
     """Other records of the same sizes give the same prediction. Controls: another ε, another reference, other sizes."""
     plan = dpdist.plan(parse_job(JOB))
     assert predicted_before(plan) is None
     first = predicted(plan)
     assert predicted_before(plan) is not None
-    assert len(list((folder / "cache" / "predictions").glob("*.parquet"))) == 1
+    assert len(list((own_cache / "predictions").glob("*.parquet"))) == 1
     people(77).to_parquet("current.parquet")
     again = predicted_before(dpdist.plan(parse_job(JOB)))
     assert again is not None
@@ -118,10 +131,10 @@ def test_a_prediction_is_computed_once_and_follows_from_what_is_public(folder: P
     assert predicted_before(dpdist.plan(parse_job(JOB))) is None
 
 
-def test_a_damaged_prediction_is_made_again(folder: Path) -> None:
+def test_a_damaged_prediction_is_made_again(own_cache: Path) -> None:
     plan = dpdist.plan(parse_job(JOB))
     first = predicted(plan)
-    (path,) = (folder / "cache" / "predictions").glob("*.parquet")
+    (path,) = (own_cache / "predictions").glob("*.parquet")
     path.write_bytes(b"PAR1 cut off")
     assert predicted_before(plan) is None
     assert medians(predicted(plan)) == medians(first)
@@ -406,6 +419,7 @@ def test_files_without_drift_and_with_one_weight_give_no_alarm() -> None:
         assert list(alarms(predicted(dpdist.plan(parse_job(text))))) == []
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_a_model_that_predicts_its_errors_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The errors are normal with its standard deviations. Control: without the method the mechanism is run."""
     job = parse_job(JOB)
@@ -436,6 +450,7 @@ def test_a_model_that_predicts_its_errors_is_not_run(monkeypatch: pytest.MonkeyP
     assert not list(not_predicted(whole))
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_a_model_that_predicts_errors_and_nothing_more_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """`predicted_errors` alone, on a model that learns nothing from records. Control: without it the mechanism is run."""
     lognormal = "mechanism: {name: sanitized_statistics}\nmodel: {family: lognormal}"

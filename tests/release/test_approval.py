@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,14 +30,32 @@ HOLDING = True
 WANTED = JOB + "approval: required\n"
 
 
+def written(folder: Path) -> Path:
+    """A job that wants approval, its input, and two people's keys."""
+    survey(300).to_parquet(folder / "survey.parquet")
+    (folder / "job.yaml").write_text(WANTED)
+    for name in ("head", "other"):
+        invoke("keygen", f"{folder}/{name}")
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A job that wants approval, its input, and two people's keys."""
-    survey(300).to_parquet(tmp_path / "survey.parquet")
-    (tmp_path / "job.yaml").write_text(WANTED)
-    for name in ("head", "other"):
-        invoke("keygen", f"{tmp_path}/{name}")
-    return tmp_path
+    return written(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the job has run."""
+    place = written(tmp_path_factory.mktemp("finished"))
+    run(place)
+    return place
+
+
+@pytest.fixture
+def waiting(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it, whose release waits for approval."""
+    return Path(shutil.copytree(finished, tmp_path / "waiting"))
 
 
 def run(folder: Path, *more: str) -> Result:
@@ -102,23 +121,22 @@ def test_control_a_job_that_wants_none_is_public_at_once(folder: Path) -> None:
     assert approve(folder, "--key", f"{folder}/head", "--reason", "fine").exit_code == 2
 
 
-def test_what_is_approved_is_what_was_held_and_signed(folder: Path) -> None:
-    run(folder)
-    held = files_of(folder / "ws" / "held")
-    done = approve(folder, "--key", f"{folder}/head", "--reason", "intervals hold, no cell is far off")
-    assert (done.exit_code, f"published: {folder}/ws/public" in done.output) == (0, True), done.output
-    now = files_of(folder / "ws" / "public")
+def test_what_is_approved_is_what_was_held_and_signed(waiting: Path) -> None:
+    held = files_of(waiting / "ws" / "held")
+    done = approve(waiting, "--key", f"{waiting}/head", "--reason", "intervals hold, no cell is far off")
+    assert (done.exit_code, f"published: {waiting}/ws/public" in done.output) == (0, True), done.output
+    now = files_of(waiting / "ws" / "public")
     assert now.pop("manifest.json.minisig")
     assert now == held
-    assert not (folder / "ws" / "held").exists()
-    succeed("verify", f"{folder}/ws", "--key", f"{folder}/head.pub")
-    assert invoke("verify", f"{folder}/ws", "--key", f"{folder}/other.pub").exit_code == 1
-    (said,) = decisions(folder)
+    assert not (waiting / "ws" / "held").exists()
+    succeed("verify", f"{waiting}/ws", "--key", f"{waiting}/head.pub")
+    assert invoke("verify", f"{waiting}/ws", "--key", f"{waiting}/other.pub").exit_code == 1
+    (said,) = decisions(waiting)
     assert (said["decision"], said["reason"]) == ("approved", "intervals hold, no cell is far off")
-    assert "ε does not cover this" in dpdist.open_release(folder / "ws").statement["approval"]
-    again = files_of(folder / "ws" / "public")
-    assert run(folder).exit_code == 0
-    assert files_of(folder / "ws" / "public") == again, "the same command, once more, holds nothing back"
+    assert "ε does not cover this" in dpdist.open_release(waiting / "ws").statement["approval"]
+    again = files_of(waiting / "ws" / "public")
+    assert run(waiting).exit_code == 0
+    assert files_of(waiting / "ws" / "public") == again, "the same command, once more, holds nothing back"
 
 
 def public_key(folder: Path, name: str) -> str:
@@ -162,14 +180,13 @@ def test_verify_wants_the_signature_of_a_listed_key(folder: Path) -> None:
     assert invoke("verify", f"{public}").output.startswith("manifest.json.minisig: signed by none of the keys")
 
 
-def test_without_a_list_statement_and_page_say_that_any_key_will_do(folder: Path) -> None:
-    run(folder)
-    assert approve(folder, "--key", f"{folder}/other", "--reason", "fine").exit_code == 0
+def test_without_a_list_statement_and_page_say_that_any_key_will_do(waiting: Path) -> None:
+    assert approve(waiting, "--key", f"{waiting}/other", "--reason", "fine").exit_code == 0
     anybody = "The job lists no keys, so the approval may be signed with any key."
-    assert dpdist.open_release(folder / "ws").statement["approval"].endswith(anybody)
-    assert anybody in (folder / "ws" / "public" / "index.html").read_text()
+    assert dpdist.open_release(waiting / "ws").statement["approval"].endswith(anybody)
+    assert anybody in (waiting / "ws" / "public" / "index.html").read_text()
     assert dpdist.parse_job(WANTED).public["approval"] == "required", "what was published before reads and resumes"
-    assert "RW" not in (folder / "ws" / "public" / "released" / "job.json").read_text()
+    assert "RW" not in (waiting / "ws" / "public" / "released" / "job.json").read_text()
 
 
 @pytest.mark.parametrize("keys", ["[RWQ]", "[head.pub]", '["untrusted comment: a key"]', "RWQ", "[1]"])
@@ -194,16 +211,15 @@ def test_nobody_else_is_at_what_is_held_while_it_is_published(folder: Path, monk
     assert asked == 2 * [folder / "ws" / "held"]
 
 
-def test_what_is_refused_stays_unpublished_whatever_is_run(folder: Path) -> None:
-    run(folder)
-    done = approve(folder, "--refuse", "--reason", "two cells are far off")
+def test_what_is_refused_stays_unpublished_whatever_is_run(waiting: Path) -> None:
+    done = approve(waiting, "--refuse", "--reason", "two cells are far off")
     assert (done.exit_code, "until somebody approves it" in " ".join(done.output.split())) == (0, True), done.output
-    for command in (("publish", f"{folder}/ws"), ("run", f"{folder}/job.yaml", "-w", f"{folder}/ws")):
-        invoke(*command, *(["--input", f"{folder}/survey.parquet"] if command[0] == "run" else []))
-        assert not (folder / "ws" / "public").exists(), command
-    assert [said["decision"] for said in decisions(folder)] == ["refused"]
-    assert approve(folder, "--key", f"{folder}/head", "--reason", "the cells were looked into").exit_code == 0
-    assert [said["decision"] for said in decisions(folder)] == ["refused", "approved"]
+    for command in (("publish", f"{waiting}/ws"), ("run", f"{waiting}/job.yaml", "-w", f"{waiting}/ws")):
+        invoke(*command, *(["--input", f"{waiting}/survey.parquet"] if command[0] == "run" else []))
+        assert not (waiting / "ws" / "public").exists(), command
+    assert [said["decision"] for said in decisions(waiting)] == ["refused"]
+    assert approve(waiting, "--key", f"{waiting}/head", "--reason", "the cells were looked into").exit_code == 0
+    assert [said["decision"] for said in decisions(waiting)] == ["refused", "approved"]
 
 
 @pytest.mark.parametrize(
@@ -215,41 +231,37 @@ def test_what_is_refused_stays_unpublished_whatever_is_run(folder: Path) -> None
         (("--key", "head"), 2),
     ],
 )
-def test_nobody_approves_without_a_key_and_a_reason(folder: Path, more: tuple[str, ...], code: int) -> None:
-    run(folder)
-    done = approve(folder, *(f"{folder}/{part}" if part == "head" else part for part in more))
-    assert (done.exit_code, (folder / "ws" / "public").exists()) == (code, False), done.output
+def test_nobody_approves_without_a_key_and_a_reason(waiting: Path, more: tuple[str, ...], code: int) -> None:
+    done = approve(waiting, *(f"{waiting}/{part}" if part == "head" else part for part in more))
+    assert (done.exit_code, (waiting / "ws" / "public").exists()) == (code, False), done.output
 
 
-def test_what_is_changed_after_it_was_approved_is_held_again(folder: Path) -> None:
+def test_what_is_changed_after_it_was_approved_is_held_again(waiting: Path) -> None:
     """Other labels make another release, which nobody has approved; the approved one stays public meanwhile."""
-    run(folder)
-    approve(folder, "--key", f"{folder}/head", "--reason", "fine")
-    before = files_of(folder / "ws" / "public")
-    (folder / "labels.yaml").write_text(WANTED + "presentation: {title: Salaries}\n")
-    done = invoke("publish", f"{folder}/ws", "--job", f"{folder}/labels.yaml")
+    approve(waiting, "--key", f"{waiting}/head", "--reason", "fine")
+    before = files_of(waiting / "ws" / "public")
+    (waiting / "labels.yaml").write_text(WANTED + "presentation: {title: Salaries}\n")
+    done = invoke("publish", f"{waiting}/ws", "--job", f"{waiting}/labels.yaml")
     assert (done.exit_code, done.output.startswith("Held")) == (0, True), done.output
-    assert files_of(folder / "ws" / "public") == before
-    assert approve(folder, "--key", f"{folder}/head", "--reason", "labels alone").exit_code == 0
-    assert files_of(folder / "ws" / "public") != before
+    assert files_of(waiting / "ws" / "public") == before
+    assert approve(waiting, "--key", f"{waiting}/head", "--reason", "labels alone").exit_code == 0
+    assert files_of(waiting / "ws" / "public") != before
 
 
-def test_a_held_release_that_was_changed_is_not_approved(folder: Path) -> None:
-    run(folder)
-    (folder / "ws" / "held" / "tables" / "counts.csv").write_text("forged")
-    assert approve(folder, "--key", f"{folder}/head", "--reason", "fine").exit_code == 1
-    assert not (folder / "ws" / "public").exists()
+def test_a_held_release_that_was_changed_is_not_approved(waiting: Path) -> None:
+    (waiting / "ws" / "held" / "tables" / "counts.csv").write_text("forged")
+    assert approve(waiting, "--key", f"{waiting}/head", "--reason", "fine").exit_code == 1
+    assert not (waiting / "ws" / "public").exists()
 
 
-def test_hold_is_not_left_by_leaving_the_key_out(folder: Path) -> None:
+def test_hold_is_not_left_by_leaving_the_key_out(waiting: Path) -> None:
     """Another job has another workspace, and another budget; a replay's draws are nobody's to approve."""
-    run(folder)
-    (folder / "job.yaml").write_text(JOB)
-    assert run(folder).exit_code == 2
-    assert invoke("publish", f"{folder}/ws", "--job", f"{folder}/job.yaml").exit_code == 2
-    assert not (folder / "ws" / "public").exists()
-    (folder / "job.yaml").write_text(WANTED)
-    command = ["run", f"{folder}/job.yaml", "-w", f"{folder}/replay", "--input", f"{folder}/survey.parquet"]
-    succeed(*command, "--replay", f"{folder}/ws/confidential")
-    done = invoke("approve", f"{folder}/replay", "--key", f"{folder}/head", "--reason", "fine")
+    (waiting / "job.yaml").write_text(JOB)
+    assert run(waiting).exit_code == 2
+    assert invoke("publish", f"{waiting}/ws", "--job", f"{waiting}/job.yaml").exit_code == 2
+    assert not (waiting / "ws" / "public").exists()
+    (waiting / "job.yaml").write_text(WANTED)
+    command = ["run", f"{waiting}/job.yaml", "-w", f"{waiting}/replay", "--input", f"{waiting}/survey.parquet"]
+    succeed(*command, "--replay", f"{waiting}/ws/confidential")
+    done = invoke("approve", f"{waiting}/replay", "--key", f"{waiting}/head", "--reason", "fine")
     assert (done.exit_code, "another run's draws" in done.output) == (2, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +32,43 @@ CLIPPED = JOB.replace("salary: {bounds: [0, 200000]", "salary: {bounds: [0, 3000
 GATED = 'accept: {epsilon: "0.3", gates: [{measure: largest, of: count, limit: 0.3}]}\n'
 
 
+def write(folder: Path) -> None:
+    survey(300).to_parquet(folder / "survey.parquet")
+    (folder / "clipped.yaml").write_text(CLIPPED)
+    (folder / "good.yaml").write_text(GOOD)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    survey(300).to_parquet(tmp_path / "survey.parquet")
-    (tmp_path / "clipped.yaml").write_text(CLIPPED)
-    (tmp_path / "good.yaml").write_text(GOOD)
+    write(tmp_path)
     return tmp_path
 
 
 def run(folder: Path, job: str = "clipped", *more: str) -> Result:
     return invoke("run", f"{folder}/{job}.yaml", "-w", f"{folder}/ws", "--input", f"{folder}/survey.parquet", *more)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders in which each of two jobs has run once, by their names."""
+    place = tmp_path_factory.mktemp("finished")
+    for job in ("clipped", "good"):
+        (place / job).mkdir()
+        write(place / job)
+        run(place / job, job)
+    return place
+
+
+@pytest.fixture
+def held(finished: Path, tmp_path: Path) -> Path:
+    """A folder whose workspace holds what the verdict refused."""
+    return Path(shutil.copytree(finished / "clipped", tmp_path / "held"))
+
+
+@pytest.fixture
+def passed(finished: Path, tmp_path: Path) -> Path:
+    """A folder whose workspace has a public release."""
+    return Path(shutil.copytree(finished / "good", tmp_path / "passed"))
 
 
 def test_a_refused_release_is_held_with_exit_code_4(folder: Path) -> None:
@@ -106,66 +134,60 @@ def test_python_returns_a_release_that_says_that_it_is_held(folder: Path) -> Non
     assert not dpdist.run(folder / "good.yaml", folder / "good", folder / "survey.parquet").held
 
 
-def test_statement_and_page_say_that_the_choice_is_in_no_epsilon(folder: Path) -> None:
+def test_statement_and_page_say_that_the_choice_is_in_no_epsilon(finished: Path) -> None:
     """The same words whether the verdict held the release or not, since they must not tell which."""
-    run(folder, "good")
-    passed = dpdist.open_release(folder / "ws").statement["publication"]
-    held = dpdist.run(folder / "clipped.yaml", folder / "held", folder / "survey.parquet").statement["publication"]
-    assert passed == held
+    public, held = finished / "good" / "ws" / "public", finished / "clipped" / "ws" / "held"
+    passed = dpdist.open_release(public).statement["publication"]
+    assert passed == dpdist.open_release(held).statement["publication"]
     assert "ε does not cover this" in passed
-    assert passed in (folder / "ws" / "public" / "index.html").read_text()
+    assert passed in (public / "index.html").read_text()
 
 
-def test_the_custodian_approves_with_a_reason_and_without_a_key(folder: Path) -> None:
-    run(folder)
-    held = files_of(folder / "ws" / "held")
-    assert invoke("approve", f"{folder}/ws").exit_code == 2
-    ended = invoke("approve", f"{folder}/ws", "--reason", "clipping is stated on the page")
-    assert (ended.exit_code, f"published: {folder}/ws/public" in ended.output) == (0, True), ended.output
-    assert files_of(folder / "ws" / "public") == held
-    assert not (folder / "ws" / "held").exists()
-    succeed("verify", f"{folder}/ws")
-    (decision,) = json.loads((folder / "ws" / "confidential" / "decisions.json").read_text())
+def test_the_custodian_approves_with_a_reason_and_without_a_key(held: Path) -> None:
+    released = files_of(held / "ws" / "held")
+    assert invoke("approve", f"{held}/ws").exit_code == 2
+    ended = invoke("approve", f"{held}/ws", "--reason", "clipping is stated on the page")
+    assert (ended.exit_code, f"published: {held}/ws/public" in ended.output) == (0, True), ended.output
+    assert files_of(held / "ws" / "public") == released
+    assert not (held / "ws" / "held").exists()
+    succeed("verify", f"{held}/ws")
+    (decision,) = json.loads((held / "ws" / "confidential" / "decisions.json").read_text())
     assert (decision["decision"], decision["reason"]) == ("approved", "clipping is stated on the page")
-    assert run(folder).exit_code == 0, "the same run, started again, publishes what was approved"
-    assert files_of(folder / "ws" / "public") == held
+    assert run(held).exit_code == 0, "the same run, started again, publishes what was approved"
+    assert files_of(held / "ws" / "public") == released
 
 
-def test_an_approval_is_of_the_held_release_alone(folder: Path) -> None:
+def test_an_approval_is_of_the_held_release_alone(held: Path) -> None:
     """A decision that names another manifest publishes nothing."""
-    run(folder)
-    release = json.loads((folder / "ws" / "held" / "manifest.json").read_text())["release"]
+    release = json.loads((held / "ws" / "held" / "manifest.json").read_text())["release"]
     decision = {"release": release, "decision": "approved", "reason": "fine", "date": "2026-01-01", "manifest": "0" * 64}
-    (folder / "ws" / "confidential" / "decisions.json").write_text(json.dumps([decision]))
-    assert run(folder).exit_code == 2
-    assert not (folder / "ws" / "public").exists()
+    (held / "ws" / "confidential" / "decisions.json").write_text(json.dumps([decision]))
+    assert run(held).exit_code == 2
+    assert not (held / "ws" / "public").exists()
 
 
-def test_what_the_custodian_refused_stays_held(folder: Path) -> None:
-    run(folder)
-    succeed("approve", f"{folder}/ws", "--refuse", "--reason", "too far off")
-    assert run(folder).exit_code == 4
-    assert not (folder / "ws" / "public").exists()
+def test_what_the_custodian_refused_stays_held(held: Path) -> None:
+    succeed("approve", f"{held}/ws", "--refuse", "--reason", "too far off")
+    assert run(held).exit_code == 4
+    assert not (held / "ws" / "public").exists()
 
 
-def test_published_again_it_stays_where_it_was(folder: Path) -> None:
+def test_published_again_it_stays_where_it_was(held: Path) -> None:
     """`publish` sees no record, so it makes no new verdict: held stays held, public stays public."""
-    run(folder)
-    (folder / "labels.yaml").write_text(CLIPPED + "presentation: {title: Salaries}\n")
-    assert invoke("publish", f"{folder}/ws", "--job", f"{folder}/labels.yaml").output.startswith("Held")
-    assert not (folder / "ws" / "public").exists()
-    invoke("approve", f"{folder}/ws", "--reason", "clipping is stated on the page")
-    assert invoke("publish", f"{folder}/ws").output.startswith("Published again")
-    assert not (folder / "ws" / "held").exists()
+    (held / "labels.yaml").write_text(CLIPPED + "presentation: {title: Salaries}\n")
+    assert invoke("publish", f"{held}/ws", "--job", f"{held}/labels.yaml").output.startswith("Held")
+    assert not (held / "ws" / "public").exists()
+    invoke("approve", f"{held}/ws", "--reason", "clipping is stated on the page")
+    assert invoke("publish", f"{held}/ws").output.startswith("Published again")
+    assert not (held / "ws" / "held").exists()
 
 
-def test_a_signature_stays_when_the_same_run_publishes_the_same_bytes(folder: Path) -> None:
-    run(folder, "good")
-    invoke("keygen", f"{folder}/head")
-    succeed("sign", f"{folder}/ws", "--key", f"{folder}/head")
-    before = files_of(folder / "ws" / "public")
-    assert run(folder, "good").exit_code == 0
-    assert files_of(folder / "ws" / "public") == before
+def test_a_signature_stays_when_the_same_run_publishes_the_same_bytes(passed: Path) -> None:
+    invoke("keygen", f"{passed}/head")
+    succeed("sign", f"{passed}/ws", "--key", f"{passed}/head")
+    before = files_of(passed / "ws" / "public")
+    assert run(passed, "good").exit_code == 0
+    assert files_of(passed / "ws" / "public") == before
 
 
 class Killed(BaseException):
@@ -195,12 +217,11 @@ def test_killed_before_the_verdict_the_same_command_ends_with_the_same_bytes(
     assert files_of(space.newest) == before
 
 
-def test_a_replay_is_never_public_and_needs_no_verdict(folder: Path) -> None:
-    run(folder)
-    words = ["run", f"{folder}/clipped.yaml", "-w", f"{folder}/again", "--input", f"{folder}/survey.parquet"]
-    succeed(*words, "--replay", f"{folder}/ws/confidential")
-    assert (folder / "again" / "public" / UNFIT).exists()
-    assert files_of(folder / "again" / "public") == files_of(folder / "ws" / "held")
+def test_a_replay_is_never_public_and_needs_no_verdict(held: Path) -> None:
+    words = ["run", f"{held}/clipped.yaml", "-w", f"{held}/again", "--input", f"{held}/survey.parquet"]
+    succeed(*words, "--replay", f"{held}/ws/confidential")
+    assert (held / "again" / "public" / UNFIT).exists()
+    assert files_of(held / "again" / "public") == files_of(held / "ws" / "held")
 
 
 def test_beside_approval_every_release_is_held_for_a_key(folder: Path) -> None:
