@@ -140,7 +140,7 @@ def test_limits_as_if_every_record_drifted_alone_hide_drift(monkeypatch: pytest.
     assert error > 0.05
 
 
-@pytest.mark.parametrize("epsilon", [1e3, 1e4])
+@pytest.mark.parametrize("epsilon", [1e3, pytest.param(1e4, marks=pytest.mark.long)])
 def test_under_a_large_budget_counts_are_the_direct_ones(epsilon: float) -> None:
     for drift in (np.ones((AREAS, KINDS)), *DRIFTS.values()):
         assert errors_after(drift, epsilon, releases=1)[1] < 1e-3
@@ -206,7 +206,7 @@ def reallocated(
 @pytest.mark.parametrize(
     ("fraction", "epsilon", "most"),
     [
-        (2.0, 1.0, 0.2),
+        pytest.param(2.0, 1.0, 0.2, marks=pytest.mark.long),
         pytest.param(0.5, 1.0, 0.2, marks=pytest.mark.long),
         pytest.param(0.25, 1.0, 0.5, marks=pytest.mark.long),
         (0.25, 8.0, 0.1),
@@ -235,6 +235,7 @@ def test_records_vary_with_the_weights_of_their_area(fraction: float, releases: 
     assert (found.mean(axis=0) >= (0.86, 0.86 if fraction > 1.0 else 0.75)).all()
 
 
+@pytest.mark.long
 def test_kinds_of_an_area_err_more_than_published_if_records_vary_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control."""
     monkeypatch.setattr(ResidualPrior, "spreading", lambda law, _: law)

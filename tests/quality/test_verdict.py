@@ -105,7 +105,7 @@ def test_a_total_that_a_public_figure_fixes_is_not_judged() -> None:
     assert verdict(rows).grand is not None
 
 
-@pytest.mark.parametrize(("cells", "noise"), [(4, 0.5), (24, 0.1)])
+@pytest.mark.parametrize(("cells", "noise"), [pytest.param(4, 0.5, marks=pytest.mark.long), (24, 0.1)])
 def test_a_bias_of_three_standard_errors_in_the_grand_figure_is_found(cells: int, noise: float) -> None:
     """In .95 of releases or more, where noise is at most half of the sample's error. Control: without it they pass."""
     rng = np.random.default_rng(2)

@@ -210,7 +210,12 @@ def test_publishing_a_confidential_value_is_a_type_error(finished: Path) -> None
 
 @pytest.mark.quick
 @pytest.mark.parametrize(
-    "runtime", [{"executor": "serial"}, {"executor": "dask", "workers": 1}, {"executor": "dask", "workers": 2}]
+    "runtime",
+    [
+        {"executor": "serial"},
+        pytest.param({"executor": "dask", "workers": 1}, marks=pytest.mark.long),
+        {"executor": "dask", "workers": 2},
+    ],
 )
 def test_replay_gives_identical_public_bytes_on_every_executor(
     finished: Path, tmp_path: Path, runtime: dict[str, Any]

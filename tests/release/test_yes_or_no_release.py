@@ -82,6 +82,7 @@ def test_means_lie_near_the_direct_ones_and_their_intervals_hold_them(workspace:
     assert held.mean() >= 0.85
 
 
+@pytest.mark.long
 def test_the_mean_of_median_errors_is_below_direct_ones(tmp_path: Path, noise_of: Named) -> None:
     """Of five draws of noise: their medians are .37 to 1.3 direct standard errors. 40 others have a mean of .65."""
     errors = list[float]()
