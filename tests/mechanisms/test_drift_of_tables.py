@@ -202,7 +202,7 @@ def test_the_catalogue_holds_over_populations_and_budgets(drift: object, epsilon
     assert_lawful([drifted(seed, drift, epsilon) for seed in range(24)])
 
 
-@pytest.mark.parametrize("drift", [weights_in_a_fifth, everywhere])
+@pytest.mark.parametrize("drift", [pytest.param(weights_in_a_fifth, marks=pytest.mark.long), everywhere])
 def test_intervals_hold_under_drift_that_noise_may_hide(drift: object) -> None:
     """3 populations at ε = .3: coverage of 90 % intervals at least .86."""
     assert callable(drift)

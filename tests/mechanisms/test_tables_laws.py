@@ -425,7 +425,7 @@ def test_figures_do_not_depend_on_the_origin_of_an_outcome(monkeypatch: pytest.M
     assert (control > 1.5).all(), "control"
 
 
-@pytest.mark.parametrize("changed", [1, 50])
+@pytest.mark.parametrize("changed", [pytest.param(1, marks=pytest.mark.long), 50])
 def test_outcomes_that_hardly_vary_may_drift_by_more_than_they_vary(changed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of `changed` records of the reference has 7,010 and others 7,000; the file has 5 % more. Intervals hold direct
     means. Control: where drift is relative to what records vary, they do not."""

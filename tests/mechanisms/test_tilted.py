@@ -318,7 +318,7 @@ def test_a_constant_stratum_has_a_release_or_a_typed_refusal_under_a_proper_prio
 
 
 @pytest.mark.parametrize("seed", [2, 4, 5])
-@pytest.mark.parametrize("target", [0.5, 1.0, 1.8])
+@pytest.mark.parametrize("target", [0.5, pytest.param(1.0, marks=pytest.mark.long), 1.8])
 def test_small_strata_have_a_release_or_a_typed_refusal(target, seed):
     """Where the weights sum to little more than p + 1 a posterior just exists, and some of its draws are enormous."""
     for records in range(1, 21):

@@ -90,8 +90,17 @@ def of_table(said: Job, found: BaselineSums, crosstab: Crosstab, how: str, estim
     return {name: figures[name] for name in ("count", "mean", "total")}
 
 
-@pytest.mark.parametrize(("strata", "rake"), [("", False), ("strata: [field]", False), ("", True)])
-@pytest.mark.parametrize("how", ["fbs", "fbp"])
+@pytest.mark.parametrize(
+    ("how", "strata", "rake"),
+    [
+        ("fbs", "", False),
+        ("fbs", "strata: [field]", False),
+        ("fbs", "", True),
+        ("fbp", "", False),
+        pytest.param("fbp", "strata: [field]", False, marks=pytest.mark.long),
+        pytest.param("fbp", "", True, marks=pytest.mark.long),
+    ],
+)
 def test_a_comparator_is_the_release_that_it_stands_for(how: str, strata: str, rake: bool, tmp_path: Path) -> None:
     """With the keys of an actual release it has that release's published figures, from parameters and from records."""
     folder = written(tmp_path)

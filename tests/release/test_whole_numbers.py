@@ -76,7 +76,23 @@ def records(name: str, inputs: Path, folder: Path) -> pd.DataFrame:
 
 COMPILED = [pytest.mark.system, pytest.mark.slow]
 """Marks of jobs that compile a program of their own, most of a minute each."""
-CASES = [pytest.param(name, marks=COMPILED) if name in CHAINS else name for name in JOBS]
+
+
+def often() -> set[str]:
+    """Jobs whose mechanism, or whose family, no job before them has; the others are `long`."""
+    met, found = set[str](), set[str]()
+    for name in (name for name in JOBS if name not in CHAINS):
+        if not met.issuperset(parts := name.split("-")):
+            found.add(name)
+        met.update(parts)
+    return found
+
+
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    return COMPILED if name in CHAINS else [] if name in often() else [pytest.mark.long]
+
+
+CASES = [pytest.param(name, marks=marks_of(name)) for name in JOBS]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -161,7 +161,7 @@ def test_of_many_cells_weights_beyond_their_bound_are_told_from_weights_near_it(
         assert int(stopped.split()[1]) == pytest.approx(share, abs=5)
 
 
-@pytest.mark.parametrize(("records", "part"), [(150, "0.3"), (600, "0.05")])
+@pytest.mark.parametrize(("records", "part"), [pytest.param(150, "0.3", marks=pytest.mark.long), (600, "0.05")])
 @pytest.mark.parametrize("bounds", ["[1, 10]", "[500, 25000]"])
 def test_a_small_file_whose_weights_lie_beyond_their_bound_is_stopped(
     records: int, part: str, bounds: str, tmp_path: Path, noise_of: Named

@@ -97,9 +97,9 @@ LAWS = [(values, weights) for values in (2, 5, 40, 200, 3000) for weights in (1,
     ("values", "weights"), [pytest.param(*law, marks=[] if law in OFTEN else [pytest.mark.long]) for law in LAWS]
 )
 def test_independent_samples_of_few_values_are_not_taken_for_copies(values: int, weights: int) -> None:
-    """60 pairs from one law, heaped as hours and grades are. False alarms: none, where 6 in 100,000 are allowed."""
+    """25 pairs from one law, heaped as hours and grades are. False alarms: none, where 6 in 100,000 are allowed."""
     rng, job = np.random.default_rng(values), parse_job(JOB)
-    for _ in range(60):
+    for _ in range(25):
         pair = [
             survey(int(rng.integers(10**6)), 400).assign(
                 pay=rng.integers(1, values + 1, 400).astype(float), w=rng.integers(1, weights + 1, 400).astype(float)

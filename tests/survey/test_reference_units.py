@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -82,29 +83,23 @@ def test_what_public_facts_make_doubtful_is_said_before_a_run_is_charged(folder:
     """Bounds tell that the unit may be another one; 200 records are few; a constant does not show how values vary. Control:
     an earlier file of 600 has no doubt.
     """
-    notes: list[str] = []
 
-    def told(text: str) -> list[str]:
-        notes.clear()
-
-        def listener(event: Event) -> None:
-            notes.extend([event.note] if event.note is not None else [])
-
-        dpdist.run(parse_job(text), folder / f"work-{len(list(folder.iterdir()))}", listener=listener)
+    def cautions(*of: Any) -> str:
+        with_reference(*of)
         shown = invoke("validate", "job.yaml", "--json", "--quiet")
-        cautions = json.loads(shown.output.splitlines()[-1])["cautions"]
-        return [note for note in notes if note.rpartition(" [")[0] in cautions]
+        return "\n".join(json.loads(shown.output.splitlines()[-1])["cautions"])
 
-    with_reference(survey(2, 200))
-    assert any("The reference has 200 records" in note for note in told(JOB))
-    wide = JOB.replace("50000", "5000000")
-    with_reference(survey(2), wide)
-    assert any("No value of 'pay' in the reference reaches 1 %" in note for note in told(wide))
+    notes = list[Event]()
+    assert "The reference has 200 records" in (few := cautions(survey(2, 200)))
+    dpdist.run(parse_job(JOB), folder / "work", listener=notes.append)
+    (note,) = (event.note for event in notes if event.note is not None and "The reference has 200" in event.note)
+    assert note.rpartition(" [")[0] in few
+    assert "No value of 'pay' in the reference reaches 1 %" in cautions(survey(2), JOB.replace("50000", "5000000"))
     for column, value in (("pay", 0.0), ("w", 7.0)):
-        with_reference(survey(2).assign(**{column: value}), BOUNDED)
-        assert any(f"All 600 records of the reference have {value:g} as '{column}'" in note for note in told(BOUNDED))
-    with_reference(survey(2))
-    assert not [note for note in told(JOB) if "The reference has" in note or "in the reference" in note]
+        told = cautions(survey(2).assign(**{column: value}), BOUNDED)
+        assert f"All 600 records of the reference have {value:g} as '{column}'" in told
+    assert "The reference has" not in (usual := cautions(survey(2)))
+    assert "in the reference" not in usual
 
 
 def test_shares_that_are_clipped_are_for_the_custodian_and_not_said_where_sizes_are_secret(folder: Path) -> None:
