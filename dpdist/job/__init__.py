@@ -16,7 +16,7 @@ from dpdist.job.families import (
     Runtime,
     Sampler,
 )
-from dpdist.job.mechanism import MechanismSpec, Noisy, OwnKey, declared, family_facts
+from dpdist.job.mechanism import JobView, MechanismSpec, Noisy, OwnKey, declared, family_facts
 from dpdist.job.presentation import FLAGS, Gate, Presentation, refuse_formats
 from dpdist.job.reference import Fit, SimulatedReference
 from dpdist.job.rules import Contradiction, broken
@@ -42,9 +42,6 @@ from dpdist.job.values import (
 )
 from dpdist.job.weights import WEIGHT_RULES, RuleOrName, Weights
 from dpdist.job.whole import Job
-
-JobView = Job
-"""The job, by the name that specifications of plug-ins import."""
 
 __all__ = [
     "FAMILIES",

@@ -11,32 +11,87 @@ from difflib import get_close_matches
 from fractions import Fraction
 from functools import partial
 from math import ceil, floor, inf
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
-from dpdist.job.data import Column
-from dpdist.job.families import FamilyFacts, Support, facts_of, samplers_of
+from dpdist.job.budget import ReleaseBudget
+from dpdist.job.data import Column, Survey
+from dpdist.job.families import FamilyFacts, Model, Record, Sampler, Support, facts_of, samplers_of
+from dpdist.job.reference import Reference
 from dpdist.job.rules import Contradiction, broken
+from dpdist.job.tables import Rake
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Fallback, Frozen, Guarantee, StatisticName
 from dpdist.job.weights import WEIGHT_RULES, RuleOrName, Weights, rule_of
 
-if TYPE_CHECKING:
-    from dpdist.job.whole import Job
+
+class JobView(Protocol):
+    """Keys of a job, and facts that follow from them. Guarantees and refusals depend on nothing else."""
+
+    @property
+    def columns(self) -> Mapping[str, Column]: ...
+
+    @property
+    def survey(self) -> Survey: ...
+
+    @property
+    def strata(self) -> tuple[str, ...]: ...
+
+    @property
+    def outcomes(self) -> tuple[str, ...]: ...
+
+    @property
+    def likelihood(self) -> Model: ...
+
+    @property
+    def family(self) -> str: ...
+
+    @property
+    def budget(self) -> ReleaseBudget: ...
+
+    @property
+    def mechanism(self) -> Any: ...
+
+    @property
+    def synthetic_sets(self) -> int: ...
+
+    @property
+    def epsilon_per_set(self) -> Fraction: ...
+
+    @property
+    def reference(self) -> Reference | None: ...
+
+    @property
+    def sampler(self) -> Sampler: ...
+
+    @property
+    def record(self) -> Record: ...
+
+    @property
+    def rake(self) -> tuple[Rake, ...]: ...
+
+    @property
+    def most_records(self) -> int: ...
+
+    @property
+    def strict(self) -> bool: ...
+
+    @property
+    def outcome_dependent_rules(self) -> tuple[str, ...]: ...
 
 
-def family_facts(job: Job) -> FamilyFacts:
+def family_facts(job: JobView) -> FamilyFacts:
     """The facts of a job's family, or of the statistics that its mechanism sums."""
     if job.mechanism.statistics is None:
         return facts_of(job.family)
     return FamilyFacts("", Support("numbers"), False if job.mechanism.counts_records else None, False)
 
 
-def declared(job: Job) -> tuple[str, ...]:
+def declared(job: JobView) -> tuple[str, ...]:
     return tuple(name for name in job.outcomes if name in job.columns)
 
 
-def near_column(job: Job, name: str) -> str | None:
+def near_column(job: JobView, name: str) -> str | None:
     """The declared column whose name is nearest to an undeclared one; None if none is near. Case is ignored."""
     names = {column.casefold(): column for column in job.columns}
     near = get_close_matches(name.casefold(), list(names), n=1)
@@ -48,7 +103,7 @@ def levels_between(column: Column) -> int:
     return floor(column.bounds[1]) - ceil(column.bounds[0]) + 1 if column.bounds is not None else 0
 
 
-def without_distinct_levels(job: Job, outcome: str, who: str) -> Iterator[Contradiction]:
+def without_distinct_levels(job: JobView, outcome: str, who: str) -> Iterator[Contradiction]:
     """Reasons why an outcome has no distinct public levels. `who` names, in the message, what needs distinct levels."""
     column = job.columns[outcome]
     codes = column.codes or {}
@@ -153,7 +208,7 @@ class MechanismSpec(Frozen):
             cls.package = cls.__module__.rpartition(".")[0]
 
     @classmethod
-    def of(cls, job: Job) -> Self:
+    def of(cls, job: JobView) -> Self:
         """The mechanism of a job, which is of this class."""
         assert isinstance(job.mechanism, cls)
         return job.mechanism
@@ -162,7 +217,7 @@ class MechanismSpec(Frozen):
         """The mechanism's name, for messages."""
         return self.name
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         """The class of the guarantee. Every specification states it, and promises are checked against it."""
         raise NotImplementedError(f"{type(self).__name__} does not state its guarantee")
 
@@ -172,7 +227,7 @@ class MechanismSpec(Frozen):
         return dict(section)
 
     @classmethod
-    def rehearsed(cls, job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
+    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
         """Variants that a rehearsal tries if the job has another mechanism, each a name and constants."""
         yield "", {}
 
@@ -181,11 +236,11 @@ class MechanismSpec(Frozen):
         """True if tables may have the statistic under the mechanism."""
         return cls.gives is None or name in cls.gives
 
-    def clips(self, job: Job) -> bool:
+    def clips(self, job: JobView) -> bool:
         """True if weights and outcomes are clipped to public bounds before they are summed."""
         return False
 
-    def noises(self, job: Job) -> int:
+    def noises(self, job: JobView) -> int:
         """Number of times that records were protected. Sets under one noise differ only by later draws."""
         return 1 if self.sets == "drawn" else job.synthetic_sets
 
@@ -229,23 +284,23 @@ class MechanismSpec(Frozen):
         """The module of an extra that a run needs; None if the main install suffices."""
         return None
 
-    def against_noisy_crosstab(self, job: Job) -> str:
+    def against_noisy_crosstab(self, job: JobView) -> str:
         """The reason why noisy sample counts cannot replace public ones; empty if they can."""
         return "" if self.adds_noise else "nothing is proven about fits if the number of records is noisy"
 
-    def published(self, job: Job) -> dict[str, Any]:
+    def published(self, job: JobView) -> dict[str, Any]:
         """The part of the specification that a statement publishes: constants that have an effect."""
         weights = {"weights": self.weights.settings} if self.weighting else {}
         settings = self.model_dump(mode="json", exclude_none=True, exclude={"weights"})
         return {"name": self.name, **weights, **settings}
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         """Lists the settings of a job that the mechanism refuses."""
         yield from self.against_weights(job)
         if job.strict:
             yield from self._against_dependence(job)
 
-    def against_weights(self, job: Job) -> Iterator[Contradiction]:
+    def against_weights(self, job: JobView) -> Iterator[Contradiction]:
         """The weight rule must suit the mechanism, without another rule's constants."""
         weights, constants = self.weights, self.weights.facts.constants
         options = {"c": weights.c is not None, "radius": weights.radius != NO_WEIGHTS.radius, "g": bool(weights.g)}
@@ -256,7 +311,7 @@ class MechanismSpec(Frozen):
         adjusted = weights.reweight is not None or (weights.scale, weights.shift) != (1.0, 0.0)
         yield from broken("weights", job, mechanism=self, adjusted=adjusted)
 
-    def _against_dependence(self, job: Job) -> Iterator[Contradiction]:
+    def _against_dependence(self, job: JobView) -> Iterator[Contradiction]:
         """Yields settings that would make a strict guarantee depend on the records."""
         yield from broken("strict", job, mechanism=self)
         for rule in job.outcome_dependent_rules if len(declared(job)) == len(job.outcomes) else ():
@@ -284,7 +339,7 @@ class FixedWeights(MechanismSpec):
         options = {key: value for key, value in weights.items() if key != "c" or value is not None}
         return section | {"weights": cls.own_weights | options}
 
-    def against_weights(self, job: Job) -> Iterator[Contradiction]:
+    def against_weights(self, job: JobView) -> Iterator[Contradiction]:
         if "c" in self.weights.facts.constants:
             yield from super().against_weights(job)
         else:
@@ -300,7 +355,7 @@ class ClampedSpec(MechanismSpec):
 
     clamps: ClassVar[bool] = True
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         samplers = samplers_of(job.family)
         choices = " or ".join(sampler for sampler in samplers if sampler != "exact")
@@ -312,13 +367,13 @@ class Noisy(MechanismSpec):
 
     adds_noise: ClassVar[bool] = True
 
-    def clips(self, job: Job) -> bool:
+    def clips(self, job: JobView) -> bool:
         """True if weights are terms of the sums, so that values must be clipped at public bounds; subclasses may
         differ.
         """
         return not (self.by_cell or self.counts_records)
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         if job.strict:
             yield from self._against_bounds(job)
@@ -327,7 +382,7 @@ class Noisy(MechanismSpec):
         little = {"little_each_set": of_sets, "little_each_record": of_records, "too_little": TOO_LITTLE}
         yield from broken("noisy", job, mechanism=self, **little)
 
-    def _against_bounds(self, job: Job) -> Iterator[Contradiction]:
+    def _against_bounds(self, job: JobView) -> Iterator[Contradiction]:
         """Requires clipping at public bounds, because records decide whether a value lies outside."""
         weight = job.survey.weight
         column = job.columns.get(weight) if weight is not None else None

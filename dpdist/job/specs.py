@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -20,12 +20,9 @@ from dpdist.core.plugins import MECHANISMS, REFUSED, Members, PluginRefused
 from dpdist.job.budget import FRAME_MINIMUM, PrivacyUnit, ReleaseBudget
 from dpdist.job.data import Column, Keep, Survey
 from dpdist.job.families import Model, Outcome
-from dpdist.job.mechanism import MechanismSpec, Noisy, OwnKey
+from dpdist.job.mechanism import JobView, MechanismSpec, Noisy, OwnKey
 from dpdist.job.values import Frozen, Guarantee, Measure, Name, Period
 from dpdist.job.yaml_lines import Keys, Lines, as_yaml, keys_of, place
-
-if TYPE_CHECKING:
-    from dpdist.job.whole import Job
 
 # A job file may use three of the names for one more version: it then runs as `tables`. Jobs of earlier releases keep their
 # mechanism as they state it, so that their folders are opened and verified.
@@ -58,7 +55,7 @@ class Former(Noisy):
     several_outcomes: ClassVar[bool] = True
     own_keys: ClassVar[frozenset[OwnKey]] = frozenset({"accept"})
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
 
     @staticmethod

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job import Contradiction, Job, Noisy, broken
+from dpdist.job import Contradiction, JobView, Noisy, broken
 from dpdist.job.mechanism import Sets
 from dpdist.job.values import Consistency, Guarantee, Sensitivity, StatisticName
 
@@ -33,16 +33,16 @@ class WholeTables(Noisy):
     sets: ClassVar[Sets] = "none"
     gives: ClassVar[frozenset[StatisticName] | None] = frozenset({"count", "mean", "total"})
 
-    def against_noisy_crosstab(self, job: Job) -> str:
+    def against_noisy_crosstab(self, job: JobView) -> str:
         return "local sensitivities give no guarantee" if self.sensitivity == "local" else ""
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "none" if self.sensitivity == "local" else "strict"
 
-    def clips(self, job: Job) -> bool:
+    def clips(self, job: JobView) -> bool:
         return self.sensitivity == "public"
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         yield from broken("whole_tables", job, RULES)
 
@@ -59,5 +59,5 @@ class LaplaceComposed(WholeTables):
     name: Literal["laplace_composed"] = Field(description="noisy tables; ε is divided among the figures of a record")
 
     @classmethod
-    def rehearsed(cls, job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
+    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "", {"sensitivity": "public"}  # sensitivities of the file itself promise nothing

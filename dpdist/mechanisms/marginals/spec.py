@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job import LEAST_BUDGET, TOO_LITTLE, Budget, Column, Frozen, Guarantee, Job, Noisy, OwnKey, declared
+from dpdist.job import LEAST_BUDGET, TOO_LITTLE, Budget, Column, Frozen, Guarantee, JobView, Noisy, OwnKey, declared
 from dpdist.job.rules import Contradiction, broken
 
 RULES = Path(__file__).with_name("rules.txt")
@@ -95,14 +95,14 @@ class CodedMarginals(Noisy):
         return renamed | ({"select": "privbayes"} if key == "choice" else {}) | {"name": "marginals"}
 
     @classmethod
-    def rehearsed(cls, job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
+    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "", {}
         yield "privbayes", {"select": "privbayes"}
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
 
-    def clips(self, job: Job) -> bool:
+    def clips(self, job: JobView) -> bool:
         return True
 
     @property
@@ -128,15 +128,15 @@ class CodedMarginals(Noisy):
         """The part of ε for the choice of parents. With two columns there is only one candidate: nothing is chosen."""
         return Fraction(0) if columns < 3 else self.choice or CHOICE
 
-    def sizes(self, job: Job) -> tuple[int, ...]:
+    def sizes(self, job: JobView) -> tuple[int, ...]:
         """Number of levels of every column."""
         return tuple(len(levels_of(job.columns[name])) for name in job.outcomes)
 
-    def chooses(self, job: Job) -> bool:
+    def chooses(self, job: JobView) -> bool:
         """True if pairs are chosen under noise: the job names no tables, and the candidates form a loop."""
         return self.marginals is None and loops(candidates(self.sizes(job)))
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         yield from broken("marginals", job, RULES)
         refused = [fault for name in declared(job) for fault in _of_levels(job, name, job.columns[name])]
@@ -145,14 +145,14 @@ class CodedMarginals(Noisy):
         if not refused and len(declared(job)) == len(job.outcomes):  # a refused column may have any number of levels
             yield from self._of_network(job) if self.selects == "privbayes" else self._of_tables(job)
 
-    def _of_selection(self, job: Job) -> Iterator[Contradiction]:
+    def _of_selection(self, job: JobView) -> Iterator[Contradiction]:
         """Keys that belong to another selection."""
         unused_keys: tuple[str, ...] = ("degree", "usefulness", "choice") if self.selects != "privbayes" else ("sums",)
         unused_keys += ("marginals",) if self.selects != "given" else ()
         for key in unused_keys:
             yield from broken("unused", job, RULES, key=key, stated=getattr(self, key) is not None)
 
-    def _of_tables(self, job: Job) -> Iterator[Contradiction]:
+    def _of_tables(self, job: JobView) -> Iterator[Contradiction]:
         yield from self._of_sums(job)
         facts = {
             "outright": self.select in ("tree", "adaptive") and not self.chooses(job),
@@ -164,7 +164,7 @@ class CodedMarginals(Noisy):
         if self.marginals is not None:
             yield from self._of_marginals(job, self.marginals)
 
-    def _of_sums(self, job: Job) -> Iterator[Contradiction]:
+    def _of_sums(self, job: JobView) -> Iterator[Contradiction]:
         """Sums are of the job's columns, each once.
         The column that divides a sum must be in a named pair with the summed one.
         """
@@ -182,7 +182,7 @@ class CodedMarginals(Noisy):
             yield from broken("sum", job, RULES, i=i, sum=total, **facts)
         yield from broken("sums", job, RULES)
 
-    def _of_marginals(self, job: Job, marginals: tuple[tuple[str, ...], ...]) -> Iterator[Contradiction]:
+    def _of_marginals(self, job: JobView, marginals: tuple[tuple[str, ...], ...]) -> Iterator[Contradiction]:
         """Tables must use columns of the job, contain all of them together, and form no loop."""
         together = {name: name for name in job.outcomes}
         for i, columns in enumerate(marginals):
@@ -203,7 +203,7 @@ class CodedMarginals(Noisy):
         unmeasured = next((name for name in job.outcomes if not any(name in columns for columns in marginals)), None)
         yield from broken("unmeasured", job, RULES, name=unmeasured)
 
-    def _of_network(self, job: Job) -> Iterator[Contradiction]:
+    def _of_network(self, job: JobView) -> Iterator[Contradiction]:
         columns = len(job.outcomes)
         part, each = self.choosing(columns), job.epsilon_per_set / job.most_records
         shares = [(1 - part) / columns, *([part / (columns - 1)] if part else [])]
@@ -268,7 +268,7 @@ def texts_of(column: Column, levels: tuple[float, ...]) -> tuple[str, ...]:
     return tuple(text or f"{level:.10g}" for text, level in zip(texts_by_level, levels, strict=True))
 
 
-def _of_levels(job: Job, name: str, column: Column) -> Iterator[Contradiction]:
+def _of_levels(job: JobView, name: str, column: Column) -> Iterator[Contradiction]:
     """A column needs a public list of levels, with at most `MOST_LEVELS`."""
     low, high = column.bounds or (0.0, 0.0)
     several = len(set(column.codes.values())) if column.codes is not None else floor(high) - ceil(low) + 1

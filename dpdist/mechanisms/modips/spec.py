@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job import Contradiction, Guarantee, Job, broken, budget_text
+from dpdist.job import Contradiction, Guarantee, JobView, broken, budget_text
 from dpdist.job.mechanism import Noisy, declared, levels_between, without_distinct_levels
 
 Law = Literal["normal", "lognormal", "bernoulli", "multinomial"]
@@ -49,11 +49,11 @@ class Modips(Noisy):
     statistics: ClassVar[str | None] = "sufficient"
     tabulates: ClassVar[bool] = True
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
 
     @classmethod
-    def rehearsed(cls, job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
+    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yields every law that the outcomes' public bounds allow. The job's checks refuse any other law."""
         columns = [job.columns[name] for name in declared(job)]
         coded = all(column.codes is not None or column.whole for column in columns)
@@ -69,26 +69,26 @@ class Modips(Noisy):
     def draws_within_domain(self) -> bool:
         return self.truncation == "bounded" and not self.counted
 
-    def against_noisy_crosstab(self, job: Job) -> str:
+    def against_noisy_crosstab(self, job: JobView) -> str:
         if self.truncation != "bounded":
             return ""
         return "the truncated noise (bounded) needs the domain of each sum, which does not follow from noisy sample counts"
 
-    def epsilon(self, job: Job) -> Fraction:
+    def epsilon(self, job: JobView) -> Fraction:
         """The ε of one sanitization, from which `nested` synthetic sets follow."""
         return job.epsilon_per_set * self.nested
 
-    def noises(self, job: Job) -> int:
+    def noises(self, job: JobView) -> int:
         return job.synthetic_sets // self.nested
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         left_over = job.synthetic_sets % self.nested
         yield from broken("modips", job, RULES, left_over=left_over, cost=lambda: self._cost(job))
         for outcome in declared(job):
             yield from self._of_values(job, outcome)
 
-    def _of_values(self, job: Job, outcome: str) -> Iterator[Contradiction]:
+    def _of_values(self, job: JobView, outcome: str) -> Iterator[Contradiction]:
         """The law's conditions on the outcome's values and public bounds."""
         if self.counted:
             yield from without_distinct_levels(job, outcome, f"'{self.law}'")
@@ -105,7 +105,7 @@ class Modips(Noisy):
         }
         yield from broken("values", job, RULES, name=outcome, **facts)
 
-    def _cost(self, job: Job) -> str:
+    def _cost(self, job: JobView) -> str:
         """A text on the loss of noise of scale Δ/ε that is truncated to a wide domain, with the sensitivity Δ."""
         epsilon = float(self.epsilon(job))
         cost, epsilon_text = epsilon + log(2.0 - exp(-epsilon)), budget_text(self.epsilon(job))

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field
 
-from dpdist.job import Contradiction, Job, broken
+from dpdist.job import Contradiction, JobView, broken
 from dpdist.job.mechanism import Noisy, declared, levels_between, without_distinct_levels
 from dpdist.job.values import LEAST_BUDGET, TOO_LITTLE, Budget, ColumnName, Guarantee
 
@@ -37,38 +37,38 @@ class Partitioned(Noisy):
     statistics: ClassVar[str | None] = "partition"
     several_outcomes: ClassVar[bool] = True
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
 
     @classmethod
-    def rehearsed(cls, job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
+    def rehearsed(cls, job: JobView) -> Iterator[tuple[str, dict[str, Any]]]:
         """Settings that a rehearsal tries: bins for outcomes without levels, and as few layers as possible."""
         without = [name for name in declared(job) if not job.columns[name].whole and job.columns[name].codes is None]
         bins = {"bins": dict.fromkeys(without, REHEARSED_BINS)} if without else {}
         yield "", bins | ({"layers": 2} if "layers" in cls.model_fields else {})
 
-    def against_noisy_crosstab(self, job: Job) -> str:
+    def against_noisy_crosstab(self, job: JobView) -> str:
         return (
             "nothing is proven about a record that moves to another stratum, because counts and selections are made by "
             "stratum"
         )
 
-    def clips(self, job: Job) -> bool:
+    def clips(self, job: JobView) -> bool:
         return True
 
-    def levels(self, job: Job) -> tuple[int, ...]:
+    def levels(self, job: JobView) -> tuple[int, ...]:
         """Number of public levels, or bins, of every declared outcome."""
         return tuple(self.bins.get(name) or levels_between(job.columns[name]) for name in declared(job))
 
-    def layers_of(self, job: Job) -> int:
+    def layers_of(self, job: JobView) -> int:
         """Number of layers with noisy counts. The last layer has all cells."""
         return 1
 
-    def splits(self, job: Job) -> tuple[tuple[int, ...], ...] | None:
+    def splits(self, job: JobView) -> tuple[tuple[int, ...], ...] | None:
         """Positions of the attributes of every layer but the last; None if attributes are selected."""
         return ()
 
-    def selections(self, job: Job) -> int:
+    def selections(self, job: JobView) -> int:
         """Number of layers in which the attribute to split by is selected under noise."""
         return 0
 
@@ -77,7 +77,7 @@ class Partitioned(Noisy):
         """The share of a set's ε that selections take."""
         return Fraction(0)
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         for name in self.bins:
             yield from broken("binned", job, RULES, name=name, column=job.columns.get(name))
@@ -93,7 +93,7 @@ class Partitioned(Noisy):
         facts = {"cells": f"{cells:,}", "too_many": cells > MOST_CELLS, "most": f"{MOST_CELLS:,}"}
         yield from broken("combinations", job, RULES, **facts)
 
-    def _of_parts(self, job: Job) -> Iterator[Contradiction]:
+    def _of_parts(self, job: JobView) -> Iterator[Contradiction]:
         """Every layer's counts, and every selection, must have enough ε for noise to be drawn."""
         parts = [(1 - self.selecting) / self.layers_of(job)]
         parts += [self.selecting / self.selections(job)] if self.selections(job) > 0 else []
@@ -102,7 +102,7 @@ class Partitioned(Noisy):
         facts = {"nothing_left": self.selecting >= 1, "little": little, "too_little": TOO_LITTLE}
         yield from broken("partitioned", job, RULES, **facts)
 
-    def _of_layers(self, job: Job, layers: int) -> Iterator[Contradiction]:
+    def _of_layers(self, job: JobView, layers: int) -> Iterator[Contradiction]:
         yield from broken("layers", job, RULES, layers=layers)
 
 
@@ -121,14 +121,14 @@ class UniversalHistogram(Partitioned):
     layers: int = Field(description="number of layers; the last one has all remaining outcomes")
     order_seed: int = Field(default=0, ge=0, description="seed of the random order")
 
-    def layers_of(self, job: Job) -> int:
+    def layers_of(self, job: JobView) -> int:
         return self.layers
 
-    def splits(self, job: Job) -> tuple[tuple[int, ...], ...]:
+    def splits(self, job: JobView) -> tuple[tuple[int, ...], ...]:
         order = np.random.default_rng(self.order_seed).permutation(len(job.outcomes))
         return tuple((int(attribute),) for attribute in order[: self.layers - 1])
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         yield from self._of_layers(job, self.layers)
 
@@ -155,20 +155,20 @@ class Steps(Partitioned):
     def selecting(self) -> Fraction:
         return Fraction(0) if self.order is not None else self.selection or Fraction(1, 10)
 
-    def layers_of(self, job: Job) -> int:
+    def layers_of(self, job: JobView) -> int:
         if self.order is None:
             return self.layers or 1
         return len(self.order) + (len(set(job.outcomes)) > sum(map(len, self.order)))
 
-    def splits(self, job: Job) -> tuple[tuple[int, ...], ...] | None:
+    def splits(self, job: JobView) -> tuple[tuple[int, ...], ...] | None:
         if self.order is None:
             return None
         return tuple(tuple(map(job.outcomes.index, names)) for names in self.order[: self.layers_of(job) - 1])
 
-    def selections(self, job: Job) -> int:
+    def selections(self, job: JobView) -> int:
         return 0 if self.order is not None else max(0, self.layers_of(job) - 1)
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         yield from broken("steps", job, RULES)
         if self.order is None and self.layers is not None:
@@ -176,7 +176,7 @@ class Steps(Partitioned):
         elif self.order is not None and self.layers is None:
             yield from self._of_order(job, [name for group in self.order for name in group])
 
-    def _of_order(self, job: Job, order: list[str]) -> Iterator[Contradiction]:
+    def _of_order(self, job: JobView, order: list[str]) -> Iterator[Contradiction]:
         for i, name in enumerate(order):
             yield from broken("ordered", job, RULES, name=name, again=name in order[:i])
         everything = len(self.order or ()) == 1 and len(set(order)) == len(job.outcomes)

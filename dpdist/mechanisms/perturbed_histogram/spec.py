@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job import Guarantee, Job, Noisy, OwnKey
+from dpdist.job import Guarantee, JobView, Noisy, OwnKey
 
 
 class PerturbedHistogram(Noisy):
@@ -21,5 +21,5 @@ class PerturbedHistogram(Noisy):
     own_keys: ClassVar[frozenset[OwnKey]] = frozenset({"accept"})
     scanned: ClassVar[dict[str, tuple[int, ...]]] = {"bins": (2, 3, 5, 8, 13, 21, 34, 55, 89)}
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "strict"

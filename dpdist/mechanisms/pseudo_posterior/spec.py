@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job import Contradiction, Job, RuleOrName, Weights, broken
+from dpdist.job import Contradiction, JobView, RuleOrName, Weights, broken
 from dpdist.job.mechanism import ClampedSpec, FixedWeights, MechanismSpec, OwnKey, Weighting
 from dpdist.job.values import LARGEST_DRIFT, Guarantee
 
@@ -31,17 +31,17 @@ class Weighted(MechanismSpec):
     weighting: ClassVar[Weighting | None] = "tuned"
     own_keys: ClassVar[frozenset[OwnKey]] = frozenset({"reference"})
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "none" if self.weights.rule == "none" else "asymptotic"
 
     def aim_on_reference(self, target: float) -> float:
         return self.aim * target
 
-    def published(self, job: Job) -> dict[str, Any]:
+    def published(self, job: JobView) -> dict[str, Any]:
         aimed = job.reference is not None and self.weights.rule != "none"
         return {name: value for name, value in super().published(job).items() if aimed or name != "aim"}
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         usual = type(self).model_fields["aim"].default
         yield from broken("weighted", job, RULES, usual_aim=usual)
@@ -52,7 +52,7 @@ class Unweighted(MechanismSpec):
 
     name: Literal["unweighted"] = Field(description="the posterior itself")
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "none"
 
 
@@ -64,13 +64,13 @@ class WeightedE(FixedWeights):
     )
     weighting: ClassVar[Weighting | None] = "cut"
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "asymptotic"
 
     def aim_on_reference(self, target: float) -> float:
         return target
 
-    def against_weights(self, job: Job) -> Iterator[Contradiction]:
+    def against_weights(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().against_weights(job)
         yield from broken("weighted_e", job, RULES, mechanism=self)
 
@@ -88,7 +88,7 @@ class CensorW(FixedWeights, ClampedSpec):
         description="privacy weights, by a rule with a constant c: its name, or the rule with its constants",
     )
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "strict" if job.reference is not None else "asymptotic"
 
 
@@ -97,7 +97,7 @@ class CensorUW(ClampedSpec):
 
     name: Literal["censor_uw"] = Field(description="a clamped likelihood without privacy weights")
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
 
 
@@ -114,5 +114,5 @@ class Centred(ClampedSpec):
     own_keys: ClassVar[frozenset[OwnKey]] = frozenset({"reference"})
     needs_reference: ClassVar[str] = "centres likelihoods at a fit of the reference"
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "strict"

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dpdist.job import Contradiction, Guarantee, Job, NoiseName, Noisy, Prior, Sampler, broken, declared
+from dpdist.job import Contradiction, Guarantee, JobView, NoiseName, Noisy, Prior, Sampler, broken, declared
 from dpdist.job.mechanism import OwnKey, Sets
 
 RULES = Path(__file__).with_name("rules.txt")
@@ -28,14 +28,14 @@ class SanitizedStatistics(Noisy):
     own_keys: ClassVar[frozenset[OwnKey]] = frozenset({"reference"})
     needs_reference: ClassVar[str] = "has clipping limits that are fixed on the records"
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
 
     @property
     def gaussian(self) -> bool:
         return self.noise == "gaussian"
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         facts = {"drawn": job.sampler != Sampler(name="exact"), "prior": job.likelihood.prior != Prior()}
         yield from broken("sanitized", job, RULES, **facts)

@@ -9,8 +9,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
-from dpdist.job import Job
-from dpdist.job.mechanism import Noisy, OwnKey, Sets
+from dpdist.job.mechanism import JobView, Noisy, OwnKey, Sets
 from dpdist.job.rules import Contradiction, broken
 from dpdist.job.values import Guarantee, NoiseName
 
@@ -54,7 +53,7 @@ class Tables(Noisy):
         {"accept", "hierarchies", "reference", "reference.release", "survey.design_weights"}
     )
 
-    def guarantee(self, job: Job) -> Guarantee:
+    def guarantee(self, job: JobView) -> Guarantee:
         return "strict"
 
     @property
@@ -65,10 +64,10 @@ class Tables(Noisy):
     def library(self) -> str | None:
         return None if self.prediction == EFFECTS else "sklearn"
 
-    def against_noisy_crosstab(self, job: Job) -> str:
+    def against_noisy_crosstab(self, job: JobView) -> str:
         return "its own sums measure secret numbers of records, so there are no separate noisy counts"
 
-    def contradictions(self, job: Job) -> Iterator[Contradiction]:
+    def contradictions(self, job: JobView) -> Iterator[Contradiction]:
         yield from super().contradictions(job)
         yield from broken("tables", job, RULES)
         yield from broken("secret_counts", job, RULES)
