@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from dpdist.core.errors import JobError, Problem
+from dpdist.core.errors import JobError
 from dpdist.core.records import UNIT, Floats
 from dpdist.job import SPECS, Job
 from dpdist.models.protocol import Draws, ReleaseView, StratumModel
@@ -184,7 +184,7 @@ def builder_of(job: Job) -> type[StratumModel]:
         if job.noisy_crosstab and not hasattr(builder, "recounted"):
             fault = f"'{name}' takes no noisy sample counts: its model has no recounted"
             remedy = f"leave predictors out, or write recounted(theta, counts) in {_path(name, 'post')}"
-            raise JobError(job.dataset, [Problem("predictors", fault, "mechanisms whose model has it", remedy)])
+            raise JobError.of(job.dataset, "predictors", fault, "mechanisms whose model has it", remedy)
     return builder
 
 

@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from dpdist.confidential.records import Records
-from dpdist.core.errors import JobError, Problem, ProgramError
+from dpdist.core.errors import JobError, ProgramError
 from dpdist.core.records import Codes, Crosstab, Floats
 from dpdist.job import Job, Program
 from dpdist.models.protocol import Draws, Extremes, Parameter, StratumModel
@@ -122,9 +122,7 @@ class User(StratumModel):
         except (ImportError, AttributeError, ValueError) as error:
             failure = f"'{self.function}' cannot be loaded ({type(error).__name__})"
             allowed = "module:function of an installed module, or an entry point of the group dpdist.log_lik"
-            raise JobError(
-                "model", [Problem("model.log_lik", failure, allowed, "install it, or correct the name")]
-            ) from None
+            raise JobError.of("model", "model.log_lik", failure, allowed, "install it, or correct the name") from None
 
     def from_stan(self, draws: Mapping[str, Floats]) -> Mapping[str, Floats]:
         """Raises `ProgramError` if sizes are not those that the job states."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpdist.confidential.records import Records
 from dpdist.core.cautions import Caution
-from dpdist.core.errors import JobError, Problem
+from dpdist.core.errors import JobError
 from dpdist.core.files import scratch
 from dpdist.core.keys import Key
 from dpdist.core.records import TOTAL, Cells, Crosstab, Floats, quotient
@@ -102,7 +102,7 @@ def refuse_misfit(job: Job, fit: GoodnessOfFit) -> None:
         return
     fault = f"the {fit.law} distribution on the reference: {fit.in_words()}"
     remedy = "use tables, or a family that fits; or lower fit.refuse_below"
-    raise JobError(job.dataset, [Problem("fit.refuse_below", fault, f"at least {least:g} for every statistic", remedy)])
+    raise JobError.of(job.dataset, "fit.refuse_below", fault, f"at least {least:g} for every statistic", remedy)
 
 
 def goodness_of_fit(job: Job, reference: ReferenceFile, tick: Tick = lambda rows: None) -> GoodnessOfFit:

@@ -79,7 +79,7 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
 def _check_library(job: Job) -> None:
     if (module := job.mechanism.library) is not None and not installed(module):
         fault = f"it needs {module}, which is not installed"
-        raise JobError(job.dataset, [Problem("mechanism", fault, "the main install's mechanisms", install(module))])
+        raise JobError.of(job.dataset, "mechanism", fault, "the main install's mechanisms", install(module))
 
 
 def _public_nestings(
@@ -98,18 +98,18 @@ def _check_scale(job: Job, model: StratumModel) -> None:
     if job.mechanism.adds_noise and scales and max(scales) > LARGEST_SCALE:
         fault = f"noise with a scale of {float(max(scales)):.3g} units, at which sums are no longer exact"
         remedy = "raise epsilon, or publish fewer figures or sets"
-        raise JobError(job.dataset, [Problem("budget.epsilon", fault, "a scale of at most 2^46 units", remedy)])
+        raise JobError.of(job.dataset, "budget.epsilon", fault, "a scale of at most 2^46 units", remedy)
     if fault := getattr(model, "too_large", ""):
         remedy = "drop or coarsen columns of the largest tables"
-        raise JobError(job.dataset, [Problem("tables", fault, "fewer cells with records", remedy)])
+        raise JobError.of(job.dataset, "tables", fault, "fewer cells with records", remedy)
     if (total := getattr(model, "largest_sum", 0)) > LARGEST_SCORE:
         fault = f"a sum of up to {float(total):.3g} units, which is not exact"
         remedy = "release parts of the file, each as its own dataset"
-        raise JobError(job.dataset, [Problem("tables", fault, "sums of at most 2^52 units", remedy)])
+        raise JobError.of(job.dataset, "tables", fault, "sums of at most 2^52 units", remedy)
     if (score := getattr(model, "largest_score", 0)) > LARGEST_SCORE:
         fault = f"a score of {float(score):.3g} units, which is not exact"
         remedy = "raise epsilon, merge levels, or name the pairs"
-        raise JobError(job.dataset, [Problem("budget.epsilon", fault, "a score of at most 2^52 units", remedy)])
+        raise JobError.of(job.dataset, "budget.epsilon", fault, "a score of at most 2^52 units", remedy)
 
 
 def _check_likelihood(job: Job) -> None:
@@ -126,7 +126,7 @@ def _check_labels(job: Job, crosstab: Crosstab) -> None:
     twice = [label for label, number in occurrences.items() if number > 1 or (crosstab.strata and label == POOLED)]
     if twice:
         fault = f"two strata would be named '{twice[0]}', or one would have the name of the pooled fit"
-        raise JobError(job.dataset, [Problem("strata", fault, "distinct labels", "rename a level in columns and data")])
+        raise JobError.of(job.dataset, "strata", fault, "distinct labels", "rename a level in columns and data")
 
 
 def _check_calibration(job: Job, source: Source) -> None:
@@ -136,7 +136,7 @@ def _check_calibration(job: Job, source: Source) -> None:
     tuned_on = job.calibration.reference
     if tuned_on.get("sha256") == source.fingerprint() or tuned_on.get("content") == content(job, source):
         fault, remedy = "its constants were tuned on the current file", "tune on an earlier period's file"
-        raise DataError(source.name, [Problem("calibration", fault, "another period's file", remedy)])
+        raise DataError.of(source.name, "calibration", fault, "another period's file", remedy)
 
 
 def _check_memory(job: Job, layout: Layout) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpdist.core.cautions import Caution
-from dpdist.core.errors import JobError, Problem
+from dpdist.core.errors import JobError
 from dpdist.core.records import Crosstab, Floats, Ints, SmallCounts
 from dpdist.estimation.least_squares import nearest_on_simplex
 from dpdist.job import Job, NoiseName
@@ -259,7 +259,7 @@ def refuse_small_counts(job: Job, crosstab: Crosstab, counts: SmallCounts | None
     if counts is not None and text and job.public_frame is None and not _published_unasked(job):
         text = f"{text}; {_made_by(job, crosstab, counts)}"
         allowed = f"counts of {job.least_count} or more, or a stated reason"
-        raise JobError(job.dataset, [Problem("public_frame", text, allowed, _remedies(job))])
+        raise JobError.of(job.dataset, "public_frame", text, allowed, _remedies(job))
 
 
 def _published_unasked(job: Job) -> bool:

@@ -195,13 +195,13 @@ def calibrate(
     knobs = knobs_of(job)
     if len(job.outcomes) > 1:
         fault = f"utility is measured on one outcome, and {len(job.outcomes)} are named"
-        raise JobError(job.dataset, [Problem("outcome", fault, "one outcome", "calibrate a job with one outcome")])
+        raise JobError.of(job.dataset, "outcome", fault, "one outcome", "calibrate a job with one outcome")
     if not knobs:
         fault = f"'{job.mechanism}' has no constants that could be tuned"
         if job.mechanism.centres:
             fault = "'centred' plans for drift between periods, and there is none between halves of one file"
         allowed = "weighted with a weight rule, weighted_e, censor_w or perturbed_histogram"
-        raise JobError(job.dataset, [Problem("mechanism", fault, allowed, "run the job as it is")])
+        raise JobError.of(job.dataset, "mechanism", fault, allowed, "run the job as it is")
     period, path = _reference(job, reference, period)
     _check_out(job, Path(out))
     source = open_source(job, path, job.reference.text_format if job.reference is not None else None)
@@ -225,7 +225,7 @@ def calibrate(
         fault = "no constants bring the bound below the target in every stratum of the reference"
         allowed = f"a bound of at most {target_of(with_headroom(job)):g}"
         remedy = "raise the budget, pool strata, or use another mechanism or weight rule"
-        raise JobError(job.dataset, [Problem("mechanism", fault, allowed, remedy)])
+        raise JobError.of(job.dataset, "mechanism", fault, allowed, remedy)
     facts = {"sha256": source.fingerprint(), "content": content(job, source), "records": int(crosstab.count.sum())}
     provenance = job.reference.provenance if job.reference is not None else None
     settings = {name: getattr(job, name) for name in Calibration.model_fields if name in Job.model_fields}
@@ -245,11 +245,11 @@ def _reference(job: Job, path: str | Path | None, period: str | None) -> tuple[s
     file = path if path is not None else reference.file if reference is not None else None
     remedy = "give reference: {path: …, period: …} in the job, or --reference FILE --period PERIOD"
     if file is None:
-        raise JobError(job.dataset, [Problem("reference", "no reference", "a public file of an earlier period", remedy)])
+        raise JobError.of(job.dataset, "reference", "no reference", "a public file of an earlier period", remedy)
     period = period or (reference.period if reference is not None else None)
     if period is None or period == job.period:
         fault = "the reference's period is not stated" if period is None else "the reference is of the job's own period"
-        raise JobError(job.dataset, [Problem("reference.period", fault, f"a period other than {job.period}", remedy)])
+        raise JobError.of(job.dataset, "reference.period", fault, f"a period other than {job.period}", remedy)
     return period, file
 
 
@@ -257,7 +257,7 @@ def _check_out(job: Job, out: Path) -> None:
     """Raises `JobError` if the result could not be written; called before the tuning, which takes long."""
     if out.is_dir() or not out.parent.is_dir():
         fault = "it is a folder" if out.is_dir() else "its folder does not exist"
-        raise JobError(job.dataset, [Problem(f"--out {out}", fault, "a file in a folder that exists", "name another")])
+        raise JobError.of(job.dataset, f"--out {out}", fault, "a file in a folder that exists", "name another")
 
 
 def stratum(job: Job, crosstab: Crosstab, records: Records, number: int, sampler: PosteriorSampler) -> Stratum:

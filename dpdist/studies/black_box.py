@@ -257,9 +257,12 @@ def loss_between(
     files = (str(Path(first).absolute()), str(Path(second).absolute()))
     guarantee = mechanism_of(parsed).promise(parsed).total
     if isinstance(guarantee, NoGuarantee):
-        raise JobError(
+        raise JobError.of(
             parsed.dataset,
-            [Problem("mechanism", f"'{parsed.mechanism.name}' promises nothing", "", "audit a mechanism with a guarantee")],
+            "mechanism",
+            f"'{parsed.mechanism.name}' promises nothing",
+            "",
+            "audit a mechanism with a guarantee",
         )
     difference = _difference(parsed, *files)
     claimed = float(guarantee.substitution_epsilon if difference == EXCHANGED else guarantee.epsilon)
@@ -268,7 +271,7 @@ def loss_between(
     if most <= claimed:
         fault = f"{runs} releases of each file cannot show more than the claimed ε of {claimed:g}, whatever the files are"
         remedy = f"use --runs {runs_to_exceed(claimed, delta)} or more; more releases can prove more"
-        raise JobError(parsed.dataset, [Problem("--runs", fault, "", remedy)])
+        raise JobError.of(parsed.dataset, "--runs", fault, "", remedy)
     sides = np.concatenate([np.arange(runs) % 2, Key.from_os().generator("coins").integers(0, 2, runs)])
     task, released = ReleaseAgain(_plain(parsed), files, tuple(sides.tolist())), [list[float]()] * len(sides)
     with stage(listener, "releases", len(sides)) as tick, executor(parsed.runtime) as workers:
@@ -340,14 +343,14 @@ def _difference(job: Job, first: str, second: str) -> str:
     only_one, only_other = list((left - right).elements()), list((right - left).elements())
     what, remedy = f"{first} and {second}", "give two files that differ in the record whose loss is to be bounded"
     if not only_one and not only_other:
-        raise DataError(what, [Problem("records", "both files have the same records", "", remedy)])
+        raise DataError.of(what, "records", "both files have the same records", "", remedy)
     if max(len(only_one), len(only_other)) > job.most_records:
         fault = f"they differ in {max(len(only_one), len(only_other)):,} records"
-        raise DataError(what, [Problem("records", fault, f"{job.most_records} at most", remedy)])
+        raise DataError.of(what, "records", fault, f"{job.most_records} at most", remedy)
     unit = None if job.privacy_unit is None else _columns(job).index(job.privacy_unit.column)
     units = set() if unit is None else {row[unit] for row in (*only_one, *only_other)}
     if len(units) > 1:
-        raise DataError(what, [Problem("records", f"they differ in {len(units):,} privacy units", "one", remedy)])
+        raise DataError.of(what, "records", f"they differ in {len(units):,} privacy units", "one", remedy)
     if len(only_one) == len(only_other):
         names = _columns(job)
         columns = [
@@ -359,10 +362,10 @@ def _difference(job: Job, first: str, second: str) -> str:
         return EXCHANGED
     if only_one and only_other:
         fault = f"{len(only_one):,} records are only in the first file, and {len(only_other):,} in the second"
-        raise DataError(what, [Problem("records", fault, "as many in both files, or some in one file alone", remedy)])
+        raise DataError.of(what, "records", fault, "as many in both files, or some in one file alone", remedy)
     if not job.sizes_secret:
         fault = "one file has one more record, and the job's guarantee treats numbers of records as public"
-        raise DataError(what, [Problem("records", fault, "", "exchange the outcome and weight of a record instead")])
+        raise DataError.of(what, "records", fault, "", "exchange the outcome and weight of a record instead")
     return ADDED
 
 

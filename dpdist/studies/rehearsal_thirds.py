@@ -108,7 +108,7 @@ def public_source(job: Job, public: Path | None) -> Source:
         return open_source(job, reference.file, reference.text_format)
     if (simulated := _twin(job)) is None:
         remedy = "name a public file with the job's columns by --public"
-        raise JobError(job.dataset, [Problem("reference", "no public file to rehearse on", "reference.path", remedy)])
+        raise JobError.of(job.dataset, "reference", "no public file to rehearse on", "reference.path", remedy)
     return simulated_source(simulated)
 
 
@@ -136,9 +136,7 @@ def _refuse_the_input(job: Job, public: str | Path | None) -> None:
         return
     if Path(public).samefile(confidential):
         remedy = "name a file that is public: a rehearsal shows its errors, at no cost and without noise on them"
-        raise JobError(
-            job.dataset, [Problem("rehearsal", "the public file is the job's own input", "another file", remedy)]
-        )
+        raise JobError.of(job.dataset, "rehearsal", "the public file is the job's own input", "another file", remedy)
 
 
 def in_thirds(job: Job, source: Source, records: int | None, tick: Callable[[int], None] = lambda rows: None) -> Thirds:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 import pandas as pd
 from pydantic import BeforeValidator, Field, model_validator
 
-from dpdist.core.errors import Problem, StudyError, suggestion
+from dpdist.core.errors import StudyError, suggestion
 from dpdist.core.keys import Key
 from dpdist.core.records import Floats
 from dpdist.job import Budget, Contradiction, Frozen, Name, Runtime, budget_text
@@ -333,7 +333,7 @@ class StudyOfFiles(Study):
         """The file's path. Raises `StudyError`, with the place `where` in the study, if there is no such file."""
         path = Path(self.data or ".") / file
         if not path.is_file():
-            raise StudyError(self.study, [Problem(where, f"no file {file}", "a Parquet file", "name its folder by --data")])
+            raise StudyError.of(self.study, where, f"no file {file}", "a Parquet file", "name its folder by --data")
         return path
 
 

@@ -148,9 +148,8 @@ Tick = Callable[[int], None]
 
 
 def changed_while_read(source: Source) -> DataError:
-    return DataError(
-        source.name,
-        [Problem("file", "it changed while it was read", "a file that does not change during the run", "run again")],
+    return DataError.of(
+        source.name, "file", "it changed while it was read", "a file that does not change during the run", "run again"
     )
 
 
@@ -173,7 +172,7 @@ def checked_batches(
         fault, remedy = "its first line names none of the job's columns", "give a header line, names separated by commas"
         if remark := no_header(columns[0]) if columns else None:
             fault, remedy = f"its first line is {remark}", "delete this line, so that the line of names is the first"
-        raise DataError(source.name, [Problem("file", fault, ", ".join(needed), remedy)])
+        raise DataError.of(source.name, "file", fault, ", ".join(needed), remedy)
     if missing:
         empty = pa.schema([(name, pa.string()) for name in source.columns])
         raise DataError(source.name, check_schema(job, empty, text_only=True))
@@ -291,9 +290,7 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
         raise DataError(source.name, combined(findings.placed(source.lines), replicates(job, source.columns)))
     if not tallies:
         fault = "no record" if findings.records == 0 else "no record is left after the universe and the stated rules"
-        raise DataError(
-            source.name, [Problem("file", fault, "at least one record", "check the file and the job's universe")]
-        )
+        raise DataError.of(source.name, "file", fault, "at least one record", "check the file and the job's universe")
     tally = _added(pd.concat(tallies).groupby(level=0))
     keys = tally.index.to_numpy()
     places = np.unravel_index(keys, [*map(len, levels.values())]) if levels else ()
@@ -345,12 +342,12 @@ def _one_weight(job: Job, source: Source, crosstab: Crosstab, tally: pd.DataFram
         if (beyond > SAME_WEIGHT * weight).any():
             fault = "weights of records differ from those that survey.design_weights declares"
             remedy = "use the weights from the survey's design documents, or leave survey.design_weights out"
-            raise DataError(source.name, [Problem(str(job.survey.weight), fault, "the declared weights", remedy)])
+            raise DataError.of(source.name, str(job.survey.weight), fault, "the declared weights", remedy)
     extent = _added(tally.groupby([crosstab.codes[name] for name in columns]))
     if (extent["w_high"] - extent["w_low"] > SAME_WEIGHT * extent["w_high"].abs()).any():
         fault = f"weights vary within a combination of {', '.join(columns)}"
         remedy = "name the columns of the design under survey.weights_constant_in or design_weights, or leave it out"
-        raise DataError(source.name, [Problem(str(job.survey.weight), fault, "one weight in each combination", remedy)])
+        raise DataError.of(source.name, str(job.survey.weight), fault, "one weight in each combination", remedy)
 
 
 def _sampled(crosstab: Crosstab, left_out: Mapping[tuple[int, ...], int]) -> dict[tuple[Level, ...], int] | None:

@@ -406,7 +406,7 @@ class CsvSource(Source):
                 f"a line of more than {size:,} bytes",
                 "shorten it, or store the file as Parquet",
             )
-            return DataError(self.name, [Problem("file", fault, "shorter lines", remedy)])
+            return DataError.of(self.name, "file", fault, "shorter lines", remedy)
         if line is None:
             return unreadable(self.name, "not a readable CSV file", "give a CSV file with a header line")
         row = int(line[1]) - 2  # Arrow counts the header, and neither empty lines nor line breaks in quotes

@@ -274,7 +274,7 @@ def _lines(path: Path) -> list[dict[str, str]]:
             columns = list(reader.fieldnames or ())
     except (OSError, csv.Error, UnicodeError) as error:
         fault = f"cannot be read ({type(error).__name__})"
-        raise DataError(str(path), [Problem("file", fault, "a CSV file", "check the path")]) from None
+        raise DataError.of(str(path), "file", fault, "a CSV file", "check the path") from None
     if problems := [*_wrong_header(columns), *_wrong_rows(rows)] if columns else [*_wrong_header(columns)]:
         raise DataError(str(path), problems)
     return [row for _, row in rows]

@@ -113,7 +113,7 @@ def _opened(job: Job, source: Source, crosstab: Crosstab, tick: Tick) -> Referen
     if declared.file is not None and not Path(declared.file).exists():
         allowed = f"an earlier file that is public, with the columns {', '.join(needed_columns(job))}"
         remedy = "name it: --set reference.path=FILE, or reference: {path: FILE} in the job"
-        raise DataError(str(declared.file), [Problem("reference.path", "no such file", allowed, remedy)])
+        raise DataError.of(str(declared.file), "reference.path", "no such file", allowed, remedy)
     reference = (
         simulated_source(declared.simulate)
         if isinstance(declared, SimulatedReference)
@@ -233,7 +233,7 @@ def copied_columns(job: Job, source: Source) -> Iterator[pa.Table]:
 def _current(reference: Source) -> DataError:
     fault = "it is the current file, or contains records from it"
     remedy = f"name an earlier period's file, or another public file, under reference.path. {NO_PROTECTION}"
-    return DataError(reference.name, [Problem("reference", fault, "", remedy)])
+    return DataError.of(reference.name, "reference", fault, "", remedy)
 
 
 def _matched(job: Job, crosstab: Crosstab, other: Crosstab) -> tuple[Ints, list[str]]:

@@ -339,7 +339,7 @@ def open_source(job: Job, path: Input = None, text_format: TextFile | None = Non
             return TableSource(pa.table(path))
         except pa.ArrowException:
             fault, allowed = "a column of a type that Arrow cannot read", "texts, numbers, dates, or true and false"
-            raise DataError(type(path).__name__, [Problem("input", fault, allowed, "convert the column")]) from None
+            raise DataError.of(type(path).__name__, "input", fault, allowed, "convert the column") from None
     if path is None and declared.simulate is not None:
         return simulated_source(declared.simulate)
     file = path if path is not None else declared.path
@@ -347,10 +347,10 @@ def open_source(job: Job, path: Input = None, text_format: TextFile | None = Non
         remedy = "give --input PATH, or input: {path: …} or {simulate: …} in the job"
         remedy += "; dpdist show JOB says where a shipped job's file comes from"
         allowed = f"{FORMATS}, with the columns {', '.join(needed_columns(job))}; or a simulated survey"
-        raise JobError(job.dataset, [Problem("input", "no input", allowed, remedy)])
+        raise JobError.of(job.dataset, "input", "no input", allowed, remedy)
     if not isinstance(file, str | os.PathLike):
         fault, allowed = f"a {type(file).__name__}", "a path, a data frame of pandas or Polars, or an Arrow table"
-        raise JobError(job.dataset, [Problem("input", fault, allowed, "give one of these")])
+        raise JobError.of(job.dataset, "input", fault, allowed, "give one of these")
     return open_file(Path(file), text_format or declared)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpdist.core.errors import DataError, Problem, install, installed
+from dpdist.core.errors import DataError, install, installed
 from dpdist.core.files import sha256
 from dpdist.core.plugins import READERS, declared
 from dpdist.job import TextFile
@@ -121,7 +121,7 @@ FORMATS = (
 
 
 def unreadable(name: str, cause: str, remedy: str) -> DataError:
-    return DataError(name, [Problem("file", cause, formats(), remedy)])
+    return DataError.of(name, "file", cause, formats(), remedy)
 
 
 def formats() -> str:

@@ -21,7 +21,7 @@ import pandas as pd
 import scipy
 
 from dpdist.confidential.records import Records
-from dpdist.core.errors import DpdistError, JobError, Problem
+from dpdist.core.errors import DpdistError, JobError
 from dpdist.core.files import scratch
 from dpdist.core.keys import Key, digest
 from dpdist.core.progress import Listener, silent, stage
@@ -238,7 +238,7 @@ def _public_file(plan: Plan, public: Path | None, listener: Listener) -> Referen
         return plan.reference
     if plan.job.has_reference:
         fault, remedy = "the job has a reference already, whose records predict its errors", "leave --public out"
-        raise JobError(plan.job.dataset, [Problem("--public", fault, "a job without a reference", remedy)])
+        raise JobError.of(plan.job.dataset, "--public", fault, "a job without a reference", remedy)
     source = FileReference(path=str(public), encoding=plan.job.input.encoding, separator=plan.job.input.separator)
     with stage(listener, "check reference", None) as tick:
         return open_public(plan.job.model_copy(update={"reference": source}), plan.source, plan.crosstab, tick)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dpdist.core.cautions import Caution
-from dpdist.core.errors import JobError, Problem
+from dpdist.core.errors import JobError
 from dpdist.core.progress import Listener, silent
 from dpdist.core.records import first_named
 from dpdist.job import budget_text
@@ -36,20 +36,20 @@ def epsilon_for(
     job = plan.job
     names = [spec.name for spec in job.tables]
     if table is not None and table not in names:
-        raise JobError(job.dataset, [Problem("--table", f"no table '{table}'", ", ".join(names), "name one of them")])
+        raise JobError.of(job.dataset, "--table", f"no table '{table}'", ", ".join(names), "name one of them")
 
     def worst(times: Fraction) -> float:
         prediction = predicted(plan, listener, public, (times,))
         if not prediction.computed:
             remedy = "use dpdist rehearse"
             fault = f"errors are not known before the run, because {prediction.why}"
-            raise JobError(job.dataset, [Problem("--for-error", fault, "a job whose errors can be predicted", remedy)])
+            raise JobError.of(job.dataset, "--for-error", fault, "a job whose errors can be predicted", remedy)
         epsilon = float(job.budget.epsilon * times)
         medians = [row.median for row in prediction.statistics(epsilon) if table in (None, row.table)]
         largest = float(np.nanmax(medians)) if not all(map(isnan, medians)) else np.nan
         if isnan(largest):
             fault, remedy = "the design fixes every figure: there is no direct standard error", "state public totals: rake"
-            raise JobError(job.dataset, [Problem("--for-error", fault, "figures with a direct error", remedy)])
+            raise JobError.of(job.dataset, "--for-error", fault, "figures with a direct error", remedy)
         return largest
 
     times = Fraction(1)
@@ -61,7 +61,7 @@ def epsilon_for(
                 return _two_digits(job.budget.epsilon * times)
             fault = f"the median error is {tried[times]:.2g} even at ε = {budget_text(job.budget.epsilon * times)}"
             remedy = "use larger cells, or a reference with more records"
-            raise JobError(job.dataset, [Problem("--for-error", fault, "an error that some ε reaches", remedy)])
+            raise JobError.of(job.dataset, "--for-error", fault, "an error that some ε reaches", remedy)
         times *= step
         tried[times] = worst(times)
     low, high = sorted((times / step, times))

@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 from pydantic import Field, model_validator
 
-from dpdist.core.errors import Problem, StudyError
+from dpdist.core.errors import StudyError
 from dpdist.core.files import scratch
 from dpdist.core.keys import Key
 from dpdist.core.records import POOLED, TOTAL, Cells, Crosstab, Floats, quotient
@@ -437,8 +437,8 @@ def units_of(study: TablesStudy, file: TableFile, key: Key) -> pd.DataFrame:
     columns = {name: getattr(file, name) for name in ("field", "sex", "salary")}
     names = pq.read_schema(path).names
     if lost := [name for name in columns.values() if name not in names]:
-        raise StudyError(
-            study.study, [Problem("cases", f"no column {lost[0]} in {file.path}", ", ".join(names), "name one of them")]
+        raise StudyError.of(
+            study.study, "cases", f"no column {lost[0]} in {file.path}", ", ".join(names), "name one of them"
         )
     rows = pd.read_parquet(path, columns=list(columns.values())).rename(columns={old: new for new, old in columns.items()})
     rows = rows[rows["salary"].notna() & (rows["salary"] > 0)].reset_index(drop=True)
@@ -446,9 +446,7 @@ def units_of(study: TablesStudy, file: TableFile, key: Key) -> pd.DataFrame:
     for name, levels in (("field", file.fields), ("sex", file.sexes)):
         if unknown := sorted(set(units[name]) - set(levels)):
             listed = ", ".join(levels)
-            raise StudyError(
-                study.study, [Problem("cases", f"level {unknown[0]} of {columns[name]}", listed, "add the level")]
-            )
+            raise StudyError.of(study.study, "cases", f"level {unknown[0]} of {columns[name]}", listed, "add the level")
     salary = rows["salary"].to_numpy(float)
     return units.assign(salary=salary, **{SIZE: informative_size(salary, key.generator("sizes"))})
 
