@@ -206,11 +206,21 @@ def _of_all_records(job: Job, findings: Findings) -> Iterator[Problem]:
         yield Problem("survey.replicate_weights", fault, allowed, remedy)
 
 
+def strides(levels: Mapping[str, tuple[Level, ...]]) -> dict[str, int]:
+    strides: dict[str, int] = {}
+    stride = 1
+    for name in reversed(list(levels)):
+        strides[name] = stride
+        stride *= len(levels[name])
+    return strides
+
+
 def crosstab_key(codes: Mapping[str, Codes], levels: Mapping[str, tuple[Level, ...]], size: int) -> Ints:
     """One number per record or row for its combination of categories, sorted as the crosstab; 0 without categories."""
-    if not levels:
-        return np.zeros(size, dtype=np.int64)
-    return np.ravel_multi_index([codes[name] for name in levels], [*map(len, levels.values())]).astype(np.int64)
+    key = np.zeros(size, dtype=np.int64)
+    for name, stride in strides(levels).items():
+        key += codes[name].astype(np.int64) * stride
+    return key
 
 
 TALLIES = 64
@@ -293,8 +303,8 @@ def take_census(job: Job, source: Source, tick: Tick = lambda rows: None) -> Cen
         raise DataError.of(source.name, "file", fault, "at least one record", "check the file and the job's universe")
     tally = _added(pd.concat(tallies).groupby(level=0))
     keys = tally.index.to_numpy()
-    places = np.unravel_index(keys, [*map(len, levels.values())]) if levels else ()
-    codes = {name: place.astype(np.int32) for name, place in zip(columns, places, strict=True)}
+    stride = strides(levels)
+    codes = {name: ((keys // stride[name]) % len(levels[name])).astype(np.int32) for name in columns}
     crosstab = Crosstab(codes, levels, tally["records"].to_numpy(dtype=np.int64), job.strata, job.survey.design_strata)
     crosstab = replace(crosstab, sampled=_sampled(crosstab, findings.left_out))
     _one_weight(job, source, crosstab, tally)
