@@ -132,7 +132,7 @@ def simulate_errors(
             by_stratum += laws_of_batch
             parts.append(part)
             tick(len(batch))
-        return ErrorSources(_join(released, by_stratum, parts), by_stratum if needs_laws(released.job) else None)
+        return ErrorSources(_join(released, by_stratum, batches, parts), by_stratum if needs_laws(released.job) else None)
     sums = dict[tuple[CellsKey, int], _BatchSums]()
     for batch, of_tables in zip(
         batches, by_batch(partial(sums_over_cells, noise_alone=noise_alone), released, batches), strict=True
@@ -219,25 +219,41 @@ def recounts(released: ReleasedObject) -> Floats | None:
 
 def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | None]) -> list[list[LawSpread]]:
     """Draws of every outcome's expectations in a batch's rows, by outcome and law. Laws with the same draws are one."""
-    with np.errstate(all="ignore"):
-        by_stratum = [expected_under(released, *of_stratum) for of_stratum in zip(batch, laws, strict=True)]
-    by_outcome = [
-        [_over_rows([LawSpread(*pair) for pair in of_law]) for of_law in zip(*of_outcome, strict=True)]
-        for of_outcome in zip(*by_stratum, strict=True)
-    ]
+    batch_rows, by_outcome = released.crosstab.rows_of_batch(batch), list[list[LawSpread]]()
+    if len(batch) == 1:
+        with np.errstate(all="ignore"):
+            of_outcomes = expected_under(released, batch.start, laws[0])
+        by_outcome = [[LawSpread(*pair) for pair in of_outcome] for of_outcome in of_outcomes]
+    else:
+        by_stratum = [of_stratum.draws for of_stratum in laws if of_stratum is not None]
+        sizes = [max(map(len, of_law)) for of_law in zip(*by_stratum, strict=True)] or [1] * len(RefitExpectations._fields)
+        shapes = [(draws, batch_rows.stop - batch_rows.start) for draws in sizes]
+        for _ in released.job.outcomes:
+            by_outcome.append([LawSpread(*(np.full(shape, np.nan) for _ in range(2))) for shape in shapes])
     if all(of_stratum is None or of_stratum.one_sampling for of_stratum in laws):
         for spreads_of_outcome in by_outcome:
-            spreads_of_outcome[PLAIN] = spreads_of_outcome[CENTRES]
+            spreads_of_outcome[1] = spreads_of_outcome[0]
+    for stratum, laws_of_stratum in zip(batch, laws, strict=True) if len(batch) > 1 else ():
+        rows = released.crosstab.rows_of(stratum)
+        inside = slice(rows.start - batch_rows.start, rows.stop - batch_rows.start)
+        with np.errstate(all="ignore"):
+            for outcome, of_outcome in zip(by_outcome, expected_under(released, stratum, laws_of_stratum), strict=True):
+                for spread, expected in zip(outcome, of_outcome, strict=True):
+                    spread.weight[:, inside], spread.product[:, inside] = expected
     return by_outcome
 
 
 def _join(
     released: ReleasedObject,
     by_stratum: Sequence[Laws | None],
+    batches: Sequence[range],
     parts: Sequence[Sequence[Sequence[LawSpread]]],
 ) -> list[Spreads]:
     """Spreads over all rows from those of batches, raked where the job states public totals."""
-    by_outcome = [[_over_rows([part[j][k] for part in parts]) for k in LAWS] for j in range(len(released.job.outcomes))]
+    by_outcome = [
+        [_over_rows(released, batches, [part[j][k] for part in parts]) for k in LAWS]
+        for j in range(len(released.job.outcomes))
+    ]
     for j, spreads_of_outcome in enumerate(by_outcome):
         if all(part[j][1] is part[j][0] for part in parts):
             spreads_of_outcome[1] = spreads_of_outcome[0]
@@ -252,16 +268,14 @@ def _join(
     ]
 
 
-def _over_rows(parts: Sequence[LawSpread]) -> LawSpread:
-    """Draws of rows one behind the other; a single draw of a part stands for all."""
+def _over_rows(released: ReleasedObject, batches: Sequence[range], parts: Sequence[LawSpread]) -> LawSpread:
     if len(parts) == 1:
         return parts[0]
-    draws = max(len(part.weight) for part in parts)
-    weight, product = (
-        np.concatenate([np.broadcast_to(values, (draws, values.shape[1])) for values in of_parts], axis=1, dtype=np.float64)
-        for of_parts in zip(*parts, strict=True)
-    )
-    return LawSpread(weight, product)
+    joined = LawSpread(*np.empty((2, max(len(part.weight) for part in parts), len(released.crosstab))))
+    for batch, part in zip(batches, parts, strict=True):
+        rows = released.crosstab.rows_of_batch(batch)
+        joined.weight[:, rows], joined.product[:, rows] = part
+    return joined
 
 
 def _recount(released: ReleasedObject, by_stratum: Sequence[Laws | None], outcome: int) -> Recounts | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -182,12 +183,13 @@ def synthesize(
                     writer.write(blocks_of_set)
             parts.append(summed)
             tick(len(batch))
-    return _over_rows(released, parts)
+    return _over_rows(released, batches, parts)
 
 
 def synthetic_sums(released: ReleasedObject, by_batch: ByBatch = run_here) -> list[PsuSums]:
     """Sums of the first outcome in every set's records, per crosstab row and before raking; writes no records."""
-    return _over_rows(released, by_batch(batch_sums, released, released.crosstab.batches())).sums[0]
+    batches = released.crosstab.batches()
+    return _over_rows(released, batches, by_batch(batch_sums, released, batches)).sums[0]
 
 
 def batch_records(released: ReleasedObject, batch: range) -> BatchRecords:
@@ -215,22 +217,26 @@ def _summed(released: ReleasedObject, batch: range, by_set: Sequence[Iterable[Sy
     return BatchSums(sums, [by_row(released, batch, outcome) for outcome in outcomes])
 
 
-def _over_rows(released: ReleasedObject, parts: Iterable[BatchSums]) -> BatchSums:
+def _over_rows(released: ReleasedObject, batches: Sequence[range], parts: Iterable[BatchSums]) -> BatchSums:
     """What was summed of batches, over all rows of the crosstab."""
-    sums, expected = zip(*parts, strict=True)
-    by_outcome = [[PsuSums(*of_set) for of_set in of_outcome] for of_outcome in _joined(sums)]
-    if None in expected:
-        return BatchSums(by_outcome, None)
-    pairs = [[(weight, product) for weight, product in of_outcome] for of_outcome in _joined(expected)]
-    return BatchSums(by_outcome, [raked_to_totals(released, of_outcome) for of_outcome in pairs])
+    size, sets, outcomes = len(released.crosstab), range(len(released.sets)), range(len(released.job.outcomes))
+    sums = [[PsuSums(*np.empty((5, size))) for _ in sets] for _ in outcomes]
+    expected: list[list[Expected]] = [[(np.empty(size), np.empty(size)) for _ in sets] for _ in outcomes]
+    defined = True
+    for batch, part in zip(batches, parts, strict=True):
+        rows = released.crosstab.rows_of_batch(batch)
+        _place(rows, sums, part.sums)
+        if part.expected is None:
+            defined = False
+        else:
+            _place(rows, expected, part.expected)
+    return BatchSums(sums, [raked_to_totals(released, pairs) for pairs in expected] if defined else None)
 
 
-def _joined(parts: Sequence[Sequence[Sequence[Sequence[Floats]]]]) -> list[list[list[Floats]]]:
-    """Values of all rows, by outcome, set and kind, from those of batches."""
-    return [
-        [[np.concatenate(values) for values in zip(*of_set, strict=True)] for of_set in zip(*of_outcome, strict=True)]
-        for of_outcome in zip(*parts, strict=True)
-    ]
+def _place(rows: slice, full: Sequence[Sequence[Iterable[Floats]]], part: Sequence[Sequence[Iterable[Floats]]]) -> None:
+    for of_whole, of_part in zip(chain(*full), chain(*part), strict=True):
+        for values, values_of_rows in zip(of_whole, of_part, strict=True):
+            values[rows] = values_of_rows
 
 
 def columns(outcome: Floats) -> tuple[Floats, ...]:
