@@ -1,4 +1,4 @@
-"""Direct survey-weighted estimates in many cells at once, with design-based errors. Results are confidential."""
+"""Direct survey-weighted estimates in many domains at once, with design-based errors. Results are confidential."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import pandas as pd
 import scipy
 
 from dpdist.confidential.records import Records
-from dpdist.core.records import Cells, Codes, Crosstab, Floats, quotient_or
+from dpdist.core.records import Cells, Codes, Crosstab, Floats, Ints, quotient, quotient_or
 from dpdist.estimation.estimators import (
     STATISTICS,
     Estimate,
     Figures,
+    Interval,
     PsuSums,
     Replication,
     Stage,
@@ -26,20 +27,169 @@ from dpdist.estimation.estimators import (
     crossed_products,
     df_in_cells,
     group_sums,
+    linearised_variance,
     met_units,
     of_sums,
     record_sums,
     replicate_df,
     stratum_sizes,
     summable,
+    t_interval,
 )
-from dpdist.estimation.linear import StatisticFigures, Units, figures_of
+from dpdist.estimation.linear import OF_RECORDS, StatisticFigures, Units, figures_of, quantiles_of, woodruff
 from dpdist.job import Job, Lonely, ReplicateWeights, Statistic
+
+
+# Variances are computed from linearised statistics (`variance`). If the sample has replicate weights, the statistic is
+# computed again under each of them. A quantile is the smallest value with at least the share p of the weight at or below
+# it. Its standard error is Woodruff's: the 95 % interval of the share at or below the quantile is mapped to values, and
+# the mapped width is divided by twice the t quantile. So does R's `svyquantile` with its defaults (survey 4.1), under
+# replicate weights, too: these give the error of the share.
+class Estimates(NamedTuple):
+    """Estimates of every domain, arrays (domain,); NaN if a domain has no estimate."""
+
+    value: Floats
+    standard_error: Floats
+    df: Floats
+
+    @property
+    def cv(self) -> Floats:
+        """Coefficient of variation, |SE / estimate|."""
+        return np.abs(quotient(self.standard_error, self.value))
+
+    def margin(self, level: float = 0.9) -> Floats:
+        """Margin of error: half the width of a t interval."""
+        return (self.interval(level).upper - self.interval(level).lower) / 2.0
+
+    def interval(self, level: float = 0.9) -> Interval:
+        return t_interval(self.value, self.standard_error**2, np.where(self.df > 0, self.df, np.nan), level)
+
+
+@dataclass(frozen=True)
+class DesignSample:
+    """Records with their design; arrays are (record,), and `replicates` is (record, replicate)."""
+
+    weight: Floats
+    psu: Codes
+    stages: Stages
+    replicates: Floats | None = None
+    replication: Replication | None = None
+    replicate_df: float = np.inf
+
+    @classmethod
+    def of(
+        cls,
+        weight: Floats,
+        stratum: Ints | Codes | None = None,
+        psu: Ints | Codes | None = None,
+        population: Floats | None = None,
+        psu_population: Floats | None = None,
+        lonely: Lonely = "error",
+    ) -> DesignSample:
+        """Makes a sample from codes of strata and PSUs; PSUs are numbered anew within strata.
+
+        Population sizes are given for every record, (record,). `population` counts the PSUs in a record's stratum, and
+        `psu_population` the records in its PSU.
+        """
+        n = len(weight)
+        stratum = np.zeros(n, dtype=np.int64) if stratum is None else np.unique(stratum, return_inverse=True)[1]
+        unit = np.arange(n) if psu is None else np.unique(psu, return_inverse=True)[1]
+        _, first, code = np.unique(stratum * n + unit, return_index=True, return_inverse=True)
+        of_psu = stratum[first].astype(np.int32)
+        leaders = first[np.unique(of_psu, return_index=True)[1]]
+        size = np.bincount(of_psu)
+        first_stage = Stage.of(size, None if population is None else population[leaders], lonely)
+        second_stage = None if psu_population is None else Stage.of(np.bincount(code), psu_population[first])
+        return cls(weight, code.astype(np.int32), Stages(of_psu, first_stage, second_stage))
+
+    @classmethod
+    def replicated(cls, weight: Floats, replicates: Floats, method: ReplicateWeights) -> DesignSample:
+        """Makes a sample with replicate weights, which stand for the design; `replicates` is (record, replicate)."""
+        n = len(weight)
+        stages = Stages(np.zeros(n, dtype=np.int32), Stage.of(np.array([n])))
+        df = method.df or replicate_df(crossed_products(replicates))
+        return cls(weight, np.arange(n, dtype=np.int32), stages, replicates, replication(method), df)
+
+    def part(self, rows: Ints | Codes) -> DesignSample:
+        """The records of a domain, under the design of the whole sample."""
+        replicates = None if self.replicates is None else self.replicates[rows]
+        return replace(self, weight=self.weight[rows], psu=self.psu[rows], replicates=replicates)
+
+    def df(self, domains: scipy.sparse.csr_array) -> Floats:
+        if self.replicates is not None:
+            return df_in_cells(self.replicate_df, np.diff(domains.indptr).astype(np.float64))
+        return met_units(domains, self.psu, self.stages)
 
 
 def replication(method: ReplicateWeights) -> Replication:
     factors = np.ones(method.number) if method.factors is None else np.array(method.factors)
     return Replication(method.overall, factors, method.centre == "mean")
+
+
+def count(sample: DesignSample, domains: scipy.sparse.csr_array) -> Estimates:
+    """Estimates Σ w; in all functions here `domains` is the 0/1 matrix (domain, record)."""
+    return total(sample, domains, np.ones(len(sample.weight)))
+
+
+def total(sample: DesignSample, domains: scipy.sparse.csr_array, outcome: Floats) -> Estimates:
+    """Estimates Σ w y."""
+    ones, zeros = np.ones(domains.shape[0]), np.zeros(domains.shape[0])
+    value = domains @ (sample.weight * outcome)
+    if sample.replicates is not None and sample.replication is not None:
+        replicates = (domains @ (sample.replicates * outcome[:, None])).T
+        return _estimates(sample, domains, value, sample.replication.variance(value, replicates))
+    variable = PsuSums.of_records(np.zeros(len(outcome)), sample.weight * outcome)
+    return _estimates(
+        sample, domains, value, linearised_variance(variable, zeros, ones, domains, sample.psu, sample.stages)
+    )
+
+
+def mean(sample: DesignSample, domains: scipy.sparse.csr_array, outcome: Floats) -> Estimates:
+    """Estimates Σ w y / Σ w."""
+    return ratio(sample, domains, outcome, np.ones(len(outcome)))
+
+
+def ratio(sample: DesignSample, domains: scipy.sparse.csr_array, numerator: Floats, denominator: Floats) -> Estimates:
+    top, bottom = domains @ (sample.weight * numerator), domains @ (sample.weight * denominator)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = top / bottom
+        if sample.replicates is not None and sample.replication is not None:
+            parts = (domains @ (sample.replicates * values[:, None]) for values in (numerator, denominator))
+            replicates = (next(parts) / next(parts)).T
+            return _estimates(sample, domains, value, sample.replication.variance(value, replicates))
+    variable = PsuSums.of_records(sample.weight * denominator, sample.weight * numerator)
+    return _estimates(
+        sample, domains, value, linearised_variance(variable, value, bottom, domains, sample.psu, sample.stages)
+    )
+
+
+def quantile(sample: DesignSample, domains: scipy.sparse.csr_array, outcome: Floats, share: float) -> Estimates:
+    """Estimates quantiles by Woodruff's method; the standard error is NaN if the share's interval leaves [0, 1]."""
+    quantiles, df = quantiles_of(domains, outcome, sample.weight), sample.df(domains)
+    value = quantiles(np.full(domains.shape[0], share))
+    reached, error = share_below(sample, domains, outcome, value)
+    return Estimates(value, woodruff(quantiles, reached, error, df, OF_RECORDS).error, df)
+
+
+def share_below(
+    sample: DesignSample, domains: scipy.sparse.csr_array, outcome: Floats, cut: Floats
+) -> tuple[Floats, Floats]:
+    """The share of a domain's weight at or below its `cut`, and its standard error, (domain,) each."""
+    below = domains.copy()
+    below.data = (outcome[domains.indices] <= np.repeat(cut, np.diff(domains.indptr))).astype(np.float64)
+    total = domains @ sample.weight
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = (below @ sample.weight) / total
+        if sample.replicates is not None and sample.replication is not None:
+            replicates = ((below @ sample.replicates) / (domains @ sample.replicates)).T
+            return share, np.sqrt(sample.replication.variance(share, replicates))
+        below.data = sample.weight[domains.indices] * (below.data - np.repeat(share, np.diff(domains.indptr)))
+        parts = scipy.sparse.csr_array(scipy.sparse.diags_array(np.nan_to_num(1.0 / total)) @ below)
+    return share, np.sqrt(of_sums(parts, sample.psu, sample.stages))
+
+
+def _estimates(sample: DesignSample, domains: scipy.sparse.csr_array, value: Floats, variance: Floats) -> Estimates:
+    return Estimates(value, np.sqrt(np.where(np.isfinite(value), variance, np.nan)), sample.df(domains))
 
 
 UNIT_ROUNDOFF = np.finfo(np.float64).eps / 2.0
@@ -239,17 +389,7 @@ def _replicated(sums: PsuSums, replicated: ReplicateSums, cells: Cells) -> Figur
         )
 
 
-# Variances are computed from linearised statistics (`variance`). If the sample has replicate weights, the statistic is
-# computed again under each of them. A quantile is the smallest value with at least the share p of the weight at or below
-# it. Its standard error is Woodruff's: the 95 % interval of the share at or below the quantile is mapped to values, and
-# the mapped width is divided by twice the t quantile. So does R's `svyquantile` with its defaults (survey 4.1), under
-# replicate weights, too: these give the error of the share. It is NaN if the share's interval leaves [0, 1].
-#
 # Results are confidential, unless the records are those of a public reference.
-NO_BOUNDS = (np.nan, np.nan), False
-"""Quantiles of records at levels beyond 0 and 1 are unknown."""
-
-
 @dataclass(frozen=True)
 class Direct:
     """The records of a file: crosstab rows, PSUs (−1 where the job declares none), weights, and outcomes by number.
@@ -292,41 +432,37 @@ class Direct:
         return replace(self, job=self.job.model_copy(update={"survey": survey}), design=design, replicates=None)
 
     def estimate(self, cells: Cells, statistic: Statistic) -> Estimate:
-        """Value and variance by cell, as R's `survey` has them; quantiles as `svyquantile`."""
-        membership = scipy.sparse.csr_array(cells.membership.tocsc()[:, self.row].tocsr())
-        figures = figures_of(statistic, replace(cells, membership=membership), self.job.outcomes)
-        value, variance = figures.of_records(self._units, NO_BOUNDS, self._variance, lambda: self._df(membership))
-        return Estimate(value, np.where(np.isnan(value), np.nan, variance))
+        """Returns value and variance by cell, as `domains` and R's `survey` do; quantiles as `svyquantile`."""
+        cells_of_records = replace(cells, membership=scipy.sparse.csr_array(cells.membership.tocsc()[:, self.row].tocsr()))
+        figures, level = (
+            figures_of(statistic, cells_of_records, self.job.outcomes),
+            (statistic.of or statistic).level_of_quantile,
+        )
+        if level is None:
+            value = figures.of(Units.of_records(self.weight, self.outcomes))[0]
+            return Estimate(value, np.where(np.isnan(value), np.nan, self._variance(figures)))
+        outcome = self.outcomes[self.job.outcomes.index((statistic.of or statistic).variable or "")]
+        estimates = quantile(self.sample, cells_of_records.membership, outcome, level)
+        of_share = share_below(self.sample, cells_of_records.membership, outcome, estimates.value)[1]
+        return Estimate(*figures.quantile_from(estimates.value, of_share, estimates.standard_error, self._variance))
 
     @cached_property
-    def _units(self) -> Units:
-        return Units.of_records(self.weight, self.outcomes)
-
-    @cached_property
-    def _psus(self) -> tuple[Codes, Stages]:
-        """The records' PSUs, numbered across strata, and the design."""
+    def sample(self) -> DesignSample:
+        """The records with the design that the job states."""
+        weights = self.job.survey.replicate_weights
+        if weights is not None:
+            assert self.replicates is not None
+            return DesignSample.replicated(self.weight, self.replicates, weights)
         if self.job.survey.psu is None:
             stages = Stages(self.crosstab.design_stratum[self.row], self.design.stage_of_records(self.crosstab))
-            return np.arange(len(self.row), dtype=np.int32), stages
-        return stages_of(pd.DataFrame({"frame": self.row, "psu": self.psu, "records": 1}), self.crosstab, self.design)
-
-    @cached_property
-    def _replicate_df(self) -> float | None:
-        """Degrees of freedom of the replicate weights; None without any."""
-        if (weights := self.job.survey.replicate_weights) is None:
-            return None
-        assert self.replicates is not None
-        return weights.df or replicate_df(crossed_products(self.replicates))
-
-    def _df(self, membership: scipy.sparse.csr_array) -> Floats:
-        if self._replicate_df is None:
-            return met_units(membership, *self._psus)
-        return df_in_cells(self._replicate_df, np.diff(membership.indptr).astype(np.float64))
+            return DesignSample(self.weight, np.arange(len(self.row), dtype=np.int32), stages)
+        records = pd.DataFrame({"frame": self.row, "psu": self.psu, "records": 1})
+        return DesignSample(self.weight, *stages_of(records, self.crosstab, self.design))
 
     def _variance(self, figures: StatisticFigures) -> Floats:
-        """The variance under replicate weights, or of PSUs within design strata."""
-        if (weights := self.job.survey.replicate_weights) is None:
-            return of_sums(figures.shares(self._units), *self._psus)
-        assert self.replicates is not None
-        again = np.concatenate([figures.of(Units.of_records(weight, self.outcomes)) for weight in self.replicates.T])
-        return replication(weights).variance(figures.of(self._units)[0], again)
+        """Returns the variance under replicate weights, or of PSUs within design strata."""
+        units, sample = Units.of_records(self.weight, self.outcomes), self.sample
+        if sample.replicates is None or sample.replication is None:
+            return of_sums(figures.shares(units), sample.psu, sample.stages)
+        replicates = np.concatenate([figures.of(Units.of_records(weight, self.outcomes)) for weight in sample.replicates.T])
+        return sample.replication.variance(figures.of(units)[0], replicates)

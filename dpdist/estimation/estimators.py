@@ -231,6 +231,10 @@ class PsuSums(NamedTuple):
     ab: Floats
     bb: Floats
 
+    @classmethod
+    def of_records(cls, a: Floats, b: Floats) -> PsuSums:
+        return cls(a, b, a * a, a * b, b * b)
+
     def plus(self, other: PsuSums) -> PsuSums:
         return PsuSums(*(x + y for x, y in zip(self, other, strict=True)))
 

@@ -158,31 +158,25 @@ def quantiles_of(inside: scipy.sparse.csr_array, values: Floats, weight: Floats)
     return quantile
 
 
-def quantiles(cells: Cells, units: Units, outcome: int, bounds: tuple[float, float]) -> Callable[[Floats], Floats]:
-    """The function from levels to quantiles under the first draw, (cell,): the smallest value that has at least the share
-    `level` of the cell's weight at or below it.
+def quantiles(cells: Cells, units: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> Floats:
+    """Quantiles under the first draw, (cell,): the smallest value that has at least the share `level` of the cell's weight
+    at or below it.
 
     It is NaN for a cell without weight; levels outside (0, 1) give the outcome's bounds.
     """
     weight = total_of(Sum(cells.membership, units.weight), units)[0]
     if units.outcomes is not None:
-        of_records = quantiles_of(cells.membership, units.outcomes[outcome], units.weight[0])
-
-    def quantile(level: Floats) -> Floats:
-        if units.outcomes is not None:
-            value = of_records(level)
-            estimates = np.where(level < -ROUNDING, bounds[0], np.where(level > 1.0 + ROUNDING, bounds[1], value))
-            return np.where(weight > 0, estimates, np.nan)
-        low, value = (np.full(len(cells), end) for end in _ends(cells, units, outcome, level, bounds))
-        middle = np.clip(0.0, low, value)  # a step at 0, which many records may have, is found exactly
-        for _ in range(HALVINGS + 1):
-            reached = below_of(cells.membership, units, outcome, middle)[0] >= level * weight * (1.0 - ROUNDING)
-            low, value = np.where(reached, low, middle), np.where(reached, middle, value)
-            middle = (low + value) / 2.0
-        estimates = np.where(level <= 0, bounds[0], np.where(level >= 1, bounds[1], value))
+        value = quantiles_of(cells.membership, units.outcomes[outcome], units.weight[0])(level)
+        estimates = np.where(level < -ROUNDING, bounds[0], np.where(level > 1.0 + ROUNDING, bounds[1], value))
         return np.where(weight > 0, estimates, np.nan)
-
-    return quantile
+    low, value = (np.full(len(cells), end) for end in _ends(cells, units, outcome, level, bounds))
+    middle = np.clip(0.0, low, value)  # a step at 0, which many records may have, is found exactly
+    for _ in range(HALVINGS + 1):
+        reached = below_of(cells.membership, units, outcome, middle)[0] >= level * weight * (1.0 - ROUNDING)
+        low, value = np.where(reached, low, middle), np.where(reached, middle, value)
+        middle = (low + value) / 2.0
+    estimates = np.where(level <= 0, bounds[0], np.where(level >= 1, bounds[1], value))
+    return np.where(weight > 0, estimates, np.nan)
 
 
 def _ends(cells: Cells, units: Units, outcome: int, level: Floats, bounds: tuple[float, float]) -> tuple[float, float]:
@@ -258,37 +252,33 @@ class StatisticFigures:
     def _sums(self, units: Units) -> tuple[Sum, Sum | None]:
         return self.base.kind.sums(self.base, _CellSums(self, units))
 
-    def quantiles(self, units: Units, bounds: tuple[float, float], integers: bool) -> Callable[[Floats | float], Floats]:
-        """The function from a level, one for all cells or (cell,), to quantiles of the outcome under the first draw."""
-        of_levels = quantiles(self.cells, units, self.outcomes.index(self.base.variable or ""), bounds)
-
-        def quantile(level: Floats | float) -> Floats:
-            values = of_levels(np.broadcast_to(np.asarray(level, dtype=np.float64), (len(self.cells),)))
-            return np.asarray(np.rint(values)) if integers else values
-
-        return quantile
+    def quantiles(self, units: Units, level: Floats | float, bounds: tuple[float, float], integers: bool) -> Floats:
+        """Quantiles of the outcome under the first draw, (cell,); `level` is one for all cells, or (cell,)."""
+        levels = np.broadcast_to(np.asarray(level, dtype=np.float64), (len(self.cells),))
+        outcome = self.outcomes.index(self.base.variable or "")
+        values = quantiles(self.cells, units, outcome, levels, bounds)
+        return np.asarray(np.rint(values)) if integers else values
 
     def of_records(
         self,
         units: Units,
         domain: tuple[tuple[float, float], bool] | None,
         variance: Callable[[StatisticFigures], Floats],
-        df: Callable[[], Floats],
+        df: Floats,
     ) -> tuple[Floats, Floats]:
         """Value and sampling variance of the statistic over records, (cell,) each.
 
-        `domain` has the outcome's bounds, and whether the outcome is in whole numbers. `variance` computes the variance
-        of a linearised form. Only quantiles need `domain` and the degrees of freedom `df` (cell,).
+        `domain` has the outcome's bounds, and whether the outcome is in whole numbers; only quantiles need `domain`.
+        `variance` computes the variance of a linearised form, with `df` degrees of freedom (cell,).
         """
         level = self.base.level_of_quantile
         if level is None:
             return self.of(units)[0], variance(self)
         assert domain is not None
-        quantile = self.quantiles(units, *domain)
-        cut = quantile(level)
+        cut = self.quantiles(units, level, *domain)
         shares = replace(self, statistic=self.base, cut=cut)
         error = np.sqrt(variance(shares))
-        ends = woodruff(quantile, shares.of(units)[0], error, df(), OF_RECORDS)
+        ends = woodruff(lambda share: self.quantiles(units, share, *domain), shares.of(units)[0], error, df, OF_RECORDS)
         return self.quantile_from(cut, error, ends.error, variance)
 
     def quantile_from(

@@ -239,7 +239,7 @@ def _variances(material: Material, figures: StatisticFigures) -> tuple[Floats, F
 def _quantiles(material: Material, figures: StatisticFigures, level: Floats | float) -> Floats:
     column = _column(material, figures)
     assert column is not None
-    by_set = [figures.quantiles(units, column.ends, column.whole)(level) for units in material.each_set]
+    by_set = [figures.quantiles(units, level, column.ends, column.whole) for units in material.each_set]
     return np.asarray(np.mean(by_set, axis=0))
 
 
@@ -278,12 +278,8 @@ def _of_set(material: Material, figures: StatisticFigures, number: int, row: Cod
     units, column = material.synthetic(number), _column(material, figures)
     domain = None if column is None else (column.ends, column.whole)
     stages = Stages(material.released.crosstab.design_stratum[row], material.released.stage)
-    return figures.of_records(
-        units,
-        domain,
-        lambda linear: material.variance(linear, units, row),
-        lambda: met_units(figures.cells.membership, np.arange(len(row)), stages),
-    )
+    df = met_units(figures.cells.membership, np.arange(len(row)), stages)
+    return figures.of_records(units, domain, lambda linear: material.variance(linear, units, row), df)
 
 
 def _column(material: Material, figures: StatisticFigures) -> Column | None:

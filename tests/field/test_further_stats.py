@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.sparse import csr_array
-from survey_domains import DesignSample, quantile
 
 import dpdist
 from dpdist.core.progress import silent
 from dpdist.core.records import cross
+from dpdist.estimation import direct
 from dpdist.estimation.direct import Direct
 from dpdist.opening.results import open_evaluation
 from dpdist.planning.making import make_plan
@@ -170,11 +170,11 @@ def test_the_evaluation_of_a_run_has_the_errors_of_r_and_so_has_the_estimator(tm
     job = job_of(tmp_path, "psu", "count, {median: income}", ", universe: {status: [emp, un]}")
     dpdist.run(job, tmp_path / "ws", counted=False)
     evaluated = open_evaluation(tmp_path / "ws")["t"].query("statistic == 'median'").set_index(["region", "sex"])
-    sample = DesignSample.of(
+    sample = direct.DesignSample.of(
         rows["weight"].to_numpy(float), rows["stratum"].astype("category").cat.codes.to_numpy(), rows["psu"].to_numpy()
     )
     inside = [((rows["region"] == r) & (rows["sex"] == s) & (rows["status"] != "out")).to_numpy() for r, s in MEDIANS]
-    own = quantile(sample, csr_array(np.array(inside, dtype=float)), rows["income"].to_numpy(float), 0.5)
+    own = direct.quantile(sample, csr_array(np.array(inside, dtype=float)), rows["income"].to_numpy(float), 0.5)
     for k, (cell, (value, error)) in enumerate(MEDIANS.items()):
         row = evaluated.loc[[cell]].iloc[0]
         assert (row["direct"], own.value[k]) == (value, value)

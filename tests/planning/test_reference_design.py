@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import survey_domains as statistics
 from public_files import statement_of
 from scipy.sparse import csr_array
-from survey_domains import DesignSample
 
 import dpdist
 from dpdist.core.errors import DataError
 from dpdist.core.records import TOTAL
+from dpdist.estimation import direct as statistics
+from dpdist.estimation.direct import DesignSample
 from dpdist.job import Job
 from dpdist.opening.results import open_evaluation
 from dpdist.planning.making import make_plan

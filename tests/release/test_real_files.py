@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import survey_domains as statistics
 from command_line import invoke, succeed
 from edited_text import edited
 from public_files import statement_of
 from scipy.sparse import csr_array
-from survey_domains import DesignSample
 
 from dpdist.cli.report import report
 from dpdist.core.errors import JobError
+from dpdist.estimation import direct as statistics
+from dpdist.estimation.direct import DesignSample
 from dpdist.job.loading import find_job, parse_job
 from dpdist.release import run
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import survey_domains as statistics
 from scipy.sparse import csr_array
-from survey_domains import DesignSample
 
 from dpdist.confidential.records import Records
 from dpdist.core.errors import DataError
 from dpdist.core.progress import silent
 from dpdist.core.records import TOTAL, Cells, Crosstab, cross
+from dpdist.estimation import direct as statistics
 from dpdist.estimation.direct import (
+    DesignSample,
     SamplingDesign,
     Totals,
     degrees_of_freedom,

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import survey_domains as statistics
 from scipy.sparse import csr_array
-from survey_domains import DesignSample, Estimates
 
+from dpdist.estimation import direct as statistics
+from dpdist.estimation.direct import DesignSample, Estimates
 from dpdist.estimation.estimators import crossed_products, replicate_df
 from dpdist.job import ReplicateWeights
 
