@@ -7,6 +7,7 @@ Fits and synthetic records follow from the noisy sums, so they reveal no more. T
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -145,10 +146,13 @@ def loss(pairs: Iterable[tuple[Query, Query]]) -> float:
     """What pairs of queries of two files cost after the same answers: ε under Laplace noise, ρ under Gaussian noise.
 
     Sums cost their distance over the noise scale, and the difference of the log masses of their ranges. A common shift of
-    scores costs a choice nothing, and any other change at most the range of the differences. Other queries are left out.
+    scores costs a choice nothing, and any other change at most the range of the differences. Queries that differ in more
+    than values show which file it is: their cost has no bound.
     """
     total = masses = 0.0
     for mine, theirs in pairs:
+        if not _alike(mine, theirs):
+            return math.inf
         scale, gaussian = float(mine.noise.scale), mine.noise.law == "gaussian"
         if isinstance(mine, Choice) and isinstance(theirs, Choice):
             opened = np.isfinite(mine.scores) | np.isfinite(theirs.scores)
@@ -162,6 +166,20 @@ def loss(pairs: Iterable[tuple[Query, Query]]) -> float:
             total += float(away @ away / 2.0 if gaussian else np.abs(away).sum())
             masses += 0.0 if gaussian else float((_log_mass(mine) - _log_mass(theirs)).sum())
     return total + abs(masses)
+
+
+def _alike(mine: Any, theirs: Any) -> bool:
+    """True if queries, each `Choice` or `FigureQuery`, differ in values alone."""
+    kinds = {
+        (
+            type(query),
+            np.shape(query.scores if isinstance(query, Choice) else query.sums),
+            query.noise.law,
+            query.noise.scale,
+        )
+        for query in (mine, theirs)
+    }
+    return len(kinds) == 1
 
 
 def _log_mass(query: FigureQuery) -> Floats:
@@ -181,7 +199,10 @@ class NeighbourQueries(NamedTuple):
 
         Under Laplace noise this is the exact loss.
         """
-        figures = [pair for pair in zip(*self, strict=True) if not isinstance(pair[0], Choice)]
+        pairs = list(zip(*self, strict=True))
+        if not all(_alike(*pair) for pair in pairs):
+            return math.inf
+        figures = [pair for pair in pairs if not isinstance(pair[0], Choice)]
         masses = sum(float((_log_mass(a) - _log_mass(b)).sum()) for a, b in figures)
         return sum((float(np.abs(a.sums - b.sums).sum()) / float(a.noise.scale) for a, b in figures), abs(masses))
 

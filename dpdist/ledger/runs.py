@@ -87,7 +87,12 @@ def charge_of(job: Job, guarantee: Guarantee, run: str) -> Charge:
 
 def ledger_of(job: Job, workspace: str | Path) -> Ledger | None:
     """The ledger of a run in this workspace; None if there is none."""
-    if (place := place_of(job)) is None:
+    return ledger_at(place_of(job), workspace)
+
+
+def ledger_at(place: str | None, workspace: str | Path) -> Ledger | None:
+    """The ledger that `place_of` names, for a run in this workspace."""
+    if place is None:
         return None
     from dpdist.ledger.book import Ledger  # the database is imported only with a ledger
 
@@ -164,15 +169,14 @@ class Meter:
     guarantee: Guarantee
     ledger: Ledger | None
     uncharged: bool
+    is_default: bool
+    """True for the ledger beside the workspaces, which the first run creates. A named ledger must exist."""
 
     @classmethod
     def of(cls, job: Job, guarantee: Guarantee, space: Workspace, uncharged: bool) -> Meter:
-        return cls(space, job, guarantee, None if uncharged else ledger_of(job, space.place), uncharged)
-
-    @property
-    def is_default(self) -> bool:
-        """True for the ledger beside the workspaces, which the first run creates. A named ledger must exist."""
-        return place_of(self.job) == ""
+        # The environment's name is read once: it could be another one by the time of the charge.
+        place = None if uncharged else place_of(job)
+        return cls(space, job, guarantee, ledger_at(place, space.place), uncharged, place == "")
 
     @property
     def stated(self) -> Limits:

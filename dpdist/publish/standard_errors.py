@@ -226,7 +226,7 @@ def _spreads_of(released: ReleasedObject, batch: range, laws: Sequence[Laws | No
         by_outcome = [[LawSpread(*pair) for pair in of_outcome] for of_outcome in of_outcomes]
     else:
         by_stratum = [of_stratum.draws for of_stratum in laws if of_stratum is not None]
-        sizes = [max(map(len, of_law)) for of_law in zip(*by_stratum, strict=True)] or [1] * len(RefitExpectations._fields)
+        sizes = [max(map(len, of_law)) for of_law in zip(*by_stratum, strict=True)] or [1] * len(LAWS)
         shapes = [(draws, batch_rows.stop - batch_rows.start) for draws in sizes]
         for _ in released.job.outcomes:
             by_outcome.append([LawSpread(*(np.full(shape, np.nan) for _ in range(2))) for shape in shapes])

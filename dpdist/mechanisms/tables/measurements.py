@@ -92,10 +92,10 @@ class ResidualMeasurements:
     @property
     def after_scores(self) -> Self:
         """These measurements with sums of scores of every table by a part of its own, the less the more they will show."""
-        slope, of_scores = RecordScores.of(self.file).slopes(self.file).min(), list[float]()
+        slope, of_scores = RecordScores.of(self.file).slopes(self.file).min(), list[Fraction]()
         for (_, cell), part in zip(self.file.tables, self.parts_of_tables, strict=True):
             noise = math.sqrt(self.variance(part * OF_SCORES))
-            errors = noise / (slope * np.bincount(cell, weights=self.file.count))
+            errors = quotient_or(np.inf, noise, slope * np.bincount(cell, weights=self.file.count))
             of_scores.append(enough_for_scores(float(np.median(errors)), self.power))
         return replace(self, parts=with_scores(self.parts, of_scores))
 

@@ -31,6 +31,8 @@ FIRST = Fraction(1, 20)
 """Smallest part of the budget that measures all records first."""
 OF_SCORES, LEAST_OF_SCORES = Fraction(1, 5), Fraction(1, 20)
 """Largest and smallest part of a table's budget for sums of scores, where nothing else tells cells apart."""
+STEPS_OF_SCORES = 200
+"""Such parts are multiples of 1/`STEPS_OF_SCORES`: last digits, which machines compute otherwise, decide hardly any."""
 ENOUGH = 0.2
 """Error of a log effect that hardly changes a cell's limits: scores need no more of the budget."""
 SURE = 10.0
@@ -108,19 +110,21 @@ def equal_parts(tables: int, sum_of_parts: Fraction = Fraction(1)) -> tuple[Frac
     return whole_parts(np.array([float(FIRST), *[of_table] * tables]), sum_of_parts)
 
 
-def with_scores(parts: tuple[Fraction, ...], of_scores: Sequence[float]) -> tuple[Fraction, ...]:
+def with_scores(parts: tuple[Fraction, ...], of_scores: Sequence[Fraction]) -> tuple[Fraction, ...]:
     """Parts of all records, of tables, and of these tables' sums of scores, which have these parts of theirs."""
     first, *tables = parts
-    scores = [Fraction(int(each * part * PART_STEPS), PART_STEPS) for part, each in zip(tables, of_scores, strict=True)]
-    return (first, *(part - of_scores for part, of_scores in zip(tables, scores, strict=True)), *scores)
+    steps = [max(int(each * part * PART_STEPS), 1) for part, each in zip(tables, of_scores, strict=True)]
+    scores = [Fraction(step, PART_STEPS) for step in steps]
+    return (first, *(part - of_table for part, of_table in zip(tables, scores, strict=True)), *scores)
 
 
-def enough_for_scores(error: float, power: int) -> float:
+def enough_for_scores(error: float, power: int) -> Fraction:
     """Part of a table's budget for its scores, by the `error` of a typical cell's log effect under the largest one.
 
     The noise's variance falls with this power of a part.
     """
-    return float(np.clip(float(OF_SCORES) * (error / ENOUGH) ** (2.0 / power), float(LEAST_OF_SCORES), float(OF_SCORES)))
+    part = np.clip(float(OF_SCORES) * (error / ENOUGH) ** (2.0 / power), float(LEAST_OF_SCORES), float(OF_SCORES))
+    return Fraction(round(float(part) * STEPS_OF_SCORES), STEPS_OF_SCORES)
 
 
 def whole_parts(targets: Floats, sum_of_parts: Fraction = Fraction(1)) -> tuple[Fraction, ...]:
