@@ -146,7 +146,10 @@ def at_most(number: int, simulated: Counts, probability: float) -> float:
     if common <= 1e-9:
         return float(scipy.special.bdtr(number, n, probability))
     scale = max(1.0 / common - 1.0, 1e-6)
-    return float(scipy.stats.betabinom.cdf(number, n, scale * probability, scale * (1.0 - probability)))
+    a, b, k = scale * probability, scale * (1.0 - probability), np.arange(number + 1)
+    choices = scipy.special.gammaln(n + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(n - k + 1)
+    shares = scipy.special.betaln(k + a, n - k + b) - scipy.special.betaln(a, b)
+    return float(min(np.exp(choices + shares).sum(), 1.0))
 
 
 def _margins(
