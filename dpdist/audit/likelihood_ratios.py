@@ -170,15 +170,10 @@ def loss(pairs: Iterable[tuple[Query, Query]]) -> float:
 
 def _alike(mine: Any, theirs: Any) -> bool:
     """True if queries, each `Choice` or `FigureQuery`, differ in values alone."""
-    kinds = {
-        (
-            type(query),
-            np.shape(query.scores if isinstance(query, Choice) else query.sums),
-            query.noise.law,
-            query.noise.scale,
-        )
-        for query in (mine, theirs)
-    }
+    kinds = set[Any]()
+    for query in (mine, theirs):
+        values = query.scores if isinstance(query, Choice) else query.sums
+        kinds.add((type(query), values.shape, query.noise.law, query.noise.scale))
     return len(kinds) == 1
 
 

@@ -179,7 +179,7 @@ def _figures_of(
     within: Mapping[str, Within],
     spec: Table,
 ) -> _TableFigures:
-    """Work on a table: its figures."""
+    """The figures of a table."""
     cells = released.cells(spec)
     rows = without_empty_figures(released.job, spec, table(released, spec, grounds, material))
     beyond = beyond_direct(released, spec, grounds, within)

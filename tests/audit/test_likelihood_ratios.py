@@ -57,6 +57,24 @@ def test_noise_whose_scale_tells_the_file_is_seen(law: NoiseName) -> None:
     assert bound_of_scores(*NeighbourQueries(near, same).scores(DRAWS, half), half) == 0.0
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        Choice(np.zeros((1, 4)), Noise(Fraction(3), 4, 1)),
+        Measurement(np.zeros(1), Noise(Fraction(3), 1, 1)),
+        Measurement(np.zeros(4), Noise(Fraction(4), 4, 1)),
+        Measurement(np.zeros(4), Noise(Fraction(3), 4, 1, "gaussian")),
+    ],
+    ids=["kind", "number", "scale", "law"],
+)
+def test_queries_that_differ_in_more_than_values_have_no_bounded_cost(other: Choice | Measurement) -> None:
+    """Control: the same query costs nothing."""
+    sums = Measurement(np.zeros(4), Noise(Fraction(3), 4, 1))
+    for pair in (NeighbourQueries([sums], [other]), NeighbourQueries([other], [sums])):
+        assert pair.loss == pair.distance == np.inf
+    assert NeighbourQueries([sums], [sums]).loss == NeighbourQueries([sums], [sums]).distance == 0.0, "control"
+
+
 def test_noise_that_is_bound_to_no_sums_is_not_taken_for_noise_on_equal_sums() -> None:
     """A file's own sensitivities: its sums are in no query. Control: under public bounds they are, and differ."""
     assert farthest(option("laplace_composed")).distance > 0.0

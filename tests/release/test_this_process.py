@@ -137,9 +137,13 @@ def test_a_run_that_was_charged_earlier_keeps_its_files_when_it_is_refused(
 def test_a_run_from_python_writes_no_core_file(folder: Path) -> None:
     """Control: before it, the limit is as high as it can be set, and its user may raise it again."""
     most = resource.getrlimit(resource.RLIMIT_CORE)[1]
-    resource.setrlimit(resource.RLIMIT_CORE, (most, most))
-    dpdist.run(folder / "job.yaml", folder / "work")
-    assert resource.getrlimit(resource.RLIMIT_CORE) == (0, most)
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (most, most))
+        dpdist.run(folder / "job.yaml", folder / "work")
+        assert resource.getrlimit(resource.RLIMIT_CORE) == (0, most)
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)
 
 
 def command(*arguments: str, closed: bool = False) -> list[str]:
