@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import signal
@@ -152,7 +151,7 @@ def test_attempts_are_counted_and_have_seeds_of_their_own(program, gaussian, tmp
 
 
 def test_a_program_that_cannot_be_run_is_a_stan_error(program, gaussian, tmp_path):
-    broken = dataclasses.replace(program, path=tmp_path / "broken")
+    broken = program._replace(path=tmp_path / "broken")
     broken.path.write_text("#!/bin/sh\nkill -9 $$\n")
     broken.path.chmod(0o755)
     with pytest.raises(StanError, match="killed"):
