@@ -34,7 +34,6 @@ from dpdist.mechanisms.registry import mechanism_of
 from dpdist.models.protocol import StratumModel
 from dpdist.sampling.samplers import PosteriorSampler
 
-
 # Queries are answered in place of the engine: by exact sums, or by the answers to another file. So the mechanism's code is
 # unchanged.
 #
@@ -50,6 +49,8 @@ from dpdist.sampling.samplers import PosteriorSampler
 # The ratio of a noisy choice is estimated from the frequency with which each candidate is chosen. No test is more powerful
 # than the sum of the ratios (Neyman & Pearson). Figures that are equal in both files carry no information, and are not
 # drawn.
+
+
 class NotAdded(Exception):
     """Raised if a mechanism does more with noise than add it within a range, because the released law then differs."""
 

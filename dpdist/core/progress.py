@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from dpdist.core.cautions import Caution
 
@@ -115,9 +115,15 @@ def without_sizes(listener: Listener) -> Listener:
     return hear
 
 
+class Advance(Protocol):
+    """Reports that units of a stage are finished, and how much of its projected work they were."""
+
+    def __call__(self, units: int = 1, work_done: float = 0.0, /) -> None: ...
+
+
 @contextmanager
-def stage(listener: Listener, name: str, total: int | None, work: float = 0.0) -> Iterator[Callable[..., None]]:
-    """Announces a stage, and yields a function that reports finished units, and how much of its projected work they were.
+def stage(listener: Listener, name: str, total: int | None, work: float = 0.0) -> Iterator[Advance]:
+    """Announces a stage, and yields a function that reports finished units.
 
     `work` is the projected work of the units to do, in any unit of measure; 0 where units are alike. Within the block,
     `part` reports how much of a unit is done.

@@ -85,13 +85,8 @@ def charge_of(job: Job, guarantee: Guarantee, run: str) -> Charge:
     return Charge(job.dataset, job.period, run, cls, adjacency, budget, delta, decisive, version, corrects)
 
 
-def ledger_of(job: Job, workspace: str | Path) -> Ledger | None:
-    """The ledger of a run in this workspace; None if there is none."""
-    return ledger_at(place_of(job), workspace)
-
-
 def ledger_at(place: str | None, workspace: str | Path) -> Ledger | None:
-    """The ledger that `place_of` names, for a run in this workspace."""
+    """The ledger that `place_of` names, for a run in this workspace; None if it names none."""
     if place is None:
         return None
     from dpdist.ledger.book import Ledger  # the database is imported only with a ledger

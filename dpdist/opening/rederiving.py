@@ -61,7 +61,7 @@ OF_FORMER = (
 CLAIM = "for {}: the claim of class '{}'"
 
 
-class Findings(NamedTuple):
+class FolderFindings(NamedTuple):
     """Contradictions in a folder, what could not be checked, in words, and the loss that was derived again, in words."""
 
     faults: list[DamagedFile]
@@ -69,7 +69,7 @@ class Findings(NamedTuple):
     derived: str = ""
 
 
-def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Findings:
+def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> FolderFindings:
     """Derives the claim of a release again. Raises `DamagedFile` for a record that cannot be read."""
     due = json.loads(json.dumps(proof_of(as_run(public, job))))
     if not (public / PROOF).exists():
@@ -79,21 +79,21 @@ def rederivation(public: Path, job: Job, statement: Mapping[str, Any]) -> Findin
     if isinstance(job.mechanism, Former):
         return _of_former(public, record, due, job, statement)
     if faults := list(_differences(record, due)):
-        return Findings(faults)
+        return FolderFindings(faults)
     if not due["queries"]:
-        return Findings([], derived="there is no guarantee, so nothing was derived")
+        return FolderFindings([], derived="there is no guarantee, so nothing was derived")
     again = rederive(record)
     faults, hidden = _noise(public, job, due["queries"], number_of_queries(job))
     faults = [*_less(statement, again), *faults]
     holds = [] if due["holds"] == "for every file" else [CLAIM.format(due["holds"], due["guarantee"])]
     words = [WORDS] if _worded(record) != _worded(due) else []
     derived = _words(again, statement, len(record["queries"]))
-    return Findings(faults, [*holds, *words, *hidden, DRAWN, MOVED, RECORDS], derived)
+    return FolderFindings(faults, [*holds, *words, *hidden, DRAWN, MOVED, RECORDS], derived)
 
 
 def _of_former(
     public: Path, record: Mapping[str, Any], due: Mapping[str, Any], job: Job, statement: Mapping[str, Any]
-) -> Findings:
+) -> FolderFindings:
     """The answer for a mechanism of an earlier version: the loss of the record's queries, and noise of their scales.
 
     dpdist 0.2 derives the queries.
@@ -101,27 +101,27 @@ def _of_former(
     made_by = str(statement.get("protected_by") or "0")
     if numbers_of(made_by) >= FIRST_WITHOUT:
         fault = UNKNOWN.format(job.mechanism.name, printable(made_by))
-        return Findings([DamagedFile("released/job.json", fault, "a mechanism of that version")])
+        return FolderFindings([DamagedFile("released/job.json", fault, "a mechanism of that version")])
     if faults := list(_unlike_figures(record, due)):
-        return Findings(faults)
+        return FolderFindings(faults)
     again = rederive(record)
     derived, queries = _words(again, statement, len(record["queries"])), record["queries"]
     faults = [*_less(statement, again), *_noise(public, job, queries, len(queries), former=True)[0]]
-    return Findings(faults, [OF_FORMER.format(job.mechanism), DRAWN, MOVED, RECORDS], derived)
+    return FolderFindings(faults, [OF_FORMER.format(job.mechanism), DRAWN, MOVED, RECORDS], derived)
 
 
-def _without_record(public: Path, job: Job, made_by: str, due: Mapping[str, Any]) -> Findings:
+def _without_record(public: Path, job: Job, made_by: str, due: Mapping[str, Any]) -> FolderFindings:
     """The answer for a release of a version and a mechanism without proof records: noise is compared with its job."""
     first = job.mechanism.first_of(job.mechanism.name) if isinstance(job.mechanism, Former) else ()
     if max(numbers_of(made_by), first) >= FIRST_WITH_RECORDS:
         why = f"dpdist {printable(made_by)} writes it"
         if numbers_of(made_by) < FIRST_WITH_RECORDS:
             why = f"every version that has '{job.mechanism.name}' writes it, and dpdist {printable(made_by)} has not"
-        return Findings([DamagedFile(PROOF, f"missing, though {why}", "the record")])
+        return FolderFindings([DamagedFile(PROOF, f"missing, though {why}", "the record")])
     if isinstance(job.mechanism, Former):
-        return Findings([], [NO_RECORD])
+        return FolderFindings([], [NO_RECORD])
     faults, hidden = _noise(public, job, due["queries"], number_of_queries(job)) if due["queries"] else ([], [])
-    return Findings(faults, [NO_RECORD, *hidden])
+    return FolderFindings(faults, [NO_RECORD, *hidden])
 
 
 def as_run(public: Path, job: Job) -> Job:

@@ -35,7 +35,7 @@ from dpdist.estimation.crosstab_table import read_job
 from dpdist.estimation.donors import DONORS, HISTORY, REFERENCE_FILE
 from dpdist.job import Former, Job, budget_text, refuse_formats
 from dpdist.mechanisms.registry import mechanism_of
-from dpdist.opening.rederiving import Findings, as_run, rederivation
+from dpdist.opening.rederiving import FolderFindings, as_run, rederivation
 from dpdist.privacy.adjacency import neighbours, unit
 from dpdist.privacy.claims import Advisory, advisories, promised
 from dpdist.publish.folder import publish, versions
@@ -67,11 +67,11 @@ SET = "that noisy figures, or draws, are those of the run; that its limits follo
 NUMBER = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])")
 
 
-def remade(public: Path, listener: Listener = silent) -> Findings:
+def remade(public: Path, listener: Listener = silent) -> FolderFindings:
     """Publishes a release again and compares. Differences are faults if the same versions published the folder."""
     lacking, rest = list[str](), list(_rest(public))
     if isinstance(mechanism := read_job(public, "released/job.json").mechanism, Former):
-        return Findings([], [FORMER.format(mechanism), *rest])
+        return FolderFindings([], [FORMER.format(mechanism), *rest])
     try:
         released = read_released(public / "released")
         differences = [*_promise(public, released), *_sizes(released)]
@@ -85,18 +85,18 @@ def remade(public: Path, listener: Listener = silent) -> Findings:
                 differences += _files(public, again)
     except (DpdistError, ArithmeticError, LookupError, TypeError, ValueError, AssertionError, pa.ArrowException) as error:
         if not (isinstance(error, WorkspaceError) and error.fault == OTHER_LIMITS):
-            return Findings([_unusable(error)], rest)
+            return FolderFindings([_unusable(error)], rest)
         differences = [DamagedFile("released/set-1.json", OTHER_LIMITS, "those of the measurement")]
     stated = read_object(public, MANIFEST).get("versions")
     protected_by = str(released.promise.get("protected_by") or "0.1.0 or earlier")
     if stated == versions() and protected_by == version_of("dpdist"):
-        return Findings(differences, [*lacking, *rest])
+        return FolderFindings(differences, [*lacking, *rest])
     by = json.dumps(stated, sort_keys=True) if isinstance(stated, dict) else "no versions"
     how = (
         f"as this version makes it from released/: dpdist {protected_by} protected the release, and it was published "
         f"with {printable(by, 300)}"
     )
-    return Findings([], [*(f"that {error.file} is {how} ({error.fault})" for error in differences), *lacking, *rest])
+    return FolderFindings([], [*(f"that {error.file} is {how} ({error.fault})" for error in differences), *lacking, *rest])
 
 
 def _unusable(error: Exception) -> DamagedFile:
@@ -329,7 +329,7 @@ def verify_folder(public: Path, key: PublicKey | None = None, listener: Listener
     What follows from released/ is published again: this takes as long as `dpdist publish`.
     """
     lines = [str(error) for error in all_damage(public) or _claims(public)]
-    again = rest = Findings([])
+    again = rest = FolderFindings([])
     if not lines:
         job, statement = read_job(public, "released/job.json"), read_object(public, STATEMENT)
         again, rest = rederivation(public, job, statement), remade(public, listener)

@@ -26,7 +26,8 @@ from dpdist.estimation.direct import ReplicateSums, SamplingDesign, direct, erro
 from dpdist.estimation.estimators import STATISTICS
 from dpdist.job import Job, family_facts
 from dpdist.mechanisms.parts import builder_of
-from dpdist.models.protocol import Draws, Improper, StratumModel, can_refit, expected_of, supports
+from dpdist.models.laws import can_refit
+from dpdist.models.protocol import Draws, Improper, StratumModel, expected_of, supports
 from dpdist.planning.blocks import block_rows
 from dpdist.sampling.samplers import IndependentSampler
 from dpdist.survey.census import Tick, design_of, place, replicate_sums

@@ -20,18 +20,8 @@ from dpdist.job.data import LARGEST_EFFECT
 from dpdist.job.tables import Nesting
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import proof_of
-from dpdist.models.protocol import (
-    DRAWS,
-    LARGEST,
-    SMALLEST,
-    Cost,
-    StratumModel,
-    can_refit,
-    has_laws,
-    needs_laws,
-    needs_rows,
-    supports,
-)
+from dpdist.models.laws import can_refit, has_laws, needs_laws, needs_rows
+from dpdist.models.protocol import DRAWS, LARGEST, SMALLEST, Cost, StratumModel, supports
 from dpdist.planning.blocks import PROCESS_BYTES, Layout, log_lik_bytes, seconds
 from dpdist.planning.goodness_of_fit import GoodnessOfFit
 from dpdist.privacy import adjacency, claims

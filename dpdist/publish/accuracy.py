@@ -8,7 +8,8 @@ from itertools import combinations
 from dpdist.core.cautions import Caution
 from dpdist.job import DesignEffect, Job, family_facts
 from dpdist.mechanisms.parts import words_of
-from dpdist.models.protocol import can_refit, has_laws, supports
+from dpdist.models.laws import can_refit, has_laws
+from dpdist.models.protocol import supports
 from dpdist.publish.released import ReleasedObject
 
 SEARCH_AGAIN = (

@@ -23,7 +23,8 @@ from dpdist.core.cautions import Caution
 from dpdist.core.records import Cells, Floats, counted_and_named
 from dpdist.estimation.estimators import STATISTICS, PsuSums, counts_and_means
 from dpdist.job import Table
-from dpdist.models.protocol import DRAWS, expected_of, has_few_rows, supports
+from dpdist.models.laws import has_few_rows
+from dpdist.models.protocol import DRAWS, expected_of, supports
 from dpdist.publish.refit import Expected
 from dpdist.publish.released import ReleasedObject, plain_effects
 from dpdist.publish.standard_errors import (

@@ -26,7 +26,8 @@ from dpdist.estimation.estimators import (
     raked_counts_and_means,
 )
 from dpdist.job import Table
-from dpdist.models.protocol import DRAWS, expected_of, has_laws, needs_laws, needs_rows, supports
+from dpdist.models.laws import has_laws, needs_laws, needs_rows
+from dpdist.models.protocol import DRAWS, expected_of, supports
 from dpdist.privacy.noisy_counts import counted_again
 from dpdist.publish.refit import Expected, Laws, Recount, expected_under, refitted
 from dpdist.publish.released import ByBatch, ReleasedObject, plain_effects, run_here

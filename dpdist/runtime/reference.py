@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,10 +83,8 @@ def learn(fit: JobFit, strata: Iterable[int], workers: Executor, listener: Liste
     Returns the strata for which the reference is insufficient. These strata are public, as the reference is.
     """
     pending = list(strata) if fit.job.has_reference else []
-    if not pending:
-        return []
     failures = []
-    with stage(listener, "reference", len(pending)) as tick:
+    with stage(listener, "reference", len(pending)) if pending else nullcontext(lambda _: None) as tick:
         for outcome in workers.map(LearnOne(fit.address), pending):
             tick(1)
             failures += [outcome] if outcome.failure is not None else []
