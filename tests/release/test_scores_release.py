@@ -127,18 +127,15 @@ def test_synthetic_values_are_the_references_own(workspace: Path, files: Path) -
     assert made["weight"].between(before["weight"].min(), before["weight"].max()).all()
 
 
-@pytest.mark.parametrize(("releases", "most"), [(1, 1.4), pytest.param(3, 1.0, marks=pytest.mark.long)])
-def test_without_weights_nothing_is_promised_and_the_reference_still_serves(
-    releases: int, most: float, files: Path, tmp_path: Path
-) -> None:
-    """A release's median of 12 cells is .6 ± .25: means are above these limits in 1 to 2 of 1,000 sets of draws."""
+def test_without_weights_nothing_is_promised_and_the_reference_still_serves(files: Path, tmp_path: Path) -> None:
+    """A release's median of 12 cells is .6 ± .25: the mean of three is above 1 in 2 of 1,000 sets of draws."""
     medians = []
-    for number in range(releases):
-        space = tmp_path / str(number)
-        dpdist.run(job(files, mechanism="unweighted"), space)
-        assert statement_of(space)["guarantee"] == "none"
-        medians.append(errors(space)["median"])
-    assert (sum(medians) / len(medians) < most).all()
+    for name in ("first", "second", "third"):
+        dpdist.run(job(files, mechanism="unweighted"), tmp_path / name)
+        statement = statement_of(tmp_path / name)
+        assert statement["guarantee"] == "none"
+        medians.append(errors(tmp_path / name)["median"])
+    assert (sum(medians) / len(medians) < 1.0).all()
 
 
 def test_yes_or_no_outcomes_have_parts_and_weights_of_their_own(tmp_path: Path) -> None:
