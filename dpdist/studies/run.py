@@ -265,7 +265,6 @@ def page(material: StudyMaterial, packages: Mapping[str, str]) -> str:
         heads=study.heads,
         arms=study.arms(),
         notes=[*study.notes, *findings(study.limits, results)],
-        comparison_title=study.comparison_title,
         how_verdicts_are_made=READING,
         comparisons=[comparison_of(table, material) for table in study.beside],
         figures=[(figure, Markup(svg)) for figure, svg in draw_figures(study.figures, material)],

@@ -186,7 +186,6 @@ class Study(Frozen):
 
     heads: ClassVar[tuple[str, ...]]
     """Headings of the page's table of arms."""
-    comparison_title: ClassVar[str] = "Beside the published figures"
     made_of: ClassVar[str] = SIMULATED
     """A text on what the data are, and why they may be shown."""
     kind: str

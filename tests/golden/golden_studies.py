@@ -20,7 +20,6 @@ _TABULATED = ["fbs", "fbs_expected", "fbp_N_n", "fbs_inverse", "fbs_fixed_point_
 STUDIES: dict[str, Said] = {
     "global_dp_beta": {"cases": {"beta": {"n": 200}}, "epsilons": ["4"], "draws": 100},
     "vector_weights_counts": {"cases": {"poisson": {"n": 200}, "nb": {"n": 200}}, "draws": 100},
-    "guarantees": {"cases": {"random": {}, "two_point": {}}, "epsilons": ["3"]},
     "fbs_fbp_laplace": {"cases": {"normal": _SURVEY}, "sets": [2], "draws": 100, "mechanisms": _TABULATED},
     "modips_normal": {
         "cases": {"n100": {}},

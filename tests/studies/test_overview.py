@@ -49,8 +49,8 @@ def test_one_page_has_every_study_and_names_those_that_did_not_run(overview: Ove
     ("text", "message"),
     [
         ('title: "T"\nstudies: []\n', "studies"),
-        ('title: "T"\nstudies: [{study: guarantees, of: "A"}, {study: guarantees, of: "B"}]\n', "is named twice"),
-        ('title: "T"\nstudies: [{study: guarantees, of: "A", replicate: 3}]\n', "did you mean 'replicates'"),
+        ('title: "T"\nstudies: [{study: modips_normal, of: "A"}, {study: modips_normal, of: "B"}]\n', "is named twice"),
+        ('title: "T"\nstudies: [{study: modips_normal, of: "A", replicate: 3}]\n', "did you mean 'replicates'"),
         ("studies: 5\n", "title"),
     ],
 )

@@ -49,7 +49,7 @@ figures:
   - {kind: weights_and_bounds, title: "Weights and bounds", mechanisms: [weighted]}
   - {kind: by_size, measure: max_ecdf, title: "By size", log: true}
 """
-SHIPPED = ("global_dp_beta", "vector_weights_counts", "guarantees")
+SHIPPED = ("global_dp_beta", "vector_weights_counts", "modips_normal")
 
 
 def study(**update):

@@ -13,7 +13,6 @@ from dpdist.job.loading import find_shipped
 from dpdist.job.validation import validate_content
 from dpdist.job.yaml_lines import mapping, read_yaml
 from dpdist.studies.kinds.coded_files import CodedStudy
-from dpdist.studies.kinds.guarantees import Guarantees
 from dpdist.studies.kinds.modips import ModipsStudy
 from dpdist.studies.kinds.partitions import PartitionStudy
 from dpdist.studies.kinds.simulation import Simulation
@@ -22,7 +21,6 @@ from dpdist.studies.settings import Study
 
 KINDS: Mapping[str, type[Study]] = {
     "simulation": Simulation,
-    "guarantees": Guarantees,
     "tables": TablesStudy,
     "modips": ModipsStudy,
     "partitions": PartitionStudy,
@@ -50,8 +48,8 @@ def load_study(name: str | Path) -> Study:
 
     Example
     -------
-    >>> dpdist.load_study("guarantees").kind
-    'guarantees'
+    >>> dpdist.load_study("modips_normal").kind
+    'modips'
     """
     path = find_shipped(name, "studies", StudyError)
     return parse_study(read_yaml(path, StudyError), str(path))
