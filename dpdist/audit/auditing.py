@@ -6,8 +6,9 @@ Results are confidential.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from math import exp, expm1, floor, log, log1p
 from pathlib import Path
 from typing import Any
@@ -387,35 +388,29 @@ def audit(
     alone.
     """
     with finished_run(workspace, listener) as (space, job, strata, fits):
-        if job.mechanism.adds_noise:
-            return _sums_audited(space, job, fits, strata, records, listener)
-        if not family_facts(job).logs or not job.mechanism.bounded_by_weights():
+        of_sums = job.mechanism.adds_noise
+        if not of_sums and not (family_facts(job).logs and job.mechanism.bounded_by_weights()):
             here = f"a release of {job.mechanism}" + (f" with the family {job.family}" if job.model is not None else "")
             by_weights = " and ".join(those(lambda spec: spec.bounded_by_weights()))
             audited = f"{by_weights} with the family lognormal, and mechanisms that add noise to sums"
             raise WorkspaceError(space.place, here, f"audits know {audited}")
-        bounds, rules = space.confidential / "bounds.parquet", [job.mechanism.weights.rule]
-        space.store.download(bounds)
-        if all_rules:
-            rules = [rule for rule in dict.fromkeys([*WEIGHT_RULES, *rules]) if rule != "none"]
+        own = SUMS if of_sums else job.mechanism.weights.rule
+        rules = [own]
+        if all_rules and not of_sums:
+            rules = [rule for rule in dict.fromkeys([*WEIGHT_RULES, own]) if rule != "none"]
         rows = list[tuple[object, ...]]()
         with stage(listener, "audit", len(rules) * len(strata)) as tick:
             for rule in rules:
-                tables, left_out = list[pd.DataFrame](), 0
-                for number, (label, name) in enumerate(zip(strata["stratum"], strata["fit"], strict=True)):
-                    of_stratum = [("stratum", "==", label)]
-                    largest = pd.read_parquet(bounds, columns=["unweighted_record_bound"], filters=of_stratum)
-                    which = _choose_records(largest.to_numpy()[:, 0], records, fits[name].key.generator("audit", label))
-                    try:
-                        tables.append(_of_stratum(fits[name], number, rule, which).assign(stratum=label))
-                    except (Improper, NotReached, _TooLarge):
-                        left_out += 1
+                tables = list[pd.DataFrame]()
+                for number, name in enumerate(strata["fit"]):
+                    with suppress(Improper, NotReached, NotAdded, _TooLarge):
+                        of_stratum = _sums_of_stratum if of_sums else partial(_of_stratum, rule=rule)
+                        tables.append(of_stratum(fits[name], number, records))
                     tick(1)
                 losses = pd.concat(tables, ignore_index=True) if tables else _NOTHING
                 keep_audit(space, rule, Confidential(losses))
-                share = float((losses["loss"] / losses["epsilon_local"]).max())
-                own, exceeded = rule == job.mechanism.weights.rule, int(losses["exceeds"].sum())
-                rows.append((rule, own, len(tables), left_out, len(losses), exceeded, share))
+                share, exceeded = float((losses["loss"] / losses["epsilon_local"]).max()), int(losses["exceeds"].sum())
+                rows.append((rule, rule == own, len(tables), len(strata) - len(tables), len(losses), exceeded, share))
         return Confidential(pd.DataFrame(rows, columns=list(SUMMARY)))
 
 
@@ -462,32 +457,16 @@ def finished_run(
         yield space, next(iter(fits.values())).job, strata, fits
 
 
-def _sums_audited(
-    space: Workspace, job: Job, fits: dict[str, JobFit], strata: pd.DataFrame, records: int, listener: Listener
-) -> Confidential[pd.DataFrame]:
-    """Compares the noisy sums of every stratum with those of neighbours by its most exposed records."""
-    tables, claimed = list[pd.DataFrame](), _lost_by_record(job)
-    with stage(listener, "audit", len(strata)) as tick:
-        for number, (label, name) in enumerate(zip(strata["stratum"], strata["fit"], strict=True)):
-            fit, file = fits[name], stratum_records(fits[name], number)
-            which = exposed(file, records)
-            learned = fit.learned(number) if job.has_reference else None
-            neighbours = (neighbour(job, file, record) for record in which)
-            try:
-                losses = [pair.loss for pair in compare(job, fit.fitted(number), learned, fit.sampler, file, neighbours)]
-            except (NotAdded, Improper, NotReached):
-                continue
-            finally:
-                tick(1)
-            numbers = {"record": file.record[which], "loss": losses, "epsilon_local": claimed, "stratum": label}
-            tables.append(pd.DataFrame(numbers))
-    losses_table = pd.concat(tables, ignore_index=True) if tables else _NOTHING
+def _sums_of_stratum(fit: JobFit, stratum: int, number: int) -> pd.DataFrame:
+    """Losses by the noisy sums of a stratum's file and of neighbours by its most exposed records."""
+    file, claimed = stratum_records(fit, stratum), _lost_by_record(fit.job)
+    which, learned = exposed(file, number), fit.learned(stratum) if fit.job.has_reference else None
+    neighbours = (neighbour(fit.job, file, record) for record in which)
+    pairs = compare(fit.job, fit.fitted(stratum), learned, fit.sampler, file, neighbours)
+    numbers = {"record": file.record[which], "loss": [pair.loss for pair in pairs], "epsilon_local": claimed}
+    losses = pd.DataFrame({**numbers, "stratum": fit.crosstab.stratum_labels[stratum]})
     # Sums are rounded to whole units, of which a record has a million.
-    losses_table = losses_table.assign(exceeds=losses_table["loss"] > claimed * (1.0 + 1e-6))
-    keep_audit(space, SUMS, Confidential(losses_table))
-    share, exceeded = float(losses_table["loss"].max() / claimed), int(losses_table["exceeds"].sum())
-    row = (SUMS, True, len(tables), len(strata) - len(tables), len(losses_table), exceeded, share)
-    return Confidential(pd.DataFrame([row], columns=list(SUMMARY)))
+    return losses.assign(exceeds=losses["loss"] > claimed * (1.0 + 1e-6))
 
 
 def _lost_by_record(job: Job) -> float:
@@ -501,18 +480,20 @@ class _TooLarge(Exception):
     """Raised where a stratum has more records × draws than an audit holds in memory."""
 
 
-def _of_stratum(fit: JobFit, stratum: int, rule: str, which: Ints) -> pd.DataFrame:
-    blocks, model = fit.layout.blocks, fit.model(stratum)
-    numbers = blocks.of_stratum(stratum)
-    first, last = blocks.edges[numbers.start], blocks.edges[numbers.stop]
-    if (last - first) * fit.layout.draws > LARGEST:
+def _of_stratum(fit: JobFit, stratum: int, number: int, rule: str) -> pd.DataFrame:
+    """Losses of a stratum's records under a weight rule: half of them have the largest bounds, the others are random."""
+    if int(fit.layout.crosstab.stratum_count[stratum]) * fit.layout.draws > LARGEST:
         raise _TooLarge
-    records, label = read_rows(fit.space.records, first, last), fit.crosstab.stratum_labels[stratum]
+    label, bounds = fit.crosstab.stratum_labels[stratum], fit.space.confidential / "bounds.parquet"
+    fit.space.store.download(bounds)
+    largest = pd.read_parquet(bounds, columns=["unweighted_record_bound"], filters=[("stratum", "==", label)])
+    which = _choose_records(largest.to_numpy()[:, 0], number, fit.key.generator("audit", label))
+    records = stratum_records(fit, stratum)
     learned, audit_of = fit.learned(stratum) if fit.job.frozen else None, AUDITS[fit.job.mechanism.name]
     losses: Confidential[pd.DataFrame] = audit_of(
-        fit.job, model, records, learned, rule, which.tolist(), fit.layout.draws, fit.key, label
+        fit.job, fit.model(stratum), records, learned, rule, which.tolist(), fit.layout.draws, fit.key, label
     )
-    return losses.disclose_to_custodian()
+    return losses.disclose_to_custodian().assign(stratum=label)
 
 
 def _choose_records(largest: Floats, records: int, rng: np.random.Generator) -> Ints:
