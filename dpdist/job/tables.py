@@ -17,7 +17,6 @@ from pydantic import (
     Discriminator,
     Field,
     GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
     PlainSerializer,
     Tag,
     model_validator,
@@ -103,21 +102,12 @@ class Hierarchy(Frozen):
         return np.array([place[self.within[fine][str(level)]] for level in levels[fine]], dtype=np.int32)
 
 
-class _OrColumns:
-    """Annotates a hierarchy that a job may write as a list of columns."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return handler(Annotated[source, BeforeValidator(_as_mapping)])
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [{"type": "array", "items": {"type": "string"}}, handler(schema)]}
-
-
 def _as_mapping(value: Any) -> Any:
     return {"columns": value} if isinstance(value, list | tuple) else value
 
 
-Hierarchies = dict[Name, Annotated[Hierarchy, _OrColumns()]]
+Hierarchies = dict[Name, Annotated[Hierarchy, BeforeValidator(_as_mapping, json_schema_input_type=list[str] | Hierarchy)]]
+"""By name; a job may write a hierarchy as a list of columns."""
 
 
 def nestings(
