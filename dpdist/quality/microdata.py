@@ -278,9 +278,11 @@ class UtilityInterval(NamedTuple):
     upper: float
 
 
-def ecdf(sample: Floats, points: Floats) -> Floats:
-    """The share of the sample at or below each value in `points`."""
-    return np.asarray(np.searchsorted(np.sort(sample), points, side="right") / len(sample))
+def ecdf(sample: Floats, points: Floats, weight: Floats | None = None) -> Floats:
+    """The share of the sample, or of its weight, at or below each value in `points`; 0 for an empty sample."""
+    order = np.argsort(sample, kind="stable")
+    summed = np.concatenate([[0.0], np.cumsum(np.ones(len(sample)) if weight is None else weight[order])])
+    return np.asarray(summed[np.searchsorted(sample[order], points, side="right")] / (summed[-1] or 1.0))
 
 
 def distances(confidential: Floats, synthetic: Floats) -> Distances:

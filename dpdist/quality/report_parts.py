@@ -11,6 +11,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from dpdist.core.records import Floats
+from dpdist.quality.microdata import ecdf
 from dpdist.quality.summary import brief
 
 MOST_ROWS = 60
@@ -154,7 +155,7 @@ def steps(
     share = np.linspace(0.0, 1.0, CURVE_POINTS)
     value = 10.0 ** (np.log10(x.low) + share * np.log10(x.high / x.low)) if x.log else x.low + share * (x.high - x.low)
     for number, (group, (values, weight)) in enumerate(curves.items()):
-        height = distribution(values, weight, value)
+        height = ecdf(values, value, weight)
         pairs = zip((LEFT + (WIDTH - LEFT - RIGHT) * share).tolist(), _up(height).tolist(), strict=True)
         parts.append(f'<path class="curve g{number}" d="M{"L".join(f"{a:.1f} {b:.1f}" for a, b in pairs)}"/>')
         parts.append(f'<circle class="dot g{number}" cx="{LEFT + 12 + 230 * number}" cy="10" r="4"/>')
@@ -179,13 +180,6 @@ def lines(name: str, x: Axis, y: Axis, curves: Mapping[str, tuple[Floats, Floats
         parts.append(f'<circle class="dot g{number}" cx="{place + 12:.1f}" cy="10" r="4"/>')
         parts.append(_text(place + 22, 14, group, "start"))
     return _drawing(name, parts)
-
-
-def distribution(values: Floats, weight: Floats | None, points: Floats) -> Floats:
-    """The share of weight, or of records, at or below each value in `points`."""
-    order = np.argsort(values, kind="stable")
-    summed = np.concatenate([[0.0], np.cumsum(np.ones(len(values)) if weight is None else weight[order])])
-    return np.asarray(summed[np.searchsorted(values[order], points, side="right")] / (summed[-1] or 1.0))
 
 
 def _up(share: Floats) -> Floats:

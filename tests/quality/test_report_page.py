@@ -33,8 +33,9 @@ from dpdist.publish.noisy_figures import NoiseErrors, release_key
 from dpdist.publish.released import read_released
 from dpdist.publish.standard_errors import ErrorSources, cells_key
 from dpdist.quality import report_material, report_page
+from dpdist.quality.microdata import ecdf
 from dpdist.quality.report_page import ANSWERS, MARKING, _cells_drawn, _lighter, material_of, overall_verdict, write_report
-from dpdist.quality.report_parts import ReportFigure, Section, axis, distribution, error
+from dpdist.quality.report_parts import ReportFigure, Section, axis, error
 from dpdist.quality.summary import overall
 from dpdist.storage.tables import each_block
 from dpdist.storage.workspace import Workspace
@@ -385,8 +386,8 @@ def test_a_page_is_not_written_in_an_object_store() -> None:
 
 def test_distributions_are_shares_of_weight_and_axes_hold_all_values() -> None:
     values, weight = np.array([3.0, 1.0, 2.0]), np.array([5.0, 1.0, 4.0])
-    assert distribution(values, weight, np.array([0.0, 1.0, 2.5, 9.0])).tolist() == [0.0, 0.1, 0.5, 1.0]
-    assert distribution(values, None, np.array([2.0])) == pytest.approx(2 / 3)
+    assert ecdf(values, np.array([0.0, 1.0, 2.5, 9.0]), weight).tolist() == [0.0, 0.1, 0.5, 1.0]
+    assert ecdf(values, np.array([2.0])) == pytest.approx(2 / 3)
     assert axis("y", values).position(np.array([1.0, 2.0, 3.0])).tolist() == [0.0, 0.5, 1.0]
     assert axis("y", np.array([1.0, 100.0])).position(np.array([10.0])).tolist() == pytest.approx([0.5])
     assert not axis("y", np.array([0.0, 100.0])).log
