@@ -14,7 +14,7 @@ from dpdist.core.records import Cells, Crosstab, Floats, Ints
 from dpdist.estimation.direct import Totals, totals
 from dpdist.job import Job, StatisticName
 from dpdist.quality.evaluate import truth_in_cells
-from dpdist.studies.settings import Caption, Result
+from dpdist.studies.settings import Result
 from dpdist.survey.census import place, take_census
 from dpdist.survey.source import Source, open_source
 
@@ -67,38 +67,6 @@ def _ratio(
         rows = resamples % len(square)
         medians = [np.nanmedian(np.sqrt(np.nanmean(square[k], axis=0) / np.nanmean(other[k], axis=0))) for k in rows]
     return ratio, float(np.std(medians, ddof=1))
-
-
-RATIO_TITLES = {
-    "direct": "RMSE of {}s over the direct estimate's",
-    "laplace": "RMSE of {}s over Laplace's, all of ε in every figure",
-    "laplace_composed": "RMSE of {}s over Laplace's, ε shared",
-    "laplace_strict": "RMSE of {}s over strict Laplace tables'",
-}
-RATIO = (
-    "Root mean squared error against the truth over replicates, cell by cell, over the yardstick's; means and standard "
-    "deviations here are over the cells. Below 1 the synthetic table is the better one."
-)
-COVERAGE_TITLE = "proportion of cells whose 90 % interval covers the true {}"
-COVERED = (
-    "Nominal .90, with the standard errors that a release publishes (direct estimates: Taylor, t); the mean over "
-    "replicates has a Monte Carlo error of the sd over √R. Over "
-)
-MARGINS = "the margins, where it hardly matters that the model has no interaction of field and sex."
-ALL_CELLS = "all cells of the table."
-
-
-def ratios_of_errors(yardsticks: tuple[str, ...]) -> dict[str, Caption]:
-    return {
-        f"{name}_ratio_{other}": Caption(RATIO_TITLES[other].format(name), RATIO, "ratio of RMSE")
-        for other in yardsticks
-        for name in STATISTICS
-    }
-
-
-def coverages() -> dict[str, Caption]:
-    """Captions for 90 % intervals, over all cells."""
-    return {f"{name}_coverage": Caption(COVERAGE_TITLE.format(name), COVERED + ALL_CELLS) for name in STATISTICS}
 
 
 NOISE = 0.4
