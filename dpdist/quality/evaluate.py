@@ -206,29 +206,22 @@ def _published(published: pd.DataFrame, statistic: Statistic) -> dict[str, Float
 
 
 def truth_in_cells(truth: Truth, job: Job, table: Table, crosstab: Crosstab, outcome: str = "salary") -> dict[str, Floats]:
-    population = _population(truth, job, crosstab, outcome)
-    cells: Cells = table.cells(population[0])
-    count = cells.membership @ population[0].count.astype(float)
-    total = cells.membership @ population[1]
-    return {"count": count, "mean": quotient(total, count), "total": total}
-
-
-def _population(truth: Truth, job: Job, crosstab: Crosstab, outcome: str) -> tuple[Crosstab, Floats]:
+    """The population's counts, means and totals in a table's cells, (cell,) each; NaN for what is no simulated outcome."""
     names = {"field": FIELDS, "sex": SEXES}
-    position = {name: {str(level): code for code, level in enumerate(levels)} for name, levels in crosstab.levels.items()}
     universe = {keep.column: set(map(str, keep.keep)) for keep in job.universe}
-    rows, totals, counts, total = [], [], [], truth.of(outcome)
-    for i, field in enumerate(FIELDS):
-        for j, sex in enumerate(SEXES):
-            levels_here = {"field": field, "sex": sex}
-            if all(levels_here[name] in values for name, values in universe.items()):
-                rows.append([position[name][levels_here[name]] for name in crosstab.levels])
-                counts.append(int(truth.count[i, j]))
-                totals.append(total[i, j])
-    assert set(crosstab.levels) <= set(names)
-    table = np.array(rows, dtype=np.int32).reshape(len(rows), len(crosstab.levels))
-    codes = {name: table[:, k] for k, name in enumerate(crosstab.levels)}
-    return Crosstab(codes, crosstab.levels, np.array(counts, dtype=np.int64), (), ()), np.array(totals)
+    assert {*universe, *crosstab.levels} <= set(names)
+    within = [[level in universe.get(name, levels) for level in levels] for name, levels in names.items()]
+    places = dict(zip(names, np.nonzero(np.logical_and.outer(*within)), strict=True))
+    codes = dict[str, Codes]()
+    for name, levels in crosstab.levels.items():
+        position = {str(level): code for code, level in enumerate(levels)}
+        codes[name] = np.array([position[names[name][place]] for place in places[name]], dtype=np.int32)
+    here = places["field"], places["sex"]
+    population = Crosstab(codes, crosstab.levels, truth.count[here].astype(np.int64), (), ())
+    cells: Cells = table.cells(population)
+    count = cells.membership @ truth.count[here]
+    total = cells.membership @ truth.totals.get(outcome, np.full(truth.count.shape, np.nan))[here]
+    return {"count": count, "mean": quotient(total, count), "total": total}
 
 
 FILE = "microdata.json"

@@ -12,7 +12,7 @@ noise has separate random streams. Population and sample are made in chunks, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -49,15 +49,10 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Truth:
-    """Population counts and salary totals per (field, sex), both (8, 2). Totals of hours are computed when asked for."""
+    """Population counts, and totals of every outcome, per (field, sex), (8, 2) each."""
 
     count: Floats
-    total: Floats
-    hours: Callable[[], Floats]
-
-    def of(self, outcome: str) -> Floats:
-        """Population totals of an outcome."""
-        return self.hours() if outcome == "hours" else self.total
+    totals: Mapping[str, Floats]
 
 
 @dataclass(frozen=True)
@@ -92,22 +87,12 @@ class Doctorates:
 
     @cached_property
     def truth(self) -> Truth:
-        count, total = np.zeros((len(FIELDS), 2)), np.zeros((len(FIELDS), 2))
-        for field, sex, salary, _ in self.population():
-            np.add.at(count, (field, sex), 1.0)
-            np.add.at(total, (field, sex), salary)
-        return Truth(count, total, self.total_hours)  # a method, so that it can go to workers
-
-    @cached_property
-    def _hours_total(self) -> Floats:
-        total = np.zeros((len(FIELDS), 2))
+        count, salaries, hours = np.zeros((3, len(FIELDS), 2))
         for chunk, (field, sex, salary, _) in enumerate(self.population()):
-            np.add.at(total, (field, sex), self.hours(chunk, field, sex, salary))
-        return total
-
-    def total_hours(self) -> Floats:
-        """Population totals of hours per (field, sex), (8, 2)."""
-        return self._hours_total
+            np.add.at(count, (field, sex), 1.0)
+            np.add.at(salaries, (field, sex), salary)
+            np.add.at(hours, (field, sex), self.hours(chunk, field, sex, salary))
+        return Truth(count, {"salary": salaries, "hours": hours})
 
     def hours(self, chunk: int, field: Codes, sex: Codes, salary: Floats) -> Floats:
         """Hours per week of one chunk of the population, (unit,)."""

@@ -134,7 +134,7 @@ def test_the_evaluation_has_direct_estimates_and_truth_of_every_outcome(finished
     for field in ("biology", "engineering"):
         own = records[(records["field"] == field) & (records["sex"] == "female")]
         i, j = FIELDS.index(field), SEXES.index("female")
-        for name, total in (("salary", survey.truth.total), ("hours", survey.truth.of("hours"))):
+        for name, total in (("salary", survey.truth.totals["salary"]), ("hours", survey.truth.totals["hours"])):
             found = cell(rows, field=field, sex="female", statistic="mean", variable=name)
             assert found["direct"].item() == pytest.approx(np.average(own[name], weights=own["weight"]), rel=1e-12)
             assert found["truth"].item() == pytest.approx(total[i, j] / survey.truth.count[i, j], rel=1e-12)

@@ -45,7 +45,7 @@ def test_the_same_seed_gives_the_same_survey_and_another_seed_another_one() -> N
     again, other = doctorates(), doctorates(seed=8)
     assert sample_of(again).equals(SAMPLE)
     assert population_of(again).equals(POPULATION)
-    np.testing.assert_array_equal(again.truth.total, SURVEY.truth.total)
+    np.testing.assert_array_equal(again.truth.totals["salary"], SURVEY.truth.totals["salary"])
     assert not np.isin(sample_of(other)["salary"], SAMPLE["salary"]).any()
 
 
@@ -78,7 +78,7 @@ def test_log_salary_has_the_stated_spread_within_a_group(sd: float) -> None:
 def test_the_truth_can_go_to_workers() -> None:
     """Evaluations of several tables are tasks, which take it along."""
     again = pickle.loads(pickle.dumps(SURVEY.truth))
-    np.testing.assert_array_equal(again.of("hours"), SURVEY.truth.of("hours"))
+    np.testing.assert_array_equal(again.totals["hours"], SURVEY.truth.totals["hours"])
 
 
 def test_the_truth_is_a_direct_count_of_the_population() -> None:
@@ -86,7 +86,7 @@ def test_the_truth_is_a_direct_count_of_the_population() -> None:
     for f, field in enumerate(FIELDS):
         for s, sex in enumerate(SEXES):
             assert SURVEY.truth.count[f, s] == groups.count()[field, sex]
-            assert SURVEY.truth.total[f, s] == pytest.approx(groups.sum()[field, sex], rel=1e-12)
+            assert SURVEY.truth.totals["salary"][f, s] == pytest.approx(groups.sum()[field, sex], rel=1e-12)
 
 
 SIZES = [(1, 1), (8, 3), (50, 1), (1_000, 999), (1_000, 1_000), (3_000, 2_500), (20_000, 2_000)]
@@ -169,7 +169,7 @@ def test_weights_sum_to_the_population() -> None:
 
 def test_weighted_salaries_sum_to_the_truth_and_unweighted_ones_do_not() -> None:
     weight, field, salary = (SAMPLE[name].to_numpy() for name in ("weight", "field", "salary"))
-    truth = float(SURVEY.truth.total.sum())
+    truth = float(SURVEY.truth.totals["salary"].sum())
     assert _z(weight, salary, field, truth) < FALSE_ALARM_Z
     assert _z(np.full(2_000, 10.0), salary, field, truth) > FALSE_ALARM_Z, "selection depends on salary, so weights matter"
 
@@ -208,4 +208,4 @@ def test_top_coded_salaries_are_whole_thousands_skewed_to_the_left_and_the_truth
     assert found["salary"].max() == TOP_CODE
     below = found[(found["salary"] < TOP_CODE) & (found["field"] == "biology")]
     assert stats.skew(np.log(below["salary"])) < -0.5
-    assert survey.truth.total.sum() == pytest.approx(found["salary"].sum())
+    assert survey.truth.totals["salary"].sum() == pytest.approx(found["salary"].sum())
