@@ -48,7 +48,7 @@ from dpdist.quality.model_baselines import FITTED, BaselineSums, fit_comparators
 from dpdist.storage.tables import each_block, write_table
 from dpdist.storage.workspace import SCRATCH, Workspace
 from dpdist.survey.census import design_of, records_as_they_came, replicate_sums, replicates_as_they_came
-from dpdist.survey.simulate import FIELDS, SEXES, Truth
+from dpdist.survey.simulate import Truth
 
 # Nothing is released. `guarantee_of` states what comparators would promise if they were released.
 UNPROTECTED = "an unprotected comparison without a guarantee"
@@ -206,17 +206,16 @@ def _published(published: pd.DataFrame, statistic: Statistic) -> dict[str, Float
 
 
 def truth_in_cells(truth: Truth, job: Job, table: Table, crosstab: Crosstab, outcome: str = "salary") -> dict[str, Floats]:
-    """The population's counts, means and totals in a table's cells, (cell,) each; NaN for what is no simulated outcome."""
-    names = {"field": FIELDS, "sex": SEXES}
+    """The population's counts, means and totals in a table's cells, (cell,) each; NaN for an outcome without a truth."""
     universe = {keep.column: set(map(str, keep.keep)) for keep in job.universe}
-    assert {*universe, *crosstab.levels} <= set(names)
-    within = [[level in universe.get(name, levels) for level in levels] for name, levels in names.items()]
-    places = dict(zip(names, np.nonzero(np.logical_and.outer(*within)), strict=True))
+    assert {*universe, *crosstab.levels} <= set(truth.levels)
+    within = [[level in universe.get(name, levels) for level in levels] for name, levels in truth.levels.items()]
+    here = np.nonzero(np.logical_and.outer(*within))
+    places = dict(zip(truth.levels, here, strict=True))
     codes = dict[str, Codes]()
     for name, levels in crosstab.levels.items():
         position = {str(level): code for code, level in enumerate(levels)}
-        codes[name] = np.array([position[names[name][place]] for place in places[name]], dtype=np.int32)
-    here = places["field"], places["sex"]
+        codes[name] = np.array([position[truth.levels[name][place]] for place in places[name]], dtype=np.int32)
     population = Crosstab(codes, crosstab.levels, truth.count[here].astype(np.int64), (), ())
     cells: Cells = table.cells(population)
     count = cells.membership @ truth.count[here]

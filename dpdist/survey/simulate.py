@@ -49,8 +49,9 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Truth:
-    """Population counts, and totals of every outcome, per (field, sex), (8, 2) each."""
+    """Population counts, and totals of every outcome, by combination of levels: (field, sex) in simulated surveys."""
 
+    levels: Mapping[str, tuple[str, ...]]
     count: Floats
     totals: Mapping[str, Floats]
 
@@ -92,7 +93,7 @@ class Doctorates:
             np.add.at(count, (field, sex), 1.0)
             np.add.at(salaries, (field, sex), salary)
             np.add.at(hours, (field, sex), self.hours(chunk, field, sex, salary))
-        return Truth(count, {"salary": salaries, "hours": hours})
+        return Truth({"field": FIELDS, "sex": SEXES}, count, {"salary": salaries, "hours": hours})
 
     def hours(self, chunk: int, field: Codes, sex: Codes, salary: Floats) -> Floats:
         """Hours per week of one chunk of the population, (unit,)."""

@@ -14,7 +14,7 @@ import pytest
 from dpdist.core.errors import StudyError
 from dpdist.studies.generators import AGES, SHARES, CountOutcomes, Salaries
 from dpdist.studies.kinds import load_study, parse_study
-from dpdist.studies.kinds.populations import simulated
+from dpdist.studies.kinds.populations import placed_survey
 from dpdist.studies.kinds.simulation import simulated_file
 from dpdist.studies.kinds.tables import TablesStudy, job_of
 from dpdist.studies.run import run
@@ -144,7 +144,7 @@ def column(folder: Path, mechanism: str, name: str) -> np.ndarray:
 
 def test_the_first_replicate_keeps_what_the_pictures_show(tables: Path) -> None:
     study = small_tables()
-    survey = simulated(job_of(study, study.cases[0], study.key_of("doctorates", 1), study.mechanisms[0]))
+    survey = placed_survey(job_of(study, study.cases[0], study.key_of("doctorates", 1), study.mechanisms[0]))
     assert np.array_equal(column(tables, "direct", "weight"), survey.records.weight)
     for arm in study.mechanisms:
         before, after = (column(tables, arm.label, f"{name}_record_bound") for name in ("unweighted", "weighted"))

@@ -59,6 +59,17 @@ def test_the_truth_is_the_file_s_and_weights_are_inverse_probabilities(folder: P
     )
 
 
+def test_margins_hold_the_population_of_cells_without_a_sampled_record(folder: Path, tmp_path: Path) -> None:
+    rare = pd.DataFrame({"area": ["d"], "gender": ["f"], "pay": [1.0]})
+    pd.concat([people().astype({"area": str}), rare]).to_parquet(tmp_path / "people.parquet")
+    study = study_of(tmp_path, {"fields": ["a", "b", "c", "d"]})
+    survey, before = (surveyed(each, each.cases[0], each.key_of("people", 1)) for each in (study, study_of(folder)))
+    assert (survey.crosstab.codes["field"] < 3).all(), "the sample has no record of d"
+    count, less = (dict(zip(each.cells.labels, each.truth["count"], strict=True)) for each in (survey, before))
+    assert count["d", TOTAL] == count["d", "f"] == 1
+    assert count[TOTAL, "f"] == less[TOTAL, "f"] + 1
+
+
 def test_replicates_have_samples_of_their_own_from_one_population(folder: Path) -> None:
     study = study_of(folder)
     one, again, other = (surveyed(study, study.cases[0], study.key_of("people", k)) for k in (1, 1, 2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,8 @@ from dpdist.job import Job, StatisticName
 from dpdist.quality.evaluate import truth_in_cells
 from dpdist.studies.settings import Result
 from dpdist.survey.census import place, take_census
-from dpdist.survey.source import Source, open_source
+from dpdist.survey.simulate import Truth
+from dpdist.survey.source import open_source
 
 STATISTICS: tuple[StatisticName, ...] = ("count", "mean")
 BATCHES = 50
@@ -119,22 +120,17 @@ class SimulatedSurvey:
     totals: Totals
 
 
-def simulated(job: Job) -> SimulatedSurvey:
+def placed_survey(job: Job, truth: Truth | None = None) -> SimulatedSurvey:
+    """Records in their crosstab, with the population's figures: `truth`, or those of a simulation."""
     source = open_source(job)
-    truth = source.truth
+    truth = truth or source.truth
     assert truth is not None
-    return placed_survey(job, source, lambda crosstab, _: truth_in_cells(truth, job, job.tables[0], crosstab))
-
-
-def placed_survey(job: Job, source: Source, truth: Callable[[Crosstab, Cells], dict[str, Floats]]) -> SimulatedSurvey:
-    """Records in their crosstab; `truth` gives the population's figures."""
     census = take_census(job, source)
     crosstab = census.crosstab
     with scratch() as folder:
         records = Records.joined([place(job, source, census, folder)])
-    table = job.tables[0]
-    cells = table.cells(crosstab)
-    return SimulatedSurvey(crosstab, records, cells, truth(crosstab, cells), totals([records], crosstab, clustered=False))
+    cells, figures = job.tables[0].cells(crosstab), truth_in_cells(truth, job, job.tables[0], crosstab)
+    return SimulatedSurvey(crosstab, records, cells, figures, totals([records], crosstab, clustered=False))
 
 
 def errors_of(

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from dpdist.core.errors import StudyError
 from dpdist.core.files import scratch
 from dpdist.core.keys import Key
-from dpdist.core.records import POOLED, TOTAL, Cells, Crosstab, Floats, quotient
+from dpdist.core.records import POOLED, TOTAL, Floats, quotient
 from dpdist.engine.protocol import Columns, noise_of, run_rounds
 from dpdist.estimation.direct import SamplingDesign, degrees_of_freedom, direct
 from dpdist.estimation.estimators import (
@@ -50,13 +50,11 @@ from dpdist.studies.kinds.populations import (
     informative_size,
     placed_survey,
     ratios,
-    simulated,
     systematic_sample,
 )
 from dpdist.studies.kinds.simulation import CAPTIONS, StudyRecorder
 from dpdist.studies.settings import Caption, Fact, RecordRows, Replicate, Result, StudyOfFiles
-from dpdist.survey.simulate import FIELDS, SEXES
-from dpdist.survey.source import open_source
+from dpdist.survey.simulate import FIELDS, SEXES, Truth
 
 YARDSTICKS = ("direct", "laplace", "laplace_composed", "laplace_strict")
 
@@ -296,13 +294,13 @@ def surveyed(study: TablesStudy, case: TableCase, key: Key) -> SimulatedSurvey:
     """A sample of a simulated population, or of a public file."""
     job = job_of(study, case, key, study.mechanisms[0])
     if case.file is None:
-        return simulated(job)
+        return placed_survey(job)
     units = units_of(study, case.file, study.key_of(case.name))
     with scratch() as folder:
         path = folder / SAMPLE
         systematic_sample(units, case.sample, key.generator("survey")).to_parquet(path)
         read = job.model_copy(update={"input": job.input.model_copy(update={"path": path})})
-        return placed_survey(read, open_source(read), lambda crosstab, cells: truth_of(units, crosstab, cells))
+        return placed_survey(read, truth_of(case.file, units))
 
 
 def job_of(study: TablesStudy, case: TableCase, key: Key, arm: Synthetic) -> Job:
@@ -467,10 +465,9 @@ def units_of(study: TablesStudy, file: TableFile, key: Key) -> pd.DataFrame:
     return units.assign(salary=salary, **{SIZE: informative_size(salary, key.generator("sizes"))})
 
 
-def truth_of(units: pd.DataFrame, crosstab: Crosstab, cells: Cells) -> dict[str, Floats]:
-    """Counts, mean salaries and totals, (cell,) each."""
-    by = units.groupby(["field", "sex"])["salary"].agg(["size", "sum"])
-    labels = [np.asarray(crosstab.levels[name])[crosstab.codes[name]] for name in ("field", "sex")]
-    sums = by.reindex(pd.MultiIndex.from_arrays([texts.astype(str) for texts in labels])).fillna(0.0)
-    count, total = (cells.membership @ sums[name].to_numpy(float) for name in ("size", "sum"))
-    return {"count": count, "mean": quotient(total, count), "total": total}
+def truth_of(file: TableFile, units: pd.DataFrame) -> Truth:
+    levels = {"field": file.fields, "sex": file.sexes}
+    by = units.groupby(list(levels))["salary"].agg(["size", "sum"])
+    sums = by.reindex(pd.MultiIndex.from_product([*levels.values()]), fill_value=0).to_numpy(float)
+    count, total = sums.T.reshape(2, len(file.fields), len(file.sexes))
+    return Truth(levels, count, {"salary": total})
