@@ -165,12 +165,13 @@ def noise_of() -> Callable[[str], AbstractContextManager[None]]:
 def no_release_is_held_by_chance(request: pytest.FixtureRequest) -> Iterator[None]:
     """A verdict holds some releases by chance, and a test that reads a release needs one.
 
-    The verdict is made, and decides in modules that say HOLDING = True. Other processes are as they are.
+    It is made in modules that say JUDGED = True, and decides in those that say HOLDING = True. Other processes are as they
+    are.
     """
     with pytest.MonkeyPatch.context() as patch:
         if not getattr(request.module, "HOLDING", False):
-            decided = holding.verdict_refuses
-            patch.setattr(holding, "verdict_refuses", lambda space: decided(space) and False)
+            made = holding.verdict_refuses if getattr(request.module, "JUDGED", False) else lambda _: False
+            patch.setattr(holding, "verdict_refuses", lambda space: made(space) and False)
         yield
 
 

@@ -20,6 +20,8 @@ import dpdist
 from dpdist.core.records import Floats, Ints
 from dpdist.job import SPECS
 
+JUDGED = True
+"""A verdict is made of every mechanism's releases, whatever the noise."""
 FAR, FARTHER = 30.0, 1e6
 """Scales by which noise moves an answer: once in e³⁰ answers, and never."""
 
