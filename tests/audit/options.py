@@ -6,7 +6,8 @@ would bring them. A mechanism runs on a base file, and then on its neighbours al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import pickle
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -25,6 +26,7 @@ from dpdist.job.loading import parse_job
 from dpdist.mechanisms.modips.query import OutsideDomain
 from dpdist.mechanisms.parts import builder_of
 from dpdist.mechanisms.registry import mechanism_of
+from dpdist.mechanisms.tables.cells import ResidualCells
 from dpdist.models.protocol import supports
 from dpdist.privacy import noise
 from dpdist.privacy.guarantees import Concentrated, Strict
@@ -276,16 +278,47 @@ def worst_exchange(option: Option) -> float:
     return max(pair.loss for pair in pairs) / float(stated)
 
 
+class Once:
+    """A sampler for a path: files that have the same answers have the same posterior, which is drawn from once."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler, self._drawn = sampler, dict[bytes, Any]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)
+
+    def draw(self, model: Any, posterior: Any, rng: np.random.Generator) -> Any:
+        key = pickle.dumps((posterior, rng.bit_generator.state))
+        if key not in self._drawn:
+            self._drawn[key] = self._sampler.draw(model, posterior, rng)
+        return self._drawn[key]
+
+
+def estimated_once(estimated: Callable[..., Any]) -> Callable[..., Any]:
+    """Estimates of `tables`, which end its rounds: the same for all files of a path."""
+    made = dict[bytes, Any]()
+
+    def known(model: ResidualCells, sums: Any, noisy: Floats) -> Any:
+        key = noisy.tobytes()
+        if key not in made:
+            made[key] = estimated(model, sums, noisy)
+        return made[key]
+
+    return known
+
+
 def _pairs(job: Job, base: Records, single: Records, intake: Any, exchange: bool = False) -> Iterator[NeighbourQueries]:
     """Pairs of files: the base with one of the records, and without it or with another one.
 
     Under a privacy unit that record stands there as often as a unit's records count: k like ones move sums the farthest.
     """
-    model, learned, sampler = *_model(job), sampler_of(job, None)  # type: ignore[arg-type]
+    model, learned, sampler = *_model(job), Once(sampler_of(job, None))  # type: ignore[arg-type]
     alone = distinct(intake(job, single))
-    path = queries_of(job, model, learned, sampler, base)
     files = [joined(base, *[alone.part(k, k + 1)] * job.most_records) for k in range(len(alone))]
-    found = [queries_of(job, model, learned, sampler, file, path).queries for file in files]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ResidualCells, "estimated", estimated_once(ResidualCells.estimated))
+        path = queries_of(job, model, learned, sampler, base)
+        found = [queries_of(job, model, learned, sampler, file, path).queries for file in files]
     if job.budget.adjacency != "substitution" and not exchange:
         yield from (NeighbourQueries(one, path.queries) for one in found)
         return

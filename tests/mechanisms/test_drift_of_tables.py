@@ -176,10 +176,10 @@ def assert_lawful(found: list[Errors], most: float = 1.0) -> None:
 
 
 def test_intervals_hold_and_errors_are_below_the_references_under_drift() -> None:
-    """2 populations of each drift at ε = 1: coverage of 90 % intervals is at least .86, and medians of all drifts are below
-    those of the reference alone. So few populations of one drift may have medians a tenth above them.
+    """A population of each drift at ε = 1: coverage of 90 % intervals is at least .86, and medians of all drifts are below
+    those of the reference alone. One population of a drift may have medians a tenth above them.
     """
-    found = [[drifted(seed, drift, 1.0) for seed in range(2)] for drift in CATALOGUE]
+    found = [[drifted(number % 2, drift, 1.0)] for number, drift in enumerate(CATALOGUE)]
     for of_drift in found:
         assert_lawful(of_drift, most=1.1)
     assert_lawful([errors for of_drift in found for errors in of_drift])
@@ -202,11 +202,14 @@ def test_the_catalogue_holds_over_populations_and_budgets(drift: object, epsilon
     assert_lawful([drifted(seed, drift, epsilon) for seed in range(24)])
 
 
-@pytest.mark.parametrize("drift", [pytest.param(weights_in_a_fifth, marks=pytest.mark.long), everywhere])
-def test_intervals_hold_under_drift_that_noise_may_hide(drift: object) -> None:
-    """3 populations at ε = .3: coverage of 90 % intervals at least .86."""
+@pytest.mark.parametrize(
+    ("drift", "populations"),
+    [(everywhere, 2), *(pytest.param(drift, 3, marks=pytest.mark.long) for drift in (weights_in_a_fifth, everywhere))],
+)
+def test_intervals_hold_under_drift_that_noise_may_hide(drift: object, populations: int) -> None:
+    """At ε = .3: coverage of 90 % intervals at least .86."""
     assert callable(drift)
-    assert (pooled([drifted(seed, drift, 0.3) for seed in range(3)])[2] >= 0.86).all()
+    assert (pooled([drifted(seed, drift, 0.3) for seed in range(populations)])[2] >= 0.86).all()
 
 
 def after_drift_of_a_column(seeds: range) -> tuple[float, float, float]:
@@ -252,7 +255,7 @@ def of_a_tripled_level(seeds: range, epsilon: float, least: float) -> tuple[Floa
     return np.concatenate(tripled), np.concatenate(others)
 
 
-@pytest.mark.parametrize("populations", [3, pytest.param(9, marks=pytest.mark.long)])
+@pytest.mark.parametrize("populations", [2, pytest.param(9, marks=pytest.mark.long)])
 def test_intervals_hold_where_a_level_has_tripled(populations: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where public bounds allow losses that do not occur: in cells of this level .65 of direct means are held at ε = 1
     and .8 at ε = 4, and .86 in others. Controls, of a third: spreads that do not rise, and values that do not change in
@@ -264,10 +267,10 @@ def test_intervals_hold_where_a_level_has_tripled(populations: int, monkeypatch:
         assert others.mean() >= 0.86, (epsilon, least)
     with monkeypatch.context() as only:
         only.setattr(Prediction, "with_new_records", lambda self, law, spread: spread)
-        assert of_a_tripled_level(range(1, 1 + populations // 3), 4.0, -1e6)[0].mean() < 0.7
+        assert of_a_tripled_level(range(1, 1 + max(populations // 3, 1)), 4.0, -1e6)[0].mean() < 0.7
     none = property(lambda self: np.zeros(self.outcomes.shape[1], dtype=bool))
     monkeypatch.setattr(ReferenceSample, "proportional", none)
-    assert of_a_tripled_level(range(20, 20 + populations // 3), 1.0, -1e6)[0].mean() < 0.4
+    assert of_a_tripled_level(range(20, 20 + max(populations // 3, 1)), 1.0, -1e6)[0].mean() < 0.4
 
 
 def test_a_chain_learns_how_records_of_a_tripled_level_vary() -> None:

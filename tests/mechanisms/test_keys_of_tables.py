@@ -362,10 +362,11 @@ def test_an_audit_finds_the_claim_attained_and_halved_noise(
     budget = {"epsilon": "1", "adjacency": "substitution"} | delta
     keys = {"mechanism": {"name": "tables", "noise": noise}, "budget": budget, "tables": tables([["kind"], ["sex"]])}
     dpdist.run(job(tmp_path, MEASURED, 0.6, **keys), tmp_path / "made")
-    (found,) = audit(tmp_path / "made", 9).disclose_to_custodian().itertuples()
+    audited = audit(tmp_path / "made", 9)
+    (found,) = audited.disclose_to_custodian().itertuples()
     assert (found.records, found.exceeded, found.left_out) == (9, 0, 0)
     assert 0.5 < found.largest_share <= 1.0 + 1e-6
-    refuse_losses(tmp_path / "made", audit(tmp_path / "made", 3))
+    refuse_losses(tmp_path / "made", audited)
     monkeypatch.setattr(sensitivity, "MOVED", Moved(*(distance / 2 for distance in sensitivity.MOVED)))
     with pytest.raises(WorkspaceError, match="lose more than the claimed"):
         refuse_losses(tmp_path / "made", audit(tmp_path / "made", 9))

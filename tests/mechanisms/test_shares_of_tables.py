@@ -109,7 +109,11 @@ def test_the_largest_error_is_smaller_if_that_is_the_objective() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "rise"), [(0, 1.01), (2, 1.02), *(pytest.param(seed, 1.01, marks=pytest.mark.long) for seed in (1, 3, 4))]
+    ("seed", "rise"),
+    [
+        (0, 1.01),
+        *(pytest.param(seed, 1.02 if seed == 2 else 1.01, marks=pytest.mark.long) for seed in range(1, 5)),
+    ],
 )
 def test_a_larger_budget_never_has_a_larger_predicted_error(seed: int, rise: float) -> None:
     """Table by table, in the mean square, to 1 %: limits are the best of a grid, parts of few

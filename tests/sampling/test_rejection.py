@@ -76,7 +76,7 @@ def test_draws_follow_the_density_of_a_much_finer_grid(family, law, clamp, alpha
     draws = IndependentSampler(20_000).sample(model, said, rng)
     drawn = coordinates(family, draws)
     centre, spread = drawn.mean(axis=0), drawn.std(axis=0)
-    axes = [np.linspace(c - 6 * s, c + 6 * s, 901) for c, s in zip(centre, spread, strict=True)]
+    axes = [np.linspace(c - 6 * s, c + 6 * s, 401) for c, s in zip(centre, spread, strict=True)]
 
     def fits(share_of_clamp):
         records, count = Clamped(said.rows, share_of_clamp * said.clamp).distinct()
@@ -84,7 +84,7 @@ def test_draws_follow_the_density_of_a_much_finer_grid(family, law, clamp, alpha
         inside = ((points >= np.array(model.box).T[0]) & (points <= np.array(model.box).T[1])).all(axis=1)
         log_density = np.full(len(points), -np.inf)
         log_density[inside] = samplers.log_density(model, records, count, points[inside])
-        density = np.exp(log_density - log_density.max()).reshape(901, 901)
+        density = np.exp(log_density - log_density.max()).reshape(401, 401)
         found = []
         for axis, own, marginal in zip(axes, drawn.T, (density.sum(axis=1), density.sum(axis=0)), strict=True):
             below = np.cumsum(marginal) / marginal.sum() - marginal / marginal.sum() / 2
