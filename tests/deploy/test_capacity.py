@@ -6,6 +6,7 @@ import heapq
 import json
 import sys
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -14,9 +15,16 @@ from hypothesis import given, strategies as some
 from rendering import DEPLOY
 
 sys.path.insert(0, str(DEPLOY / "capacity"))
-from measured import MEASURED, Measured, planned, project, tasks_of, validation
+from measured import MEASURED, Measured, Projected, planned, project, tasks_of, validation
 from project import page, plot, tables
 from simulate import Cluster, Task, simulate
+
+
+@cache
+def projected(strata: int, workers: int, group: int) -> Projected:
+    (found,) = project(Measured.read(MEASURED), strata, workers, groups=(group,))
+    return found
+
 
 SECONDS = np.random.default_rng(8).gamma(4.0, 0.25, 200).round(3).tolist()
 TASKS = [Task(seconds) for seconds in SECONDS]
@@ -59,11 +67,8 @@ def test_all_that_holds_a_release_up_is_named() -> None:
     assert few.edges == pytest.approx(2 / 12), "two of four workers are idle in the last of three seconds"
     assert few.limits == ("workers", "few tasks")
     assert simulate([Task(1.0)] * 3, Cluster(4)).edges == pytest.approx(1 / 4)
-    measured = Measured.read(MEASURED)
-    (short,) = project(measured, 100_000, 2000, groups=(16,))
-    assert short.outcome.limits == ("scheduler", "few tasks")
-    (long,) = project(measured, 1_000_000, 2000, groups=(32,))
-    assert long.outcome.limits == ("scheduler",), "more tasks, and the scheduler is what is left"
+    assert projected(100_000, 2000, 16).outcome.limits == ("scheduler", "few tasks")
+    assert projected(1_000_000, 2000, 32).outcome.limits == ("scheduler",), "more tasks, and the scheduler is what is left"
     said = simulate([Task(0.5)] * 4000, Cluster(100, scheduler=0.0049, driver=0.0045))
     assert said.limits == ("workers", "driver", "scheduler")
     assert simulate([Task(0.5)] * 2000, Cluster(100, scheduler=0.0064)).limits == ("scheduler",)
@@ -114,15 +119,16 @@ def test_the_projection_from_the_figures_that_were_measured_saturates_where_its_
 def test_the_planner_s_tasks_keep_many_workers_busy_where_32_strata_a_task_saturate_the_scheduler() -> None:
     measured = Measured.read(MEASURED)
     assert planned(measured, 1_000_000, 500).outcome.efficiency > 0.95
-    own, (fixed,) = planned(measured, 1_000_000, 2000).outcome, project(measured, 1_000_000, 2000, groups=(32,))
+    own, fixed = planned(measured, 1_000_000, 2000).outcome, projected(1_000_000, 2000, 32)
     assert own.efficiency > 0.85
     assert own.scheduler_busy < 0.6
     assert fixed.outcome.efficiency < 0.5
     assert "scheduler" in fixed.outcome.limits
     short = planned(measured, 100_000, 500)
-    assert short.outcome.efficiency > project(measured, 100_000, 500, groups=(32,))[0].outcome.efficiency + 0.05
-    (alone,) = project(measured, 2_000, 2, groups=(32,))
-    assert planned(measured, 2_000, 2).outcome.efficiency > alone.outcome.efficiency - 0.01, "no worse on one machine"
+    assert short.outcome.efficiency > projected(100_000, 500, 32).outcome.efficiency + 0.05
+    assert planned(measured, 2_000, 2).outcome.efficiency > projected(2_000, 2, 32).outcome.efficiency - 0.01, (
+        "no worse on one machine"
+    )
 
 
 def test_tasks_are_drawn_from_the_measured_ones_and_keep_their_mean() -> None:

@@ -22,6 +22,8 @@ INSIDE = ("mechanisms", "models", "sampling", "studies")
 
 def questions(text: str) -> Iterator[str]:
     """Names of concrete classes that a module's text gives to `isinstance`, or to a `match` of classes."""
+    if not re.search(r"from dpdist\.(mechanisms|models)", text):
+        return
     tree = ast.parse(text)
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and CONCRETE.match(node.module or "")]
     concrete = {alias.asname or alias.name for node in imports for alias in node.names}

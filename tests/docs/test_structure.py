@@ -35,11 +35,15 @@ def imported(tree: ast.AST, by_name: Mapping[str, object]) -> Iterable[str]:
 
 
 @cache
+def trees() -> dict[str, ast.Module]:
+    """Every module of the package, parsed."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules().items()}
+
+
+@cache
 def drawn() -> Graph:
     """From every module to those that it imports."""
-    by_name = modules()
-    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in by_name.items()}
-    return {name: set(imported(tree, by_name)) - {name} for name, tree in trees.items()}
+    return {name: set(imported(tree, trees())) - {name} for name, tree in trees().items()}
 
 
 def rooms(graph: Graph) -> Graph:
@@ -91,8 +95,8 @@ def _is_name(side: ast.expr) -> bool:
 def test_the_core_asks_what_a_mechanism_or_a_family_is_and_never_its_name() -> None:
     found = [
         f"{name}:{line}"
-        for name, path in modules().items()
+        for name, tree in trees().items()
         if not name.startswith(("dpdist.job", "dpdist.mechanisms"))
-        for line in names_asked(ast.parse(path.read_text(encoding="utf-8")))
+        for line in names_asked(tree)
     ]
     assert found == []

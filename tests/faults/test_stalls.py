@@ -178,7 +178,7 @@ def test_workers_that_cannot_be_started_end_the_run_and_the_cause_is_named(monke
     others = family()
     with (
         pytest.raises(TaskError, match=r"no worker could be started \(ModuleNotFoundError: No module named 'there'"),
-        executor(Runtime(**DASK)),
+        executor(Runtime(executor="dask", workers=1)),
     ):
         raise AssertionError("it started")
     assert workers_among(family() - others) == []

@@ -24,9 +24,11 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,6 +120,7 @@ def content_of(path: Path) -> Content:
     return Content(text.encode(), _without_numbers(text, path.stem, columns), columns)
 
 
+@cache
 def _value(cell: str) -> float | str:
     return float(cell) if _NUMBER.fullmatch(cell) else cell
 
@@ -148,18 +151,25 @@ def _text_of_table(table: pa.Table, columns: dict[str, list[float]]) -> str:
 
 def _without_numbers(value: Any, name: str, columns: dict[str, list[float]], *, in_list: bool = False) -> Any:
     """The value with `#` for each decimal number, which goes to the column of its key and its place in a list of lists."""
+    if isinstance(value, float) and math.isfinite(value):
+        columns[name].append(value)
+        return "#"
     if isinstance(value, dict):
         return {key: _without_numbers(each, str(key), columns) for key, each in value.items()}
     if isinstance(value, list | tuple):
         names = [f"{name}[{place}]" if in_list else name for place in range(len(value))]
         return [_without_numbers(each, own, columns, in_list=True) for each, own in zip(value, names, strict=True)]
-    if isinstance(value, float) and np.isfinite(value):
-        columns[name].append(value)
-        return "#"
     if isinstance(value, str):
-        columns[name] += [float(number) for number in _DECIMAL.findall(value)]
-        return _DECIMAL.sub("#", value)
+        text, numbers = _apart(value)
+        columns[name] += numbers
+        return text
     return value if value is None or isinstance(value, int) else str(value)
+
+
+@cache
+def _apart(text: str) -> tuple[str, list[float]]:
+    """A text with `#` for its decimal numbers, and these; most are levels, which stand in many rows."""
+    return _DECIMAL.sub("#", text), [float(number) for number in _DECIMAL.findall(text)]
 
 
 def precision(name: str) -> float:

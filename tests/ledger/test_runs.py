@@ -312,8 +312,7 @@ WITHOUT_THE_CHARGE: dict[str, tuple[Callable[[Path], None], str, int]] = {
 }
 
 
-@pytest.mark.parametrize("command", ["run", "publish"])
-@pytest.mark.parametrize("how", WITHOUT_THE_CHARGE)
+@pytest.mark.parametrize(("how", "command"), [*((how, "publish") for how in WITHOUT_THE_CHARGE), ("gone", "run")])
 def test_a_ledger_without_the_charge_when_a_release_is_finished_is_an_error(
     how: str, command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,11 +45,10 @@ def check_that_it_gives_each_result_once_and_raises_what_a_task_raises(workers: 
         list(workers.map(fail, [3]))
 
 
-@pytest.mark.parametrize("runtime", [SERIAL, TWO], ids=lambda r: f"{r.executor}-{r.workers}")
-def test_an_executor_gives_each_result_once_and_raises_what_a_task_raises(runtime: Runtime) -> None:
-    """Control: outside, BLAS has the two threads that it was given."""
-    with threadpool_limits(2), executor(runtime) as workers:
-        check_that_it_gives_each_result_once_and_raises_what_a_task_raises(workers, runtime)
+def test_an_executor_gives_each_result_once_and_raises_what_a_task_raises() -> None:
+    """Control: outside, BLAS has the two threads that it was given. Workers of Dask are tested below."""
+    with threadpool_limits(2), executor(SERIAL) as workers:
+        check_that_it_gives_each_result_once_and_raises_what_a_task_raises(workers, SERIAL)
         assert square(1)[2] == 2
 
 
@@ -67,17 +66,6 @@ def fresh_pages(key: int) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="options of glibc")
-def test_arrays_of_a_worker_take_memory_of_freed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under Dask's setting for workers, too. Control: another process under it, whose arrays all have fresh pages."""
-    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
-    with executor(ONE) as workers:
-        assert max(workers.map(fresh_pages, range(3))) < 5 * PAGES
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_executors as tests"
-    control = [sys.executable, "-c", f"{code}; print(tests.fresh_pages(0))"]
-    assert int(subprocess.run(control, check=True, capture_output=True, text=True).stdout) > ARRAYS * PAGES / 2
-
-
 def listening() -> set[str]:
     """Addresses other than loopback that this process or a child of it listens on."""
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
@@ -85,20 +73,28 @@ def listening() -> set[str]:
     return {c.laddr.ip for c in open_ones} - {"127.0.0.1", "::1"}
 
 
-def test_nothing_of_a_local_cluster_listens_beyond_loopback_and_two_can_run_at_once() -> None:
-    with executor(ONE) as one, executor(ONE) as other:
-        assert [result[0] for workers in (one, other) for result in workers.map(square, [3])] == [9, 9]
-        assert listening() == set()
-        check_that_it_gives_each_result_once_and_raises_what_a_task_raises(one, ONE)
+def check_that_arrays_take_memory_of_freed_ones(workers: Executor) -> None:
+    """Under Dask's setting for workers, too. Control: another process under it, whose arrays all have fresh pages."""
+    assert max(workers.map(fresh_pages, range(3))) < 5 * PAGES
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_executors as tests"
+    control = [sys.executable, "-c", f"{code}; print(tests.fresh_pages(0))"]
+    assert int(subprocess.run(control, check=True, capture_output=True, text=True).stdout) > ARRAYS * PAGES / 2
 
 
-def test_a_local_cluster_leaves_nothing_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Control: while it works, its workers have their folders there."""
+def test_local_clusters_keep_to_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two run at once, nothing of them listens beyond loopback, and they leave nothing in the temporary folder. Control:
+    while they work, workers have their folders there.
+    """
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with executor(ONE) as workers:
-        assert [result[0] for result in workers.map(square, [3])] == [9]
+    with threadpool_limits(2), executor(ONE) as one, executor(TWO) as other:
+        assert [result[0] for workers in (one, other) for result in workers.map(square, [3])] == [9, 9]
+        assert listening() == set()
         assert [path.name for path in tmp_path.rglob("worker-*") if path.is_dir()]
+        check_that_it_gives_each_result_once_and_raises_what_a_task_raises(other, TWO)
+        if sys.platform == "linux":  # options of glibc
+            check_that_arrays_take_memory_of_freed_ones(one)
     assert list(tmp_path.iterdir()) == []
 
 

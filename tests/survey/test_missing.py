@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,7 @@ DROPPED = (
 """Uses whose columns have a rule for missing values; of the others a missing value is refused."""
 
 
+@cache
 def job_of(use: str, rule: str) -> Job:
     column, text = USES[use]
     stated = re.sub(rf"(\n  {column}: {{.*)}}\n", rf"\1, missing: {rule}}}\n", text.replace("COLUMNS", COLUMNS))
