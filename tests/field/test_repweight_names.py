@@ -13,6 +13,7 @@ import dpdist
 from dpdist.cli.design_columns import by_name
 from dpdist.core.errors import DataError, JobError
 from dpdist.opening.results import open_evaluation
+from dpdist.survey.schema import replicates
 
 JOB = """
 dataset: cps
@@ -63,16 +64,23 @@ NAMES = {
 
 
 @pytest.mark.parametrize(("weight", "prefix", "name"), NAMES.values(), ids=NAMES)
-def test_errors_are_those_of_r_however_columns_are_named(tmp_path: Path, weight: str, prefix: str, name: str) -> None:
-    """`init` knows the columns, too, and leaves the main weight out."""
-    rows = survey(weight, name.format)
-    found = released(rows, weight, prefix, tmp_path)
+def test_replicates_are_known_however_columns_are_named(weight: str, prefix: str, name: str) -> None:
+    """In their order, to a job and to `init`, which leave the main weight out."""
+    columns, numbered = survey(weight, name.format).columns, tuple(name.format(r) for r in range(1, 21))
+    job = dpdist.parse_job(JOB.format(path="data.csv", weight=weight, prefix=prefix))
+    assert replicates(job, reversed(columns)) == numbered
+    likely = by_name(columns).replicates
+    assert likely is not None
+    assert (likely.prefix, likely.columns) == (prefix, numbered)
+
+
+@pytest.mark.parametrize("of", ["two digits", "the main weight is the prefix"])
+def test_errors_are_those_of_r(of: str, tmp_path: Path) -> None:
+    weight, prefix, name = NAMES[of]
+    found = released(survey(weight, name.format), weight, prefix, tmp_path)
     for cell, error in ERRORS.items():
         assert found.loc[cell, "direct_se"] == pytest.approx(error, rel=1e-6)
     assert (found["direct_df"] == DF).all()
-    likely = by_name(rows.columns).replicates
-    assert likely is not None
-    assert (likely.prefix, likely.columns) == (prefix, tuple(name.format(r) for r in range(1, 21)))
 
 
 def test_a_column_of_another_part_of_the_job_is_no_replicate(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_the_first_line_of_a_plan_says_whether_the_release_beats_its_reference()
 
 
 def test_the_page_of_counts_that_the_design_fixes_has_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seed in (("current", 5), ("earlier", 6)):
+    for name, seed in (("current", 1), ("earlier", 2)):
         people(seed, constant=True).to_parquet(f"{name}.parquet")
     fixed = JOB.replace("{weight: weight}", "{weight: weight, design_strata: [region]}")
     Path("job.yaml").write_text(fixed, encoding="utf-8")

@@ -410,17 +410,29 @@ def in_the_way(confidential: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (confidential / "report.html").mkdir()
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a job with a finished run, `ws`."""
+    folder = tmp_path_factory.mktemp("small")
+    small_release.survey().to_parquet(folder / "survey.parquet")
+    text = small_release.JOB.replace("survey: {", "input: {path: survey.parquet}\nsurvey: {")
+    (folder / "job.yaml").write_text(text, encoding="utf-8")
+    first = invoke("run", folder / "job.yaml", "--workspace", folder / "ws")
+    assert (first.exit_code, "report.html" in first.stderr) == (0, False), "control"
+    return folder
+
+
 @pytest.mark.parametrize(("fault", "how"), [(quoting, ["--json"]), (in_the_way, ["--quiet"])])
 def test_a_page_that_cannot_be_written_is_one_line_and_the_run_ends_as_its_release_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Path, pytest.MonkeyPatch], None], how: list[str]
+    small: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[Path, pytest.MonkeyPatch], None],
+    how: list[str],
 ) -> None:
     """No exception's message and no traceback, which may quote records; the line names the command that writes the page."""
-    small_release.survey().to_parquet(tmp_path / "survey.parquet")
-    text = small_release.JOB.replace("survey: {", "input: {path: survey.parquet}\nsurvey: {")
-    (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
-    command = ["run", str(tmp_path / "job.yaml"), "--workspace", str(tmp_path / "ws"), *how]
-    first = invoke(*command)
-    assert (first.exit_code, "report.html" in first.stderr) == (0, False), "control"
+    shutil.copytree(small / "ws", tmp_path / "ws")
+    command = ["run", str(small / "job.yaml"), "--workspace", str(tmp_path / "ws"), *how]
     fault(tmp_path / "ws" / "confidential", monkeypatch)
     done = invoke(*command)
     assert done.exit_code == 0, done.output
@@ -439,13 +451,10 @@ def test_a_page_that_cannot_be_written_is_one_line_and_the_run_ends_as_its_relea
 
 @pytest.mark.parametrize("verb", ["run", "publish"])
 def test_a_workspace_that_cannot_be_opened_for_the_page_fails_no_release(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    small_release.survey().to_parquet(tmp_path / "survey.parquet")
-    text = small_release.JOB.replace("survey: {", "input: {path: survey.parquet}\nsurvey: {")
-    (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
-    run = ["run", str(tmp_path / "job.yaml"), "--workspace", str(tmp_path / "ws"), "--json"]
-    succeed(*run)
+    shutil.copytree(small / "ws", tmp_path / "ws")
+    run = ["run", str(small / "job.yaml"), "--workspace", str(tmp_path / "ws"), "--json"]
 
     def in_use(workspace: str | Path) -> Any:
         raise WorkspaceError(str(workspace), "is in use", "wait")

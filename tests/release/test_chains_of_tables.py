@@ -66,6 +66,11 @@ def first_by_strata(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
+def second_by_strata(first_by_strata: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("second"), 2, first_by_strata, strata=["c2"])
+
+
+@pytest.fixture(scope="module")
 def first_of_bins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a first period without a public file."""
     folder = tmp_path_factory.mktemp("bins")
@@ -89,9 +94,9 @@ def far(workspace: Path, number: int) -> float:
     return float(((rows["estimate"] - direct) / rows["standard_error"]).abs().max())
 
 
-def test_strata_have_totals_of_their_own(first_by_strata: dict[str, Any], tmp_path: Path) -> None:
+def test_strata_have_totals_of_their_own(second_by_strata: Path) -> None:
     """By c2, with a chain of two releases. Control: another period's file is farther away."""
-    second = run(tmp_path, 2, first_by_strata, strata=["c2"])
+    second = second_by_strata
     every = history(second)
     assert {label: [one["period"] for one in periods] for label, periods in every.items()} == {
         "l0": ["2021", "2022"],
@@ -119,9 +124,9 @@ def test_strata_of_other_levels_are_refused(first_by_strata: dict[str, Any], tmp
 
 
 def test_a_stratum_that_a_period_lacked_is_refused_with_a_remedy(
-    first_by_strata: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first_by_strata: dict[str, Any], second_by_strata: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second of three periods has no record of one stratum. Control: the third goes on from the first."""
+    """The second of three periods has no record of one stratum. Control: a second that has goes on from the first."""
     keys: dict[str, Any] = {"strata": ["c2"]}
     with monkeypatch.context() as patch:
         patch.setitem(globals(), "survey", lambda number, every=survey: every(number).query("c2 == 'l0'"))
@@ -130,7 +135,7 @@ def test_a_stratum_that_a_period_lacked_is_refused_with_a_remedy(
     with pytest.raises(DataError, match="stratum l1") as refused:
         run(tmp_path, 3, {"release": str(second / "public")}, **keys)
     assert "begin again with a public file" in str(refused.value)
-    assert list(history(run(tmp_path, 4, first_by_strata, **keys))) == ["l0", "l1"]
+    assert list(history(second_by_strata)) == ["l0", "l1"]
 
 
 def test_losses_under_zcdp_add_up_in_rho(first: dict[str, Any], tmp_path: Path) -> None:
