@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -202,11 +203,15 @@ def shapes(theta):
     return theta["mean"] * theta["precision"], (1 - theta["mean"]) * theta["precision"]
 
 
-def centred(epsilon, kappa=KAPPA):
+@cache
+def reference():
     """θ_ref: the posterior mean of another sample of the same law."""
     notes = run(job("unweighted"), shares(2000, seed=99))[1]
-    reference = Draws({name: notes["final"][name].mean(keepdims=True) for name in ("mean", "precision")})
-    return Centre(reference, power(float(epsilon) / 2, 2, 2000, 2000, 0.1, kappa))
+    return Draws({name: notes["final"][name].mean(keepdims=True) for name in ("mean", "precision")})
+
+
+def centred(epsilon, kappa=KAPPA):
+    return Centre(reference(), power(float(epsilon) / 2, 2, 2000, 2000, 0.1, kappa))
 
 
 def test_a_centred_clamp_at_a_small_budget_beats_censoring_at_a_large_one():

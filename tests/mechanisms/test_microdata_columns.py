@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyreadstat
 import pytest
-from csvw import TableGroup
 from public_files import statement_of
 from strict_survey import JOB, Named, job, survey
 
@@ -98,6 +97,8 @@ def test_copied_columns_stand_in_every_format_and_in_both_codebooks(
         assert list(frame["region"].fillna("")) == list(records["region"].fillna(""))
         assert list(pd.to_datetime(frame["since"])) == list(pd.to_datetime(records["since"]))
         assert meta.column_names_to_labels["region"] == "Region"
+    from csvw import TableGroup  # takes long, for few tests
+
     group = TableGroup.from_file(public / "codebook.json")
     monkeypatch.chdir(public)
     (table,) = [each for each in group.tables if str(each.url) == "synthetic/set-1.csv"]

@@ -120,8 +120,13 @@ def walking(prior: ResidualPrior, last: Estimated, first: Estimated) -> Residual
     return replace(prior, drift=(smaller, np.zeros_like(smaller)))
 
 
-def test_releases_of_other_histories_share_no_error() -> None:
-    last, first, _ = two(0, 1.0, chained=True)
+@pytest.fixture(scope="module")
+def chain() -> tuple[Estimated, Estimated]:
+    return two(0, 1.0, chained=True)[:2]
+
+
+def test_releases_of_other_histories_share_no_error(chain: tuple[Estimated, Estimated]) -> None:
+    last, first = chain
     stranger = replace(first.totals, period="1999")
     assert common_history(last, first._replace(history=(stranger,))) is not None, "what the later one does not remember"
     assert common_history(last._replace(history=(stranger,)), first) is None
@@ -129,9 +134,9 @@ def test_releases_of_other_histories_share_no_error() -> None:
     assert common_history(last._replace(history=(changed,)), first) is None, "totals of another release of the period"
 
 
-def test_totals_with_other_last_digits_are_of_the_same_release() -> None:
+def test_totals_with_other_last_digits_are_of_the_same_release(chain: tuple[Estimated, Estimated]) -> None:
     """As other threads or another machine compute them again. Control: totals of the same period with other noise."""
-    last, first, _ = two(0, 1.0, chained=True)
+    last, first = chain
     digits = 1.0 + 1e-9 * np.random.default_rng(1).choice([-1.0, 1.0], first.totals.total.shape)
     again = replace(first.totals, total=first.totals.total * digits, variance=first.totals.variance * digits)
     assert common_history(last, first._replace(totals=again)) is not None

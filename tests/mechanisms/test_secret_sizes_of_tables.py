@@ -352,7 +352,7 @@ def test_shared_errors_of_clipped_records_are_a_part_of_all_errors() -> None:
     """
     system = system_of(population(4), 1.0)
     records, more = system.file.numbers.count.sum(), list[bool]()
-    for number, total in product((-1e6, 0.1 * records, records, 1e6), (-1e7, 0.0, 1e7)):
+    for number, total in product((-1e6, 0.1 * records, 1e6), (-1e7, 1e7)):
         sums = MeasuredSums.of(system, [np.array([[total, total]])], number)
         observed = replace(sums, sums=[np.zeros((len(one.size), 2)) for one in sums.limits]).observed()
         errors = observed.errors * (1.0 + 1e-9)

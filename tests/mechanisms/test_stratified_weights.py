@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import scipy
-from table_populations import Files, Public, Sample, base_cells, release
+from table_populations import Files, Public, Sample, base_cells, model_of, release
 from test_tables_laws import alone
 
 from dpdist.core.records import Codes, Floats, Ints
@@ -206,20 +206,21 @@ def reallocated(
 
 @pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
 @pytest.mark.parametrize(
-    ("fraction", "epsilon", "most"),
+    ("fraction", "epsilon", "most", "releases"),
     [
-        pytest.param(2.0, 1.0, 0.2, marks=pytest.mark.long),
-        pytest.param(0.5, 1.0, 0.2, marks=pytest.mark.long),
-        pytest.param(0.25, 1.0, 0.5, marks=pytest.mark.long),
-        (0.25, 8.0, 0.1),
+        (0.25, 8.0, 0.1, 1),
+        *(
+            pytest.param(*case, 2, marks=pytest.mark.long)
+            for case in ((2.0, 1.0, 0.2), (0.5, 1.0, 0.2), (0.25, 1.0, 0.5), (0.25, 8.0, 0.1))
+        ),
     ],
 )
 def test_weights_of_an_area_follow_its_sampling_fraction(
-    fraction: float, epsilon: float, most: float, spread: float
+    fraction: float, epsilon: float, most: float, releases: int, spread: float
 ) -> None:
     """Public numbers of records show it; its weights then drift by as much for all that is known, and sums decide. Where a
     quarter of the records have four times the weight, sums under ε = 1 show little of it, and the error says so."""
-    found = reallocated(areas_of(fraction), 4_000, epsilon, 2, spread)
+    found = reallocated(areas_of(fraction), 4_000, epsilon, releases, spread)
     assert np.median(np.abs(found.ratio - 1.0)) < most
     assert (found.error <= 2.0 * NOMINAL).all()
     assert (found.covered.mean(axis=0) >= 0.86).all()
@@ -303,7 +304,7 @@ def test_the_next_sample_of_another_size_of_the_same_population() -> None:
 def test_spreads_of_counted_records_are_the_files_own() -> None:
     """A law that is rescaled and then spread out has these spreads, and not their squares. Control: rescaled alone."""
     files = Files(sample(stratum_weights(0), 1_000, 10), sample(stratum_weights(0), 1_000, 20))
-    law = release(PUBLIC, files, 1.0).system.file.prior
+    law = model_of(PUBLIC, files, 1.0).plan.file.prior
     spread = np.full(law.spread.shape, 7.0)
     assert law.rescaled(np.array([4.0, 2.0])).spreading(spread).spread == pytest.approx(spread)
     assert law.rescaled(np.array([4.0, 2.0])).spread == pytest.approx(law.spread * [4.0, 2.0])
@@ -314,9 +315,8 @@ def test_rows_show_of_base_cells_what_limits_leave_of_them() -> None:
     rng, cell = np.random.default_rng(0), np.array([0, 1, 1, 0, 1])
     means, about = rng.uniform(1.0, 2.0, (5, 3)), rng.uniform(1.0, 2.0, (2, 2))
     z, part = rng.normal(size=(5, 3)), rng.uniform(0.0, 1.0, (5, 3))
-    law = release(
-        PUBLIC, Files(sample(stratum_weights(0), 200, 1), sample(stratum_weights(0), 200, 2)), 1.0
-    ).system.file.prediction
+    files = Files(sample(stratum_weights(0), 200, 1), sample(stratum_weights(0), 200, 2))
+    law = model_of(PUBLIC, files, 1.0).plan.file.prediction
     rows = rows_of(cell, about, replace(law, means=means), unequal=part)
     expected = [np.bincount(cell, part[:, 0] * z[:, 0])]
     for k in (1, 2):
@@ -335,7 +335,8 @@ def test_a_sample_of_another_size_whose_large_records_are_counted(records: int, 
 @pytest.mark.parametrize(
     ("records", "spread", "releases"),
     [
-        (1_000, 0.3, 2),
+        (1_000, 0.3, 1),
+        pytest.param(1_000, 0.3, 2, marks=pytest.mark.long),
         pytest.param(16_000, 0.3, 2, marks=pytest.mark.slow),
         # Counts of all areas share the error of the factor of weights: a release holds all of them, or none.
         pytest.param(1_000, 0.0, 24, marks=pytest.mark.slow),

@@ -549,7 +549,8 @@ def test_a_rare_yes_that_few_reference_records_show_is_covered(monkeypatch: pyte
     assert (distances(range(5, 7)) > 4.0).mean() > 0.2, "control"
 
 
-def test_means_of_firms_are_better_than_those_of_an_earlier_year(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("files", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_means_of_firms_are_better_than_those_of_an_earlier_year(files: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Payrolls of five sizes of firms, each seven times those of the next smaller one, weights from 1 to 120, at ε = 1:
     median errors are less than .9 of the reference's, and the published error of the smallest firms' mean is less than 1.6
     direct ones. Control: where bins of predictions are mixed with the mean square of all records, it is more than 2.2.
@@ -574,7 +575,7 @@ def test_means_of_firms_are_better_than_those_of_an_earlier_year(monkeypatch: py
         error, before = (float(np.median(np.concatenate(parts))) for parts in (errors, of_reference))
         return error / before, float(np.median(of_smallest))
 
-    error, of_smallest = errors(range(3))
+    error, of_smallest = errors(range(files))
     assert error < 0.9
     assert of_smallest < 1.6
     monkeypatch.setattr(predicting, "POWERS", np.zeros(1))

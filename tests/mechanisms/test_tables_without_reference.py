@@ -399,9 +399,10 @@ def test_a_record_adds_1_or_takes_1_of_every_quadrant_sum(tmp_path: Path) -> Non
     assert np.abs(sided[:, None] - sided)[:, :, 0].max() == 2.0
 
 
-def test_a_hump_that_noise_nearly_hides_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("draws", [15, pytest.param(30, marks=pytest.mark.long)])
+def test_a_hump_that_noise_nearly_hides_is_found(draws: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """2,000 weights, a quarter of them fifteen times the others, under noise of scale 20: the mean is within a factor of
-    1.5 in 28 of 30 draws. Control: from one start, without the number of records, in at most 20.
+    1.5 in 14 of 15 draws. Control: from one start, without the number of records, in at most two thirds.
     """
     rng, bins = np.random.default_rng(0), Bins.within(1.0, 1e3, 0.0)
     weight = np.exp(rng.normal(np.where(rng.random(2_000) < 0.25, 5.0, 2.3), 0.5)).clip(1.0, 1e3)
@@ -409,16 +410,16 @@ def test_a_hump_that_noise_nearly_hides_is_found(monkeypatch: pytest.MonkeyPatch
 
     def near() -> int:
         noise = np.random.default_rng(1)
-        noisy = (counts + 20.0 * noise.laplace(size=len(counts)) for _ in range(30))
+        noisy = (counts + 20.0 * noise.laplace(size=len(counts)) for _ in range(draws))
         means = [bins.placed(bins.shares(each, 20.0, 2_000), 2_000).mean() for each in noisy]
         return int((np.abs(np.log(np.array(means) / weight.mean())) < np.log(1.5)).sum())
 
-    assert near() >= 28
+    assert near() >= 14 * draws // 15
     monkeypatch.setattr(law_of_bins, "RecordsOfSide", lambda records, variance: RecordsOfSide(records, 1e12))
     monkeypatch.setattr(law_of_bins, "SPREADS", (0.4,))
     monkeypatch.setattr(law_of_bins, "SEEN", 1e9)
     monkeypatch.setattr(law_of_bins, "_modes_of", _modes_of.__wrapped__)  # none of those it has found
-    assert near() <= 20, "control"
+    assert near() <= 2 * draws // 3, "control"
 
 
 @pytest.mark.parametrize("draws", [20, pytest.param(80, marks=pytest.mark.long)])
@@ -465,7 +466,7 @@ def test_a_law_of_several_parts_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     assert near() < 0.5
 
 
-@pytest.mark.parametrize("draws", [6, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.parametrize("draws", [2, pytest.param(40, marks=pytest.mark.long)])
 def test_few_records_have_a_law_under_any_noise(draws: int) -> None:
     """53 records at ε₀ = .02, .2 and 1e4."""
     rng, bins = np.random.default_rng(0), BinnedColumns.of((0.0, 500.0), [(0.0, 1e6)])

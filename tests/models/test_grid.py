@@ -97,7 +97,7 @@ def test_the_chebyshev_series_is_the_sum_of_log_gammas():
     np.testing.assert_allclose(NegativeBinomialPosterior.of(rows).rising(at), direct, rtol=1e-11, atol=1e-6)
 
 
-def oracle(family, records, alpha, nodes=900):
+def oracle(family, records, alpha, nodes=450):
     """Marginal distributions by plain summation of SciPy's weighted densities on a fixed grid in another parametrisation.
 
     Beta: (log a, log b); negative binomial: (log μ, log φ). Gives the two parameters at the nodes and normalised masses.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import arviz
 import numpy as np
 import pytest
 import xarray as xr
@@ -228,18 +227,20 @@ def summaries(program, theta):
     squares = (chained - centre) ** 2
     found = [centre, sd, *np.quantile(flat, QUANTILES, axis=0)]
     errors = [standard_error(chained), standard_error(squares) / (2.0 * sd)]
-    errors += [named(arviz.mcse, chained, method="quantile", prob=q) for q in QUANTILES]
+    errors += [named("mcse", chained, method="quantile", prob=q) for q in QUANTILES]
     return np.array(found), np.array(errors)
 
 
 def standard_error(chained):
     """Monte Carlo standard error of the mean of each figure, (chain, draw, figure)."""
-    return chained.std(axis=(0, 1)) / np.sqrt(named(arviz.ess, chained, method="mean"))
+    return chained.std(axis=(0, 1)) / np.sqrt(named("ess", chained, method="mean"))
 
 
 def named(function, chained, **said):
+    import arviz  # takes long, for few tests
+
     known = xr.Dataset({"figure": (("chain", "draw", "number"), chained)})
-    return function(known, **said)["figure"].values
+    return getattr(arviz, function)(known, **said)["figure"].values
 
 
 def distance(program, markov, independent):

@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 from packaging.requirements import Requirement
 from scipy import stats
 
-from dpdist.core.records import Floats
+from dpdist.core.records import Floats, Ints
 from dpdist.privacy.noise import whole_gaussian, whole_laplace
 
 OWN_NOISE = True
@@ -60,17 +61,23 @@ class Law(NamedTuple):
         return int(self.at[self.share * draws >= FEWEST].max())
 
 
-def unlikely(count: int, of: int, share: float) -> float:
-    """Two-sided probability of a binomial count as far out."""
-    low, high = stats.binom.cdf(count, of, share), stats.binom.sf(count - 1, of, share)
-    return float(min(1.0, 2.0 * min(low, high)))
+def unlikely(count: ArrayLike, of: ArrayLike, share: ArrayLike) -> float:
+    """Two-sided probability that any of some binomial counts is as far out as the farthest (Bonferroni)."""
+    low, high = stats.binom.cdf(count, of, share), stats.binom.sf(np.subtract(count, 1), of, share)
+    return float(np.size(low) * np.minimum(1.0, 2.0 * np.minimum(low, high)).min())
+
+
+def inner(noise: Floats, law: Law) -> tuple[Ints, Floats]:
+    """How many are -k, …, k, and their shares, (2 k + 1,), for the farthest k."""
+    k = law.farthest(len(noise))
+    seen = np.bincount((noise[np.abs(noise) <= k] + k).astype(np.int64), minlength=2 * k + 1)
+    return seen, law.share[np.abs(law.at) <= k]
 
 
 def bins(noise: Floats, law: Law) -> float:
-    k = law.farthest(len(noise))
-    inner = np.abs(law.at) <= k
-    share = np.array([law.share[law.at < -k].sum(), *law.share[inner], law.share[law.at > k].sum()])
-    seen = np.array([(noise < -k).sum(), *(np.sum(noise == at) for at in law.at[inner]), (noise > k).sum()])
+    k, (own, of_law) = law.farthest(len(noise)), inner(noise, law)
+    share = np.array([law.share[law.at < -k].sum(), *of_law, law.share[law.at > k].sum()])
+    seen = np.array([(noise < -k).sum(), *own, (noise > k).sum()])
     expected = len(noise) * share
     return float(stats.chi2.sf(((seen - expected) ** 2 / expected).sum(), len(share) - 1))
 
@@ -87,26 +94,22 @@ def spread(noise: Floats, law: Law) -> float:
 
 def neighbours(noise: Floats, law: Law) -> float:
     """Of those that are k or k + 1, how many are k: p(k)/p(k + 1) is what privacy stands on."""
-    found = []
-    for k in range(-law.farthest(len(noise)), law.farthest(len(noise))):
-        own, next_one = (float(law.share[law.at == at][0]) for at in (k, k + 1))
-        here, there = int((noise == k).sum()), int((noise == k + 1).sum())
-        found.append(unlikely(here, here + there, own / (own + next_one)))
-    return len(found) * min(found)
+    seen, share = inner(noise, law)
+    return unlikely(seen[:-1], seen[:-1] + seen[1:], share[:-1] / (share[:-1] + share[1:]))
 
 
 def symmetry(noise: Floats, law: Law) -> float:
     """Of those of size k, and of all that are not 0, how many are above."""
-    sizes = [np.abs(noise) == k for k in range(1, law.farthest(len(noise)) + 1)]
-    found = [unlikely(int((noise[own] > 0).sum()), int(own.sum()), 0.5) for own in [noise != 0, *sizes]]
-    return len(found) * min(found)
+    seen, _ = inner(noise, law)
+    above, below = np.split(np.delete(seen, len(seen) // 2), 2)[::-1]
+    above, below = np.append(above, (noise > 0).sum()), np.append(below[::-1], (noise < 0).sum())
+    return unlikely(above, above + below, 0.5)
 
 
 def tails(noise: Floats, law: Law) -> float:
     """How many lie farther out than what one in 100, 1,000, 10,000 and 100,000 should pass."""
     places = [law.passed(share) for share in (1e-2, 1e-3, 1e-4, 1e-5)]
-    found = [unlikely(int((np.abs(noise) > k).sum()), len(noise), 1.0 - law.within(k)) for k in places]
-    return len(found) * min(found)
+    return unlikely([(np.abs(noise) > k).sum() for k in places], len(noise), [1.0 - law.within(k) for k in places])
 
 
 QUESTIONS = {question.__name__: question for question in (bins, spread, neighbours, symmetry, tails)}

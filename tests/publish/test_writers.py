@@ -14,7 +14,6 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pyreadstat
 import pytest
-from csvw import TableGroup
 from public_files import public_files, statement_of
 from small_release import JOB, decimals_of, survey
 
@@ -181,6 +180,8 @@ def test_the_codebook_describes_every_csv_file_and_finds_a_wrong_level(public: P
 
 def sound(public: Path) -> bool:
     """True if the CSV files are as the codebook says, for a reader of CSV on the Web; every row is read."""
+    from csvw import TableGroup  # takes long, for few tests
+
     group = TableGroup.from_file(public / "codebook.json")
     try:
         with pytest.MonkeyPatch.context() as patch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import arviz as az
 import numpy as np
 import pandas as pd
 import pytest
@@ -71,6 +70,8 @@ def test_chains_are_kept_as_chains_and_diagnosed(pair: tuple[Path, Path]) -> Non
     assert store["log_lik"].dims == ("chain", "draw", "record")
     assert store["log_lik"].shape[:2] == (4, 100)
     said = pd.read_parquet(stan / "confidential" / "strata.parquet")["diagnostics"][0]
+    import arviz as az  # takes long, for few tests
+
     stored = float(az.rhat(posterior.load()).to_array().max())
     assert said["worst_rhat"] == pytest.approx(stored, abs=0.05), "of the same chains, which Stan holds in other parameters"
     assert said["min_ess_bulk"] > 100

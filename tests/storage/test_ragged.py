@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import arviz as az
 import numpy as np
 import pytest
 import xarray as xr
@@ -89,6 +88,8 @@ def test_stores_hold_no_fixed_width_strings_and_no_consolidated_metadata(tmp_pat
 
 def test_arviz_reads_the_final_fit_as_the_posterior(tmp_path: Path):
     """`az.from_zarr` of ArviZ before 1.0 refuses Zarr 3 and names this way in its place."""
+    import arviz as az  # takes long, for few tests
+
     said, path = template(), tmp_path / "p.zarr"
     arrays.create_posterior(path, said)
     for number, fit in enumerate(("unweighted", "weighting", "final")):

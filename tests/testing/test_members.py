@@ -48,7 +48,7 @@ WRITERS: dict[str, Callable[[pa.Table, Path], object]] = {
 """By suffix, what writes such a file. No library here writes `.sas7bdat`, whose files in tests are of SAS."""
 
 
-OFTEN = ("perturbed_histogram", "laplace_composed")
+OFTEN = ("perturbed_histogram",)
 """The others are `long`: tests/mechanisms/test_contract_of_noise.py compares the same of each of their jobs."""
 
 
