@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,9 @@ MEASURED = {"weight": "weight"}
 EXACT = {"epsilon": "10000", "adjacency": "substitution"}
 
 
+@cache
 def people(seed: int, spread: float = 0.0, records: int = 2_000) -> pd.DataFrame:
-    """Weights are public by kind, or have this spread of logarithms beside."""
+    """Weights are public by kind, or have this spread of logarithms beside. Callers change none of them."""
     rng = np.random.default_rng(seed)
     columns = {name: rng.choice(levels, records) for name, levels in LEVELS.items()}
     middle = 10.0 + 0.2 * (columns["sex"] == "m") + 0.3 * (columns["kind"] == "k3") + 0.1 * (columns["region"] == "r2")
