@@ -11,7 +11,7 @@ import click
 import pytest
 import typer
 from command_line import invoke, succeed
-from small_release import JOB, survey
+from small_release import LAPLACE_JOB as JOB, survey
 
 from dpdist.cli.main import app
 

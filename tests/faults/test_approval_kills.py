@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from campaign import Server
-from small_release import JOB, survey
+from small_release import LAPLACE_JOB as JOB, survey
 
 from dpdist.core.minisign import PublicKey
 from dpdist.core.public_files import UNFIT

@@ -8,7 +8,7 @@ import numpy as np
 import openpyxl
 import pandas as pd
 import pytest
-from small_release import JOB, survey
+from small_release import LAPLACE_JOB as JOB, survey
 
 import dpdist
 from dpdist.job.loading import parse_job

@@ -13,7 +13,7 @@ from edited_text import edited
 from public_files import statement_of
 from pysdmx.errors import Invalid
 from pysdmx.io import get_datasets, read_sdmx
-from small_release import JOB, survey
+from small_release import LAPLACE, LAPLACE_JOB as JOB, survey
 
 import dpdist
 from dpdist.core.errors import JobError
@@ -120,8 +120,7 @@ def test_what_is_not_to_be_published_is_not_free_for_publication(tmp_path: Path,
 
     assert status(JOB, "strict") == {"F"}, "control"
     changed = {
-        "{name: tables}": "{name: laplace, sensitivity: local}",
-        "strata: [field]\n": "",
+        LAPLACE: "{name: laplace, sensitivity: local}",
         "  weight: {bounds: [1, 60], outside: clip}\n": "",
     }
     local = edited(JOB, *changed.items())

@@ -415,7 +415,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a job with a finished run, `ws`."""
     folder = tmp_path_factory.mktemp("small")
     small_release.survey().to_parquet(folder / "survey.parquet")
-    text = small_release.JOB.replace("survey: {", "input: {path: survey.parquet}\nsurvey: {")
+    text = small_release.LAPLACE_JOB.replace("survey: {", "input: {path: survey.parquet}\nsurvey: {")
     (folder / "job.yaml").write_text(text, encoding="utf-8")
     first = invoke("run", folder / "job.yaml", "--workspace", folder / "ws")
     assert (first.exit_code, "report.html" in first.stderr) == (0, False), "control"
