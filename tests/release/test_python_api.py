@@ -197,10 +197,7 @@ def test_one_set_does_not_tell_a_standard_error(survey: Path, tmp_path: Path) ->
 
 
 def test_tables_without_records_say_so(survey: Path, tmp_path: Path) -> None:
-    job = small_release.JOB.replace("name: tables", "name: laplace_composed, sensitivity: public").replace(
-        "strata: [field]\n", ""
-    )
-    release = dpdist.run(job, tmp_path / "ws", survey)
+    release = dpdist.run(small_release.LAPLACE_JOB, tmp_path / "ws", survey)
     with pytest.raises(IndexError, match="only tables"):
         release.synthetic(1)
     with pytest.raises(dpdist.AnalysisError, match="no synthetic records"):
@@ -273,7 +270,7 @@ def test_a_release_in_an_object_store_is_its_url(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("DPDIST_SCRATCH", str(tmp_path))
     url = f"s3://{BUCKET}/python/{tmp_path.name}"
-    release = dpdist.run(small_release.JOB, url, survey)
+    release = dpdist.run(small_release.LAPLACE_JOB, url, survey)
     assert (str(release), os.fspath(release)) == (f"{url}/public",) * 2
     assert os.listdir(tmp_path) == []
     table = release.tables["counts"]
@@ -341,15 +338,15 @@ def test_records_in_memory_are_taken_as_a_file_is(survey: Path, tmp_path: Path) 
     """The same census, from pandas and Arrow; the run resumes with the same records alone, in whatever chunks."""
     frame = small_release.survey()
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    plans = [dpdist.plan(small_release.JOB, given) for given in (survey, frame, table)]
+    plans = [dpdist.plan(small_release.LAPLACE_JOB, given) for given in (survey, frame, table)]
     assert len({str(plan.crosstab.count.tolist()) for plan in plans}) == 1
     chunked = pa.concat_tables([table.slice(0, 300), table.slice(300)])
-    release = dpdist.run(small_release.JOB, tmp_path / "ws", frame)
+    release = dpdist.run(small_release.LAPLACE_JOB, tmp_path / "ws", frame)
     before = (release / "manifest.json").read_bytes()
     for same in (frame.copy(), table, chunked, frame.set_axis(range(5, 805))):
-        assert (dpdist.run(small_release.JOB, tmp_path / "ws", same) / "manifest.json").read_bytes() == before
+        assert (dpdist.run(small_release.LAPLACE_JOB, tmp_path / "ws", same) / "manifest.json").read_bytes() == before
     with pytest.raises(dpdist.WorkspaceError, match="input"):
-        dpdist.run(small_release.JOB, tmp_path / "ws", frame.iloc[1:])
+        dpdist.run(small_release.LAPLACE_JOB, tmp_path / "ws", frame.iloc[1:])
 
 
 def test_records_in_memory_are_checked_as_a_file_is() -> None:

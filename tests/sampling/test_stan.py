@@ -10,7 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import arviz as az
 import numpy as np
 import psutil
 import pytest
@@ -26,6 +25,8 @@ QUICK = StanSettings(chains=2, warmup=100, draws=50)
 def errors_of_mean_and_sd(draws, mean, sd):
     """Distance of the draws' mean and sd from given ones, in Monte Carlo standard errors."""
     squares = (draws - draws.mean()) ** 2
+    import arviz as az  # takes long, for few tests
+
     mcse = [np.sqrt(x.var() / az.ess(x)) for x in (draws, squares)]
     return abs(draws.mean() - mean) / mcse[0], abs(squares.mean() - sd**2) / mcse[1]
 
