@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 
-import arviz as az
 import numpy as np
 import pytest
 
@@ -30,6 +29,8 @@ def independent(**changes):
 
 
 def test_the_worst_is_the_worst_that_arviz_finds(chains):
+    import arviz as az  # takes long, for few tests
+
     names = ("mu", "z")
     found, data = diagnose(chains, names), az.convert_to_dataset({name: chains.draws[name] for name in names})
     assert found.worst_rhat == pytest.approx(float(az.rhat(data).to_array().max()))
