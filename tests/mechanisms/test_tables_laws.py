@@ -285,6 +285,32 @@ def test_weights_that_leave_a_reference_of_one_weight_are_followed(monkeypatch: 
     assert min(relative(seed)[0] for seed in range(2)) > 0.08
 
 
+def test_answers_of_records_with_one_weight_near_its_bound_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of 1 to 5, and all weights 37.5 of at most 38. Of a third of the file, the reference has one record. At
+    ε = 64, means err by .05 direct standard errors in the median, and by .2 at most; at ε = 1, by 4 at most. Control: where
+    limits are no wider than the range of one coordinate, they clip records at the end of both, by more than .5.
+    """
+    rng = np.random.default_rng(1)
+
+    def sample(level: Ints) -> Sample:
+        records = len(level)
+        codes, answers = np.column_stack([level, rng.integers(5, size=records)]), rng.integers(1, 6, (records, 1))
+        return Sample(codes, np.full(records, 37.5), answers.astype(np.float64))
+
+    before, now = sample(rng.integers(2, size=3_000)), sample(rng.integers(3, size=5_000))
+    one = Sample(np.array([[2, 0]]), before.weight[:1], np.ones((1, 1)))
+    files = Files(Sample(*map(np.concatenate, zip(before, one, strict=True))), now)
+
+    def off(epsilon: float) -> Floats:
+        return release(Public((3, 5), ((0, 1),), (0.0, 38.0), ((1.0, 5.0),)), files, epsilon).comparison((0, 1)).off()[:, 1]
+
+    assert np.median(off(64.0)) <= 0.05
+    assert off(64.0).max() <= 0.2
+    assert off(1.0).max() <= 4.0
+    monkeypatch.setattr(table_law, "even_parts", lambda prediction: np.ones(2))
+    assert off(63.0).max() > 0.5, "control"
+
+
 @pytest.mark.slow
 def test_a_few_sums_that_have_not_settled_move_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where 1 sum in 100 need not settle, ten times the part of releases, rounds are fewer and figures differ from those of
@@ -321,7 +347,7 @@ def test_a_few_sums_that_have_not_settled_move_no_figure(monkeypatch: pytest.Mon
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits are chosen as if every record drifted on its own, and no cell shared its drift with others."""
 
-    def none(drift: Floats, prediction: Prediction, together: bool) -> list[Floats]:
+    def none(drift: Floats, prediction: Prediction, *_: Any) -> list[Floats]:
         return [np.zeros_like(prediction.spread)]
 
     def on_its_own(*args: Any, **rest: Any) -> TableLaw:

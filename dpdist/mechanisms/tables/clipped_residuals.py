@@ -171,10 +171,11 @@ class ClippedResiduals(NamedTuple):
             columns.append((_dot(now, of_unequal) - _dot(then, clipped_share)) / MORE_UNEQUAL)
         return np.stack(columns, axis=-1)
 
-    def variances(self, scale: Floats, places: ClippedShare) -> tuple[Floats, Floats]:
+    def variances(self, scale: Floats, places: ClippedShare, most: Floats | float = np.inf) -> tuple[Floats, Floats]:
         """Variances of what is clipped of cells' sums, and of what is kept, (cell, 1 + outcome) each, by what is clipped of
-        places.
+        places. No more is clipped of a drift than of the `most` that values of the public range add, (cell, 1 + outcome).
         """
+        of_range = np.broadcast_to(most, (len(self.number), len(self.size)))
         clipped, columns = places.share, list[tuple[Floats, Floats]]()
         body, ahead, square = OWN + POOLED, self.number + self.number**2 / self.records, clipped * clipped
         for k, (first, second) in enumerate(zip(self.first, self.second, strict=True)):
@@ -196,12 +197,13 @@ class ClippedResiduals(NamedTuple):
                 # Drift adds to all records at once: what limits leave of it, and what they clip.
                 part = _dot(self.moving[k], clipped[..., :body])
                 part = part + _dot(self.moving_size[k], places.growth[..., :body]) / scale[..., k]
-                most = (self.number * scale[..., k])[..., None]
-                left = np.minimum((1.0 - part)[..., None] * self.drifts[k], most)
+                largest = (self.number * scale[..., k])[..., None]
+                left = np.minimum((1.0 - part)[..., None] * self.drifts[k], largest)
                 of_sizes, expected = probabilities(self.drifts.shape[2]), self.drifts[k]
                 if k == 0 and len(self.across):
                     expected = expected * (1.0 - self.hidden(clipped))[..., None]
-                loss, variance = loss + (expected - left) ** 2 @ of_sizes, variance + left**2 @ of_sizes
+                lost = np.maximum(np.minimum(expected, of_range[:, k, None]) - left, 0.0)
+                loss, variance = loss + lost**2 @ of_sizes, variance + left**2 @ of_sizes
             columns.append((loss, variance))
         lost, kept_of = (np.stack(part, axis=-1) for part in zip(*columns, strict=True))
         return lost, kept_of

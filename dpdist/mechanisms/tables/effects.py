@@ -40,6 +40,8 @@ LEAST_PART = 0.01
 """Smallest part of the variance of logarithms that is within cells."""
 NOT_EXACT = 1e-12
 """Least relative squared error of sums."""
+FEW = 0.02
+"""Share of records without an amount up to which no score tells them apart."""
 LEAST_SHARE = 1e-4
 """Smallest share of records with an amount, or without one."""
 MOST_WITHIN = 0.95
@@ -230,7 +232,8 @@ class PredictionBySums(NamedTuple):
             rarer = [
                 each.rarer(column) for each, column in zip(estimates[1:], outcomes, strict=True) if each.share is not None
             ]
-            return of_one_law(paired_sample, means, before.proportional, known, np.column_stack(rarer) if rarer else None)
+            shares = np.column_stack(rarer) if rarer else None
+            return of_one_law(paired_sample, means, before.proportional, known, shares, before.origin)
 
         after = within(law)
         unit = np.column_stack([np.ones(len(count)), *np.broadcast_to(means[:, :1], means[:, 1:].shape).T])

@@ -16,8 +16,8 @@ import scipy
 from dpdist.core.records import Codes, Floats, Ints
 from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables.drift_sizes import learned
-from dpdist.mechanisms.tables.effects import Families, NoisyCellSums, PredictionBySums, predicted_by_sums
-from dpdist.mechanisms.tables.learned_prediction import learners_of, predict
+from dpdist.mechanisms.tables.effects import FEW, Families, NoisyCellSums, PredictionBySums, predicted_by_sums
+from dpdist.mechanisms.tables.learned_prediction import learners_of, origin_and_deviation, predict
 from dpdist.mechanisms.tables.learners import recalled
 from dpdist.mechanisms.tables.main_effects import ReferenceSample
 from dpdist.mechanisms.tables.prediction import Prediction, of_one_law
@@ -162,7 +162,14 @@ class ExpectedFile:
         law, ones = self.reference, np.ones(len(codes))
         outcomes = np.average(law.outcomes, weights=np.maximum(law.weight, 1e-300), axis=0)
         base = max(float(law.weight.mean()), 1e-300) * ones if weight is None else weight
-        return of_one_law(law, np.column_stack([base, np.outer(ones, outcomes)]), law.proportional, weight is not None)
+        means = np.column_stack([base, np.outer(ones, outcomes)])
+        origin, _ = origin_and_deviation(law, means[:, 1:], self.lowest[1:], self.highest[1:], of_range=0.0)
+        # An amount that some records lack, or that all others have alike, begins at 0.
+        some = law.outcomes > 0.0
+        alike = np.where(some, law.outcomes, -np.inf).max(axis=0) <= np.where(some, law.outcomes, np.inf).min(axis=0)
+        origin = np.where((origin > 0.0) & (alike | (some.mean(axis=0) < 1.0 - FEW)), 0.0, origin)
+        # Values far from it are on a scale that begins elsewhere, and do not change in proportion.
+        return of_one_law(law, means, law.proportional & (origin == 0.0), weight is not None, origin=origin)
 
     @cached_property
     def prediction(self) -> Prediction:

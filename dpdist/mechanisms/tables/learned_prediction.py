@@ -347,7 +347,7 @@ def predict(
     back = np.full(len(means), -1, dtype=np.int32)
     back[all_cells.of_file] = np.arange(len(cells), dtype=np.int32)
     two_values, values = _of_two_values(reference.outcomes, lowest[1:], highest[1:])
-    origin, deviation = _origin_and_deviation(reference, means[:, 1:], lowest[1:], highest[1:])
+    origin, deviation = origin_and_deviation(reference, means[:, 1:], lowest[1:], highest[1:], OF_RANGE)
     # A cell's few records may be alike by chance where those of its levels are not.
     constant = _hardly_varying(reference, all_cells, deviation) & (spread[:, 1:] < HARDLY * deviation * means[:, :1])
     return Prediction(
@@ -390,23 +390,25 @@ def _hardly_varying(sample: ReferenceSample, cells: ReferenceCells, deviation: F
     return constant
 
 
-def _origin_and_deviation(sample: ReferenceSample, means: Floats, lowest: Floats, highest: Floats) -> tuple[Floats, Floats]:
+def origin_and_deviation(
+    sample: ReferenceSample, means: Floats, lowest: Floats, highest: Floats, of_range: float
+) -> tuple[Floats, Floats]:
     """What outcomes drift relatively to: 0, or a value nearer to records that lie far from 0, as years do; and standard
     deviations of all records, (outcome,) each.
 
-    Far is more than `FROM_ORIGIN` standard deviations and `OF_RANGE` of the public range. All predicted `means` (cell,
+    Far is more than `FROM_ORIGIN` standard deviations and `of_range` of the public range. All predicted `means` (cell,
     outcome) lie on one side. So figures hardly depend on where such an outcome's scale begins.
     """
     weight = np.maximum(sample.weight, 1e-300)
     mean = np.average(sample.outcomes, weights=weight, axis=0)
     spread = np.sqrt(np.average((sample.outcomes - mean) ** 2, weights=weight, axis=0))
-    far = np.maximum(FROM_ORIGIN * spread, OF_RANGE * (highest - lowest))
+    far = np.maximum(FROM_ORIGIN * spread, of_range * (highest - lowest))
     # From 0 no further than to the nearest cell.
     near = np.where(mean > 0.0, np.maximum(means.min(axis=0), 0.0), np.minimum(means.max(axis=0), 0.0))
     origin = np.sign(mean) * np.minimum(np.maximum(np.abs(mean) - far, 0.0), np.abs(near))
     # Where all are alike, half a record more lies at the other end of the public range.
-    of_range = (highest - lowest) * np.sqrt(0.5 / (len(weight) + 1.0))
-    return origin + 0.0, np.where(np.ptp(sample.outcomes, axis=0) > 0.0, spread, of_range)
+    one_other = (highest - lowest) * np.sqrt(0.5 / (len(weight) + 1.0))
+    return origin + 0.0, np.where(np.ptp(sample.outcomes, axis=0) > 0.0, spread, one_other)
 
 
 def _of_two_values(outcomes: Floats, lowest: Floats, highest: Floats) -> tuple[Floats, Floats]:

@@ -70,6 +70,11 @@ class TableLimits:
         return np.column_stack([self.weight, self.outcome])
 
     @property
+    def clips_none(self) -> bool:
+        """True if counts of records beyond limits widen them."""
+        return self.widest is not None
+
+    @property
     def clipped_of_record(self) -> Floats:
         """Standard deviation of the clipped part of a record, over what slopes leave, (cell, 1 + outcome)."""
         return np.asarray(np.sqrt(self.loss / self.size[:, None]) / (1.0 - self.slope))

@@ -284,6 +284,9 @@ class ResidualMeasurements:
         weight = file.numbers.count * file.prediction.means[:, 0] * calibration.growth * calibration.factors[0]
         everywhere, shared = np.zeros(len(file.reference.weight), dtype=np.int32), list[Floats]()
         for k, table in enumerate(limits):
+            if table.clips_none:
+                shared.append(np.zeros_like(table.beyond))
+                continue
             of_reference = file.placed_records(k - 1) if k else everywhere
             known = self.parts[0], PLANNED_DRIFT, calibration.growth, table
             less, more = (self.limits_of(table.cell, of_reference, law, *known).hidden for law in laws)
@@ -304,7 +307,10 @@ class ResidualMeasurements:
         for table in limits:
             placed, part = np.full(0, -1), self.parts[0]
             beyond = [
-                self.limits_of(table.cell, placed, prediction, part, fixed=table).beyond for prediction in predictions
+                table.beyond
+                if table.clips_none
+                else self.limits_of(table.cell, placed, prediction, part, fixed=table).beyond
+                for prediction in predictions
             ]
             differences = np.array([each - table.beyond for each in beyond]).reshape(len(beyond), *table.beyond.shape)
             differences *= table.size[:, None] / np.sqrt(max(len(beyond), 1)) / (1.0 - table.slope)

@@ -322,8 +322,10 @@ def of_one_law(
     proportional: NDArray[np.bool_],
     weights_known: bool = False,
     rarer: Floats | None = None,
+    origin: Floats | float = 0.0,
 ) -> Prediction:
-    """One law for all cells, that of the sample, about `means` (cell, 1 + outcome) of weight and outcomes.
+    """One law for all cells, that of the sample, about `means` (cell, 1 + outcome) of weight and outcomes. Outcomes drift
+    relatively to `origin`, (outcome,).
 
     Spreads go with the mean weight, and with means of `proportional` outcomes (outcome,), whose values change so; that
     of rare values goes with the root of their mean, unless shares of records with an amount are known: `rarer` are these
@@ -367,7 +369,7 @@ def of_one_law(
         np.full((2, len(spread) - 1), np.nan),
         np.zeros((0, 0)),
         proportional,
-        np.zeros(len(spread) - 1),
+        np.zeros(len(spread) - 1) + origin,
         np.zeros_like(means[:, 1:]),
         law=law,
     )

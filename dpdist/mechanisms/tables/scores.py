@@ -18,6 +18,7 @@ import scipy
 from dpdist.core.records import UNIT, Floats
 from dpdist.mechanisms.tables.effects import (
     FARTHEST,
+    FEW,
     LEAST_SHARE,
     NOT_EXACT,
     CoordinateEstimate,
@@ -37,8 +38,6 @@ SHARE = "share above 0"
 """Name of the score that tells whether a value is above 0."""
 OUTSIDE = 0.02
 """Share of the law below the size of the lowest score, and above that of the highest one."""
-FEW = 0.02
-"""Share of records without an amount up to which no score tells them apart."""
 ROUNDS = 3
 """Number of times that effects of sizes are fit, each with the law within cells that those before leave."""
 EFFECTS = np.linspace(-FARTHEST, FARTHEST, 193)
@@ -209,7 +208,8 @@ class RecordScores:
             worth = count * estimates[0].means if k else count
             mean = float(worth @ calibrated.means[:, k] / worth.sum())
             ends = file.lowest[k] if k else max(file.lowest[k], 1e-300), file.highest[k]
-            estimates.append(by_scores.estimate(scores, of_law, answers, worth, mean, ends))
+            origin = float(file.prediction.origin[k - 1]) if k else 0.0
+            estimates.append(by_scores.estimate(scores, of_law, answers, worth, mean, origin, ends))
         return PredictionBySums.of(law, file.laws, file.prediction, count, estimates)
 
 
@@ -251,9 +251,12 @@ class _ByScores:
         answers: Iterator[Floats],
         worth: Floats,
         mean: float,
+        origin: float,
         ends: tuple[float, float],
     ) -> CoordinateEstimate:
-        """What the next `answers` tell of a column, whose cells have this `mean` by their `worth` (cell,)."""
+        """What the next `answers` tell of a column, whose cells have this `mean` by their `worth` (cell,). Its error is
+        relative to the distance from the `origin`.
+        """
         cells, design = len(self.count), self.families.design
         share = np.full(cells, (law > 0.0).mean())
         relative, effects, errors = np.ones(cells), np.zeros(cells), Loadings.none(cells)
@@ -277,5 +280,5 @@ class _ByScores:
             means = np.clip(relative * (mean * worth.sum() / float(worth @ relative)), *ends)
             return CoordinateEstimate(means, effects, errors.plus(self.loading_of_all).scaled(means), True, share)
         means = np.clip(mean + effects - float(worth @ effects) / worth.sum(), *ends)
-        of_all = self.loading_of_all.scaled(np.full(cells, np.hypot(mean, step)))
+        of_all = self.loading_of_all.scaled(np.full(cells, np.hypot(mean - origin, step)))
         return CoordinateEstimate(means, effects, errors.scaled(np.full(cells, step)).plus(of_all), False, share)

@@ -156,7 +156,7 @@ class TableLaw:
         """Limits of the least risk under noise of this variance on sums of contributions."""
         ends, direct = self._ranges(self.mean), self._direct
         # With one outcome, limits beyond a coordinate's range cost more noise than a record at both ends loses.
-        widest = ends * (even_parts(self.prediction) if ends.shape[1] > 2 else 1.0)
+        widest = ends * even_parts(self.prediction)
         # Errors of counts are judged in direct ones that have those of numbers of records.
         of_counts = np.maximum(sampled_variances(self._adding, self.size, self.prediction), direct[:, 0])
         unit = np.column_stack([of_counts, direct[:, 1:]])
@@ -196,7 +196,7 @@ class TableLaw:
             clipping = block.about(centre[of])
             ratios = clipping.ratios(scale[of])
             clipped = ClippedShare.at(clipping.norm(ratios))
-            loss[of] = clipping.variances(scale[of], clipped)[0]
+            loss[of] = clipping.variances(scale[of], clipped, self.number[of, None] * ends[of])[0]
             if len(clipping.relative):
                 slope[of] = clipping.slope(ratios, clipped)
             pooled, worth = _lost(block.sample[:, of_pool], centre[of], scale[of], adds_weight), block.share[:, of_pool]
@@ -206,6 +206,9 @@ class TableLaw:
         if self.origin is not None:
             for k, part in of_probability.items():
                 slope[:, 1 + k] = np.clip(part, 0.0, MOST_HIDDEN)
+        # A value within the public range loses no more than one at its end.
+        most = _norm(ends / scale, adds_weight)
+        slope = np.minimum(slope, 1.0 - 1.0 / np.maximum(most, 1.0)[:, None])
         hidden = np.zeros_like(beyond)
         if self.unknown is not None:
             hidden[:, 0] = slope[:, 0]
@@ -306,7 +309,8 @@ class TableLaw:
         worth = np.ones(self.cells) if alike else POOL_WORTH / (number + POOL_WORTH)
         by = scale * (pool != 0.0)
         by[:, : int(adds_weight)] = pool[:, : int(adds_weight)]
-        short, moved = worth @ (sums - number[:, None] * pool), (worth * number) @ by
+        short = worth @ ((sums - number[:, None] * pool) * (by != 0.0))
+        moved = (worth * number) @ by
         pool = pool + np.divide(short, moved, out=np.zeros_like(moved), where=moved != 0.0) * by
         if alike:
             return pool, clipped_of_change
@@ -373,11 +377,15 @@ def _lost(residual: Floats, centre: Floats, scale: Floats, adds_weight: bool) ->
     """The clipped part of residuals (row, place, 1 + outcome)."""
     deviation = residual.copy()
     deviation[..., 0] -= centre[:, None]
-    size = np.abs(deviation) / scale[:, None, :]
+    norm = _norm(np.abs(deviation) / scale[:, None, :], adds_weight)
+    return np.asarray(deviation * (1.0 - 1.0 / np.maximum(norm, 1.0))[..., None])
+
+
+def _norm(size: Floats, adds_weight: bool) -> Floats:
+    """Norms of contributions from sizes of their coordinates, (…, 1 + outcome)."""
     # The norm of pairs: |a + b|/2 + |a − b|/2 is the larger of |a| and |b|.
     pairs = np.maximum(size[..., :1] / max(size.shape[-1] - 1, 1), size[..., 1:]) if adds_weight else size
-    norm = pairs.sum(axis=-1)
-    return np.asarray(deviation * (1.0 - 1.0 / np.maximum(norm, 1.0))[..., None])
+    return np.asarray(pairs.sum(axis=-1))
 
 
 def _quantile(values: Floats, share: Floats, quantile: float, most: Floats) -> Floats:
