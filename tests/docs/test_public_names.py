@@ -45,14 +45,15 @@ tables:
   - {name: salaries, by: [sex], statistics: [{mean: salary}]}
 """
 STUDY = """
-kind: guarantees
+kind: modips
 study: example
 title: An example
 seed: 1
 replicates: 2
+files: 2
 epsilons: ["1"]
-cases: [{name: two, space: two_point, n: 2}]
-mechanisms: [{label: clamped, clamp: 1/2}]
+cases: [{name: n100, n: 100, bounds: [-4, 4]}]
+mechanisms: [{label: m1, sets: 1}]
 runtime: {executor: serial}
 """
 PARTS = ("Parameters", "Returns", "Raises")

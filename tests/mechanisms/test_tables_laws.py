@@ -433,7 +433,7 @@ def test_far_laplace_noise_is_not_taken_for_drift(monkeypatch: pytest.MonkeyPatc
 
 def test_figures_do_not_depend_on_the_origin_of_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     """A year and the years since 1900 have the same errors, actual and stated, to a tenth. Control: if drift is relative to
-    the distance from 0, those of the year are half as large again, at least."""
+    the distance from 0, those of the year are a quarter larger, and stated ones five times as large, at least."""
 
     def of_means(kind: str) -> Floats:
         found = runs([{**NEAR[0], "kinds": [kind]}], (1.0,), seeds=2)
@@ -447,7 +447,7 @@ def test_figures_do_not_depend_on_the_origin_of_an_outcome(monkeypatch: pytest.M
     np.testing.assert_allclose(of_means("year"), of_ages, rtol=0.1)
     monkeypatch.setattr(predicting, "FROM_ORIGIN", np.inf)
     PLANS.clear()  # plans of the same populations, without this change
-    assert (of_means("year") > 1.5 * of_ages).all(), "control"
+    assert (of_means("year") > [1.25, 5.0] * of_ages).all(), "control"
 
 
 @pytest.mark.parametrize(
