@@ -175,6 +175,15 @@ def no_release_is_held_by_chance(request: pytest.FixtureRequest) -> Iterator[Non
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_records_are_released(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs in modules that say FEW_RECORDS = True: they read no figure, or ask what holds under any noise."""
+    with pytest.MonkeyPatch.context() as patch:
+        if getattr(request.module, "FEW_RECORDS", False):
+            patch.setattr("dpdist.planning.making.FEWEST_OVER_SCALE", 0.0)
+        yield
+
+
 @contextmanager
 def _same_draws(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that passes today passes tomorrow. Modules that test OpenDP's own noise say OWN_NOISE = True."""

@@ -24,7 +24,7 @@ from dpdist.models.public_model import Design
 from dpdist.planning.blocks import BYTES_PER_RECORD, GATHERED_BYTES, Layout
 from dpdist.planning.goodness_of_fit import GoodnessOfFit, goodness_of_fit, refuse_misfit
 from dpdist.planning.plan import Plan, ReferenceDesign, reference_design, shown_records
-from dpdist.privacy.guarantees import large_delta
+from dpdist.privacy.guarantees import NoisyQuery, large_delta
 from dpdist.privacy.noise import LARGEST_SCALE, LARGEST_SCORE
 from dpdist.sampling import check
 from dpdist.survey.census import Census, take_census
@@ -33,6 +33,10 @@ from dpdist.survey.reference_file import ReferenceFile, open_reference
 from dpdist.survey.released_reference import ReferenceRelease, open_release
 from dpdist.survey.same_file import content
 from dpdist.survey.source import Input, Source, open_source
+
+FEWEST_OVER_SCALE = 8.0
+"""Number of records over the scale of noise on their counts by bins below which figures follow the noise: without a
+reference, counts and means of fewer records are mostly half of what they should be, or less."""
 
 
 def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
@@ -71,6 +75,7 @@ def make_plan(job: Job, input: Input, listener: Listener) -> Plan:
     nestings = job.nestings(_public_nestings(job, layout.crosstab, reference))
     plan = Plan(job, source, census, promise, layout, reference, goodness, design, nestings)
     _check_scale(job, plan.model)
+    _check_counts_of_bins(job, layout.crosstab, plan.model)
     _check_machine(plan)
     check(job, plan.model)
     return plan
@@ -110,6 +115,21 @@ def _check_scale(job: Job, model: StratumModel) -> None:
         fault = f"a score of {float(score):.3g} units, which is not exact"
         remedy = "raise epsilon, merge levels, or name the pairs"
         raise JobError.of(job.dataset, "budget.epsilon", fault, "a score of at most 2^52 units", remedy)
+
+
+def _check_counts_of_bins(job: Job, crosstab: Crosstab, model: StratumModel) -> None:
+    """Raises `JobError` if noise on counts by bins hides how the records of a stratum are distributed."""
+    query = getattr(model, "of_counts", None)
+    if not isinstance(query, NoisyQuery):
+        return
+    scale, strata = query.scale_as_laplace, crosstab.stratum_labels
+    records = np.bincount(crosstab.stratum, weights=crosstab.count, minlength=len(strata))
+    smallest, least = int(records.argmin()), ceil(FEWEST_OVER_SCALE * scale)
+    if records[smallest] < least:
+        among = f" in stratum {strata[smallest]}" if crosstab.strata else ""
+        fault = f"{records[smallest]:,.0f} records{among}, whose counts by bins have noise of scale {scale:.3g}"
+        remedy = "name a public file under reference, raise budget.epsilon or reference.histogram.epsilon, or pool strata"
+        raise JobError.of(job.dataset, "reference.histogram", fault, f"at least {least:,} records", remedy)
 
 
 def _check_likelihood(job: Job) -> None:

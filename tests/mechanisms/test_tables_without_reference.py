@@ -44,6 +44,7 @@ from dpdist.mechanisms.tables.spec import Tables
 from dpdist.privacy.guarantees import neighbour_of
 from dpdist.publish.released import read_released
 
+FEW_RECORDS = True
 SHARE = float(Tables.histogram_share)
 
 

@@ -17,6 +17,7 @@ from dpdist.job import Job
 from dpdist.job.loading import parse_job
 from dpdist.release import cautions
 
+FEW_RECORDS = True
 JOB = """
 dataset: clinic
 period: "1"

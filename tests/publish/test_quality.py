@@ -19,6 +19,7 @@ from dpdist.job.loading import parse_job
 from dpdist.job.presentation import Quality
 from dpdist.publish.printed_tables import LARGE_CV, rate
 
+FEW_RECORDS = True
 RULES = """
 presentation:
   quality:

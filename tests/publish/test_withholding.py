@@ -23,6 +23,7 @@ from dpdist.job.loading import parse_job
 from dpdist.opening.verifying import problems
 from dpdist.publish.withholding import BECAUSE, with_withheld, without_empty_figures
 
+FEW_RECORDS = True
 BY_FIELD = JOB.replace("strata: [field]\n", "").replace("by: [field, sex]", "by: [field]")
 LEVELS = ("arts", "law", "Total")
 
@@ -122,7 +123,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, noise_of: Callable[[str], A
     """The public folder of a release whose noise drowns some figures."""
     space, rows = tmp_path_factory.mktemp("runs"), survey()
     rows.to_parquet(space / "survey.parquet")
-    text = JOB.replace('"3"', '"0.02"') + "presentation: {sdmx: {agency: AGENCY}}\n"
+    text = JOB.replace('"3"', '"0.02"') + "presentation: {sdmx: {agency: AGENCY}}\nwithhold_above: 0.4\n"
     with noise_of("withheld4"):
         dpdist.run(parse_job(text), space / "ws", input=space / "survey.parquet")
     return space / "ws" / "public"
@@ -145,12 +146,12 @@ def test_every_form_of_a_table_says_which_figures_are_withheld_and_why(folder: P
     assert sum(by_statistic.values()) == len(shown)
     assert any("withheld, because" in caution for caution in statement["cautions"])
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    assert manifest["withheld"] == {"above": 1.0, "figures": len(shown)}
+    assert manifest["withheld"] == {"above": 0.4, "figures": len(shown)}
     observed = pd.read_csv(folder / "sdmx" / "counts.csv")
     assert (observed["OBS_STATUS"] == "Q").sum() == len(shown)
     assert observed.loc[observed["OBS_STATUS"] == "Q", "OBS_VALUE"].isna().all()
     (rule,) = [text for text in printed_notes(folder) if text.startswith("A figure is withheld if")]
-    assert "larger than both the figure and the table's median figure of that statistic" in rule
+    assert "larger than 0.4 times both the figure and the table's median figure of that statistic" in rule
     assert statement["withheld"]["in_words"].startswith(f"{rule} ")
     assert str(escape(rule)) in (folder / "index.html").read_text(encoding="utf-8")
     assert "withheld_because" in (folder / "codebook.json").read_text(encoding="utf-8")

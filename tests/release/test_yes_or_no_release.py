@@ -18,6 +18,7 @@ from dpdist.cli.report import report, run_text
 from dpdist.core.errors import DataError
 
 Named = Callable[[str], AbstractContextManager[None]]
+FEW_RECORDS = True
 GROUPS = [f"g{k}" for k in range(4)]
 AGES = ["young", "middle", "old"]
 JOB = """

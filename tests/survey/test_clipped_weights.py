@@ -18,6 +18,7 @@ from dpdist.storage.workspace import Workspace
 from dpdist.survey.census import place, records_as_they_came, take_census
 from dpdist.survey.source import open_source
 
+FEW_RECORDS = True
 JOB = """
 dataset: weights
 period: "1"

@@ -25,6 +25,7 @@ from dpdist.survey.batch import Findings
 from dpdist.survey.census import checked_batches
 from dpdist.survey.source import open_source
 
+FEW_RECORDS = True
 JOB = """
 dataset: homes
 period: "1"
