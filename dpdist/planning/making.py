@@ -128,7 +128,8 @@ def _check_counts_of_bins(job: Job, crosstab: Crosstab, model: StratumModel) -> 
     if records[smallest] < least:
         among = f" in stratum {strata[smallest]}" if crosstab.strata else ""
         fault = f"{records[smallest]:,.0f} records{among}, whose counts by bins have noise of scale {scale:.3g}"
-        remedy = "name a public file under reference, raise budget.epsilon or reference.histogram.epsilon, or pool strata"
+        pooled = ", or pool strata" if crosstab.strata else ""
+        remedy = f"name a public file under reference, or raise budget.epsilon or reference.histogram.epsilon{pooled}"
         raise JobError.of(job.dataset, "reference.histogram", fault, f"at least {least:,} records", remedy)
 
 

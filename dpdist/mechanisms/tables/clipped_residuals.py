@@ -202,7 +202,8 @@ class ClippedResiduals(NamedTuple):
                 of_sizes, expected = probabilities(self.drifts.shape[2]), self.drifts[k]
                 if k == 0 and len(self.across):
                     expected = expected * (1.0 - self.hidden(clipped))[..., None]
-                lost = np.maximum(np.minimum(expected, of_range[:, k, None]) - left, 0.0)
+                within = of_range[:, k, None]
+                lost = np.where(expected > within, np.maximum(within - left, 0.0), expected - left)
                 loss, variance = loss + lost**2 @ of_sizes, variance + left**2 @ of_sizes
             columns.append((loss, variance))
         lost, kept_of = (np.stack(part, axis=-1) for part in zip(*columns, strict=True))

@@ -32,6 +32,9 @@ WIDE_DRIFT = 0.2
 """Relative drift of weights and outcomes that the limits of the first measurement have room for."""
 WIDEST_DRIFT = 0.5
 """The same where a noisy law is known, and no reference."""
+NEARER, MOST_ALIKE = 0.5, 0.5
+"""An outcome is taken from 0 if more than a fiftieth of its values are nearer to 0 than this part of the mean, or if more
+than this share of records has one value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,10 +167,11 @@ class ExpectedFile:
         base = max(float(law.weight.mean()), 1e-300) * ones if weight is None else weight
         means = np.column_stack([base, np.outer(ones, outcomes)])
         origin, _ = origin_and_deviation(law, means[:, 1:], self.lowest[1:], self.highest[1:], of_range=0.0)
-        # An amount that some records lack, or that all others have alike, begins at 0.
-        some = law.outcomes > 0.0
-        alike = np.where(some, law.outcomes, -np.inf).max(axis=0) <= np.where(some, law.outcomes, np.inf).min(axis=0)
-        origin = np.where((origin > 0.0) & (alike | (some.mean(axis=0) < 1.0 - FEW)), 0.0, origin)
+        # Outcomes of which some are nearer to 0, and answers of which one has most records, are on no such scale: a level
+        # with others lies many standard deviations away.
+        near = np.quantile(law.outcomes * np.sign(outcomes), FEW, axis=0) <= NEARER * np.abs(outcomes)
+        most = [np.unique(values, return_counts=True)[1].max() > MOST_ALIKE * len(values) for values in law.outcomes.T]
+        origin = np.where(near | np.array(most), 0.0, origin)
         # Values far from it are on a scale that begins elsewhere, and do not change in proportion.
         return of_one_law(law, means, law.proportional & (origin == 0.0), weight is not None, origin=origin)
 

@@ -325,7 +325,7 @@ def of_one_law(
     origin: Floats | float = 0.0,
 ) -> Prediction:
     """One law for all cells, that of the sample, about `means` (cell, 1 + outcome) of weight and outcomes. Outcomes drift
-    relatively to `origin`, (outcome,).
+    relatively to `origin`, (outcome,), or to 0 or a cell's mean that are nearer to 0.
 
     Spreads go with the mean weight, and with means of `proportional` outcomes (outcome,), whose values change so; that
     of rare values goes with the root of their mean, unless shares of records with an amount are known: `rarer` are these
@@ -369,7 +369,7 @@ def of_one_law(
         np.full((2, len(spread) - 1), np.nan),
         np.zeros((0, 0)),
         proportional,
-        np.zeros(len(spread) - 1) + origin,
+        np.clip(origin, np.minimum(means[:, 1:].max(axis=0), 0.0), np.maximum(means[:, 1:].min(axis=0), 0.0)),
         np.zeros_like(means[:, 1:]),
         law=law,
     )

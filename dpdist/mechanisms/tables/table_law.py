@@ -155,7 +155,7 @@ class TableLaw:
     def limits(self, noise: Floats | float) -> TableLimits:
         """Limits of the least risk under noise of this variance on sums of contributions."""
         ends, direct = self._ranges(self.mean), self._direct
-        # With one outcome, limits beyond a coordinate's range cost more noise than a record at both ends loses.
+        # Those that clip no record at the ends of all coordinates.
         widest = ends * even_parts(self.prediction)
         # Errors of counts are judged in direct ones that have those of numbers of records.
         of_counts = np.maximum(sampled_variances(self._adding, self.size, self.prediction), direct[:, 0])
@@ -207,7 +207,8 @@ class TableLaw:
             for k, part in of_probability.items():
                 slope[:, 1 + k] = np.clip(part, 0.0, MOST_HIDDEN)
         # A value within the public range loses no more than one at its end.
-        most = _norm(ends / scale, adds_weight)
+        measured = slice(int(self.prediction.weights_known), None)
+        most = _norm(ends[:, measured] / scale[:, measured], adds_weight)
         slope = np.minimum(slope, 1.0 - 1.0 / np.maximum(most, 1.0)[:, None])
         hidden = np.zeros_like(beyond)
         if self.unknown is not None:
