@@ -16,6 +16,7 @@ from dpdist.privacy import noise
 from dpdist.studies.black_box import loss_between
 
 OWN_NOISE = True
+FEW_RECORDS = True
 
 
 @pytest.fixture
