@@ -312,7 +312,13 @@ WITHOUT_THE_CHARGE: dict[str, tuple[Callable[[Path], None], str, int]] = {
 }
 
 
-@pytest.mark.parametrize(("how", "command"), [*((how, "publish") for how in WITHOUT_THE_CHARGE), ("gone", "run")])
+@pytest.mark.parametrize(
+    ("how", "command"),
+    [
+        *((how, "publish") for how in WITHOUT_THE_CHARGE),
+        *(pytest.param(how, "run", marks=[] if how == "gone" else pytest.mark.long) for how in WITHOUT_THE_CHARGE),
+    ],
+)
 def test_a_ledger_without_the_charge_when_a_release_is_finished_is_an_error(
     how: str, command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

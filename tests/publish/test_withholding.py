@@ -21,7 +21,7 @@ from dpdist.core.cautions import Caution
 from dpdist.core.errors import JobError
 from dpdist.job.loading import parse_job
 from dpdist.opening.verifying import problems
-from dpdist.publish.withholding import BECAUSE, with_withheld, without_empty_figures
+from dpdist.publish.withholding import BECAUSE, rule as rule_in_words, with_withheld, without_empty_figures
 
 FEW_RECORDS = True
 BY_FIELD = JOB.replace("strata: [field]\n", "").replace("by: [field, sex]", "by: [field]")
@@ -152,6 +152,7 @@ def test_every_form_of_a_table_says_which_figures_are_withheld_and_why(folder: P
     assert observed.loc[observed["OBS_STATUS"] == "Q", "OBS_VALUE"].isna().all()
     (rule,) = [text for text in printed_notes(folder) if text.startswith("A figure is withheld if")]
     assert "larger than 0.4 times both the figure and the table's median figure of that statistic" in rule
+    assert rule == rule_in_words(1.0).replace("larger than both", "larger than 0.4 times both")
     assert statement["withheld"]["in_words"].startswith(f"{rule} ")
     assert str(escape(rule)) in (folder / "index.html").read_text(encoding="utf-8")
     assert "withheld_because" in (folder / "codebook.json").read_text(encoding="utf-8")
