@@ -178,7 +178,15 @@ class ExpectedFile:
     @cached_property
     def prediction(self) -> Prediction:
         """What the reference's records predict at base cells of the file."""
-        return self.at_crosses.within(len(self.codes)) if self.later else self.at_crosses
+        prediction = self.at_crosses.within(len(self.codes)) if self.later else self.at_crosses
+        if self.secret or self.alike:
+            return prediction
+        of_numbers = self.changes.of_numbers
+        if self.history or self.weight is not None:
+            known = self.codes, self.count, self.columns_of_tables
+            of_numbers = NumberChanges.of(*known, *self._numbers_of_reference).of_numbers
+        cross = self.reference.of_records(np.arange(len(of_numbers)))
+        return replace(prediction, worth=of_numbers[cross] if (of_numbers != 1.0).any() else None)
 
     @cached_property
     def informed(self) -> Prediction:

@@ -37,9 +37,9 @@ from dpdist.mechanisms.tables.rows import (
     stacked,
 )
 
-STEPS, SETTLED, UNSETTLED = 6, 0.05, 0.001
-"""Largest number of times that what limits clip follows the law that sums show; the change in standard errors below which a
-sum has settled; and the part of all sums that need not settle."""
+STEPS, SHORTEST, SETTLED, UNSETTLED = 12, 0.05, 0.05, 0.001
+"""Largest number of times that what limits clip follows the law that sums show; the least part of a step that is taken; the
+change in standard errors, by a whole step, below which a sum has settled; and the part of all sums that need not settle."""
 
 
 class Observed(NamedTuple):
@@ -217,16 +217,21 @@ class MeasuredSums:
             posterior = self.posterior(observed, self._law(posterior.deviation(solution)))
         # Without a reference and for secret numbers, slopes say what is clipped; what is counted is not clipped.
         steps = 0 if file.secret or file.alike or self.asked.beyond is not None else STEPS
-        for _ in range(steps):
+        errors = np.sqrt(file.count)[:, None] * file.prediction.spread
+        followed, step, length = np.zeros_like(errors), np.zeros_like(errors), 1.0
+        for number in range(steps):
             self.asked.return_memory()
             # A law needs few digits, and many sums hardly differ between steps.
             solution = posterior.solve(observed.values, OF_LAW, solution)
-            law, before = self._law(posterior.deviation(solution)), observed.values
+            last, step = step, posterior.deviation(solution)[: len(errors)] - followed
+            length = _length(length, quotient_or(0.0, last, errors), quotient_or(0.0, step, errors)) if number else 1.0
+            followed = followed + length * step
+            law, before = self._law(followed), observed.values
             sums = replace(sums, limits=followed_limits(file, sums.limits, self.calibrated, law))
             observed = sums.observed()
             # What limits had clipped of a drift shows more of it.
             posterior = self.posterior(observed, law, posterior)
-            far = np.abs(observed.values - before) > SETTLED * np.sqrt(observed.errors)
+            far = np.abs(observed.values - before) > SETTLED * length * np.sqrt(observed.errors)
             if np.count_nonzero(far) <= UNSETTLED * len(far):
                 break
         return Reading(posterior.with_tails(observed.values, solution), observed.values, sums.limits)
@@ -272,6 +277,15 @@ class MeasuredSums:
             np.concatenate(variance),
             *(calibrated.means[:, 0], spread, np.zeros(0)),
         )
+
+
+def _length(length: float, last: Floats, step: Floats) -> float:
+    """The part of a step to take after the `last` one, of which `length` was taken: what is less where steps turn back or
+    grow, and all where they go on alike (dynamic relaxation of Irons and Tuck, 1969).
+    """
+    turn = step - last
+    most = -length * float((turn * last).sum()) / max(float((turn**2).sum()), 1e-300)
+    return min(max(most, SHORTEST), 1.0)
 
 
 def _factors_of_residuals(factors: Floats, prediction: Prediction) -> Floats:

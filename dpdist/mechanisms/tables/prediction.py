@@ -137,6 +137,9 @@ class Prediction:
     """True if records in cells of the file have moved to `means` and `spread` of these cells."""
     law: LawInCells | None = None
     """Records of one law for all cells, if cells differ in shares of records with an amount."""
+    worth: Floats | None = None
+    """Numbers of the file's records that reference records stand for, relative to each other, (record,); None if all stand
+    for the same number."""
     adds_weight: bool = False
     """True where numbers of records are secret: a record then adds its predicted weight beside its residual."""
 
@@ -160,6 +163,7 @@ class Prediction:
             at_reference=np.zeros((0, 2, self.means.shape[1])),
             of_trees=self.of_trees[:, :0],
             values=self.values[:0],
+            worth=None,
         )
 
     @property

@@ -54,10 +54,11 @@ def residual_samples(
     about: Prediction | None = None,
     together: bool = False,
     more_unequal: bool = False,
-) -> Iterator[tuple[slice, Floats, Floats | None, Floats, Floats, Floats]]:
-    """Residuals (r, ρ) that stand for a cell's records, (cell, place, 1 + outcome), the same of more unequal weights if
-    they are asked for, shares (cell, place), the number of reference records, (cell,), and squares of moves by drift in
-    relative ones, times what a relative drift of 1 adds, (cell, place, 1 + outcome), for some cells at a time.
+) -> Iterator[tuple[slice, Floats, Floats, Floats | None, Floats, Floats, Floats]]:
+    """Residuals (r, ρ) that stand for a cell's records, (cell, place, 1 + outcome); those of them that are of all records,
+    before errors of the prediction and drift move them; the first of more unequal weights, if they are asked for; shares
+    (cell, place); the number of reference records, (cell,); and squares of moves by drift in relative ones, times what a
+    relative drift of 1 adds, (cell, place, 1 + outcome), for some cells at a time.
 
     `of_reference` is the cell of every reference record, -1 for those in none. Values beyond public `bounds` of weight and
     outcomes are moved to them: residuals of a law of all cells may be far from a cell's, and a law may have moved. They
@@ -104,28 +105,38 @@ def residual_samples(
         if prediction.law is not None:
             means, spread = prediction.law.means[base], prediction.law.spread[base]
             shares[:, OWN:] *= prediction.law.worth(rank[pool_place[0]], base[:, OWN:])
-        residual = sample * spread + sign * moves[base]
-        weight, centre = np.maximum(means[..., 0] + residual[..., 0], 0.0), mean[block, None, :]
-        total = residual[..., 1:] + (means[..., 1:] - centre) * weight[..., None]
-        weight, total = within_bounds(weight, total, means[..., 0], centre, bounds)
+        centre, alone = mean[block, None, :], sample * spread
+        weight, total = _of_residuals(alone + sign * moves[base], means, centre, bounds)
         offset = about.subtracted[base]
         less = np.concatenate([offset[..., None], offset[..., None] * (about.means[base, 1:] - centre)], axis=-1)
         of_unequal = None
         if more_unequal:
             # Errors of the prediction and drift make no weights more unequal.
-            alone = np.maximum(means[..., 0] + (sample * spread)[..., 0], 0.0)
-            factor = powers_of_ratios(alone, means[..., 0], MORE_UNEQUAL)
-            factor *= (shares * alone).sum(axis=1, keepdims=True) / (shares * alone * factor).sum(axis=1, keepdims=True)
+            as_predicted = np.maximum(means[..., 0] + alone[..., 0], 0.0)
+            factor = powers_of_ratios(as_predicted, means[..., 0], MORE_UNEQUAL)
+            factor *= (shares * as_predicted).sum(axis=1, keepdims=True) / (shares * as_predicted * factor).sum(
+                axis=1, keepdims=True
+            )
             values = within_bounds(weight * factor, total * factor[..., None], means[..., 0], centre, bounds)
             of_unequal = np.concatenate([values[0][..., None], values[1]], axis=-1) - less
+        of_pool = slice(OWN, number)
+        unmoved = _of_residuals(alone[:, of_pool], means[:, of_pool], centre, bounds)
         yield (
             block,
             np.concatenate([weight[..., None], total], axis=-1) - less,
+            np.concatenate([unmoved[0][..., None], unmoved[1]], axis=-1) - less[:, of_pool],
             of_unequal,
             shares,
             np.asarray(count[block] + POOL_WORTH, dtype=np.float64),
             sign**2 * drifting[base],
         )
+
+
+def _of_residuals(residual: Floats, means: Floats, centre: Floats, bounds: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """Weights, and totals about `centre`, of residuals (cell, place, 1 + outcome)."""
+    weight = np.maximum(means[..., 0] + residual[..., 0], 0.0)
+    total = residual[..., 1:] + (means[..., 1:] - centre) * weight[..., None]
+    return within_bounds(weight, total, means[..., 0], centre, bounds)
 
 
 def within_bounds(

@@ -96,17 +96,20 @@ class NumberChanges:
 
     of_cells: scipy.sparse.csr_array
     of_all: float
+    of_numbers: Floats
+    """Factors of shares of records that crosses had before, (cross,): 0 for those of levels that are gone."""
 
     @classmethod
     def none(cls, cells: int) -> NumberChanges:
-        return cls(scipy.sparse.csr_array((cells, 0)), 0.0)
+        return cls(scipy.sparse.csr_array((cells, 0)), 0.0, np.zeros(0))
 
     @classmethod
     def of(
         cls, codes: Ints, count: Floats, tables: Sequence[Sequence[int]], before: Ints | Codes, number: Floats
     ) -> NumberChanges:
         """Arguments are those of `changes_of`."""
-        return cls(changes_of(codes, count, tables, before, number), change_of(float(count.sum()), float(number.sum())))
+        of_cells, of_numbers = _compared(codes, count, tables, before, number)
+        return cls(of_cells, change_of(float(count.sum()), float(number.sum())), of_numbers)
 
     def room(self, drift: float, coordinates: int, together: bool) -> Floats:
         """Relative drift of cells' weights and outcomes that limits have room for, (cell, coordinate)."""
@@ -144,6 +147,13 @@ def changes_of(
     of few levels come first, then tables: numbers are compared with those that changes so far let expect, so that a change
     of a state is none of its counties. Ratios within chance are left out, and so are levels that only one of both has.
     """
+    return _compared(codes, count, tables, before, number)[0]
+
+
+def _compared(
+    codes: Ints, count: Floats, tables: Sequence[Sequence[int]], before: Ints | Codes, number: Floats
+) -> tuple[scipy.sparse.csr_array, Floats]:
+    """`changes_of`, and factors of the shares of numbers of records that crosses had before (`NumberChanges`)."""
     both, cells = np.concatenate([codes, before]), len(codes)
     columns = [cell_index(both[:, [k]]) for k in range(codes.shape[1])]
     crosses = [cell_index(both[:, list(by)]) for by in tables if len(by) > 1]
@@ -165,7 +175,7 @@ def changes_of(
         entries = np.expm1(-ratio[now_in[rows]]), (rows.astype(np.int32), place[now_in[rows]].astype(np.int32))
         changes.append(scipy.sparse.csr_array(entries, shape=(cells, int(changed.sum()))))
         factor *= np.where(changed, np.exp(ratio), 1.0)[then_in]
-    return scipy.sparse.hstack(changes).tocsr()
+    return scipy.sparse.hstack(changes).tocsr(), factor * in_both[cells:]
 
 
 def _in_both(columns: Sequence[Codes], count: Floats, number: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

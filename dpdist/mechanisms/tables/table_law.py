@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import scipy
 
-from dpdist.core.records import Codes, Floats, Ints, quantiles
+from dpdist.core.records import Codes, Floats, Ints, quantiles, quotient_or
 from dpdist.mechanisms.tables.clipped_residuals import MOST_HIDDEN, ClippedResiduals, ClippedShare
 from dpdist.mechanisms.tables.limits import (
     STEPS_WIDER,
@@ -56,12 +56,13 @@ NARROW = 0.001
 
 
 class _Block(NamedTuple):
-    """Some cells of a table, residuals that stand for their records, (cell, place, 1 + outcome), with shares (cell, place),
-    and what else `ClippedResiduals.of` takes.
+    """Some cells of a table, residuals that stand for their records, (cell, place, 1 + outcome), those of all records as
+    they are without drift, shares (cell, place), and what else `ClippedResiduals.of` takes.
     """
 
     of: slice
     sample: Floats
+    pooled: Floats
     share: Floats
     law: tuple[Any, ...]
 
@@ -199,7 +200,7 @@ class TableLaw:
             loss[of] = clipping.variances(scale[of], clipped, self.number[of, None] * ends[of])[0]
             if len(clipping.relative):
                 slope[of] = clipping.slope(ratios, clipped)
-            pooled, worth = _lost(block.sample[:, of_pool], centre[of], scale[of], adds_weight), block.share[:, of_pool]
+            pooled, worth = _lost(block.pooled, centre[of], scale[of], adds_weight), block.share[:, of_pool]
             pool[of] = np.einsum("cs,csk->ck", worth, pooled) / worth.sum(axis=1, keepdims=True)
             by_inequality[of] = self.number[of, None] * clipping.clipped_by_inequality(scale[of], clipped.share)
         beyond, of_probability = self._beyond(mean, centre, scale, pool)
@@ -250,13 +251,13 @@ class TableLaw:
             self.inequality_error > 0.0,
         )
         number = len(prediction.residuals.values)
-        for of, sample, of_unequal, share, records, moves in samples:
+        for of, sample, pooled, of_unequal, share, records, moves in samples:
             share = share / share.sum(axis=1, keepdims=True)
             more_unequal = None if of_unequal is None else with_tails(of_unequal, share, number, ends[of])
             sample, share = with_tails(sample, share, number, ends[of])
             unknown_means = None if unknown_mean is None else unknown_mean[of]
             law = self.number[of], records, prediction.adds_weight, unknown_means, drifts[:, of], moves
-            yield _Block(of, sample, share, (*law, more_unequal, self.inequality_error))
+            yield _Block(of, sample, pooled, share, (*law, more_unequal, self.inequality_error))
 
     def _ranges(self, mean: Floats) -> Floats:
         """The largest |r| and |ρ| of any record of a cell, (cell, 1 + outcome)."""
@@ -276,7 +277,8 @@ class TableLaw:
         """
         prediction, alike, adds_weight = self.prediction, self.unknown is not None, self.prediction.adds_weight
         records = np.arange(len(prediction.residuals.values)) if alike else np.flatnonzero(self.of_reference >= 0)
-        number, sums, changes = np.zeros(self.cells), np.zeros_like(scale), dict[int, tuple[Floats, Floats]]()
+        number, squares, sums = np.zeros(self.cells), np.zeros(self.cells), np.zeros_like(scale)
+        changes = dict[int, tuple[Floats, Floats]]()
 
         def added(cell: Ints | Codes, values: Floats) -> Floats:
             return np.bincount(cell, weights=values, minlength=self.cells).astype(np.float64)
@@ -294,20 +296,19 @@ class TableLaw:
                 change, rise = of_law.lost(instead, centre, scale, adds_weight) - of_likely, other - likely
                 clipped_part = clipped_part + probability[:, None] * change
                 lost_of, all_of = changes.get(k, (0.0, 0.0))
-                lost_of, all_of = (
-                    lost_of + added(cell, np.sign(rise) * change[:, 1 + k]),
-                    all_of + added(cell, np.abs(rise)),
-                )
+                lost_of = lost_of + added(cell, of_law.worth * np.sign(rise) * change[:, 1 + k])
+                all_of = all_of + added(cell, of_law.worth * np.abs(rise))
                 changes[k] = lost_of, all_of
             sums += np.column_stack([added(cell, of_law.worth * part) for part in clipped_part.T])
-            number += added(cell, of_law.worth)
+            number, squares = number + added(cell, of_law.worth), squares + added(cell, of_law.worth**2)
         clipped_of_change = dict[int, Floats]()
         for k, (lost_of, all_of) in changes.items():
             pooled = POOL_WORTH * np.array([lost_of.sum(), all_of.sum()]) / max(len(records), 1)
             clipped_of_change[k] = (lost_of + pooled[0]) / np.maximum(all_of + pooled[1], 1e-300)
         # The pool's parts are moved so that all reference records together have what they clip: by one multiple of limits,
         # where there is a part, and by a factor where sums without a centre clip nothing below 0.
-        worth = np.ones(self.cells) if alike else POOL_WORTH / (number + POOL_WORTH)
+        of_records = quotient_or(0.0, number**2, squares)
+        worth = np.ones(self.cells) if alike else POOL_WORTH / (of_records + POOL_WORTH)
         by = scale * (pool != 0.0)
         by[:, : int(adds_weight)] = pool[:, : int(adds_weight)]
         short = worth @ ((sums - number[:, None] * pool) * (by != 0.0))
@@ -315,7 +316,8 @@ class TableLaw:
         pool = pool + np.divide(short, moved, out=np.zeros_like(moved), where=moved != 0.0) * by
         if alike:
             return pool, clipped_of_change
-        return np.asarray((sums + POOL_WORTH * pool) / (number[:, None] + POOL_WORTH)), clipped_of_change
+        own = quotient_or(0.0, sums, np.broadcast_to(number[:, None], sums.shape))
+        return np.asarray(own + worth[:, None] * (pool - own)), clipped_of_change
 
     def _of_records(self, inside: Ints, mean: Floats, records: int) -> _ByLaw:
         """Some of so many reference records under the law, with totals about cells' means (cell, outcome)."""
@@ -334,6 +336,7 @@ class TableLaw:
         else:
             cell, (means, spread) = self.of_reference[inside], prediction.of_records(inside).transpose(1, 0, 2)
             of_about = about.of_records(inside)[:, 0]
+            worth = worth if prediction.worth is None else prediction.worth[inside]
         residual = prediction.residuals.values[inside] * spread
         weight = np.maximum(means[:, 0] + residual[:, 0], 0.0)
         total = residual[:, 1:] + (means[:, 1:] - mean[cell]) * weight[:, None]
