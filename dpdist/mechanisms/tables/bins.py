@@ -238,15 +238,14 @@ class Bins(NamedTuple):
             hidden = records - counts.sum()
             if rng is not None:
                 hidden += scale * np.sqrt(2.0 * seen) * rng.standard_normal()
-            # One value alone would leave no room for others.
-            hidden = max(hidden, scale) if seen < 2 else hidden
-            if seen < 2 or hidden > LEAST * scale:
-                counts += hidden * self._law_of_hidden(noisy, scale, hidden, rng)
+            # Values that are seen alone would leave no room for others.
+            hidden = max(hidden, scale)
+            counts += hidden * self._law_of_hidden(noisy, scale, hidden, rng)
         return np.asarray(counts / counts.sum())
 
     def _law_of_hidden(self, noisy: Floats, scale: float, records: float, rng: np.random.Generator | None) -> Floats:
         """Shares of bins in so many records that noise hides: all of one value, or on a parabola below or above the anchor,
-        whichever is likeliest, or a draw of these.
+        in their mean by what is likely, or in a draw of these.
         """
         laws = [np.eye(len(noisy))[[value]] for value in np.flatnonzero(self.alone & ~self.clear(noisy, scale))]
         for side, place in self.sides:
@@ -257,8 +256,9 @@ class Bins(NamedTuple):
         logs = [-np.abs(noisy - records * law).sum(axis=1) / scale for law in laws]
         of_laws = np.array([scipy.special.logsumexp(each) - np.log(len(each)) for each in logs])
         if rng is None:
-            chosen = int(of_laws.argmax())
-            return np.asarray(laws[chosen][logs[chosen].argmax()])
+            # The likeliest of many laws that noise leaves possible may have far smaller values than most others.
+            shares = [scipy.special.softmax(each) @ law for each, law in zip(logs, laws, strict=True)]
+            return np.asarray(scipy.special.softmax(of_laws) @ np.array(shares))
         chosen = int(rng.choice(len(laws), p=scipy.special.softmax(of_laws)))
         return np.asarray(laws[chosen][rng.choice(len(logs[chosen]), p=scipy.special.softmax(logs[chosen]))])
 
