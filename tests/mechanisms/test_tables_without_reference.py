@@ -280,7 +280,7 @@ def test_limits_of_all_records_are_expected_to_clip_what_they_clip_of_all_values
 def test_firms_have_counts_that_are_covered_without_a_reference(files: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Payrolls of four sizes of firms, each seven times those of the next smaller one, weights from 120 to 1, ε = 4:
     intervals hold .8 of direct counts and .85 of direct means, at least, and means err by less than 3 direct errors in the
-    median. Control: weights and payrolls as if independent, more than 7.
+    median. Control: weights and payrolls as if independent, more than 5.
     """
 
     def firms(seed: int) -> Population:
@@ -310,7 +310,7 @@ def test_firms_have_counts_that_are_covered_without_a_reference(files: int, monk
     assert (held >= [0.8, 0.85]).all(), held
     assert errors[1] < 3.0, errors
     monkeypatch.setattr(law_of_bins, "CORRELATIONS", np.zeros(99))
-    assert found(range(12, 15))[0][1] > 7.0, "control"
+    assert found(range(12, 15))[0][1] > 5.0, "control"
 
 
 def test_weights_that_fall_with_outcomes_within_cells_are_paired(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def test_weights_keep_their_sum_and_have_the_stated_exponent() -> None:
         assert now.sum() == pytest.approx(before.sum(), rel=1e-9)
         exponent = np.polyfit(np.log(before / predicted), np.log(now / predicted), 1)
         assert exponent[0] == pytest.approx(np.exp(inequality), rel=1e-9)
-        ratios = WeightRatios.of(informed, np.bincount(informed.places).astype(float))
+        ratios = WeightRatios.of(informed)
         share = ratios.share(np.array([inequality]), np.array([1.1]))
         assert share == pytest.approx(
             (1.1 * now > ratios.large * predicted).mean(), abs=1e-9 + 2e-3 * (inequality not in STEPS)

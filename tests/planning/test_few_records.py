@@ -57,15 +57,16 @@ def test_few_records_without_a_reference_are_refused(more: str, fault: str, file
 
 
 def test_figures_of_fewer_records_would_be_wrong(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 2 records a scale, intervals of many counts of all records end below half of the direct ones. Control: with 24,
-    none does in ten releases.
+    """With 6 records a scale, a fifth of intervals of all records end below half of the direct figure or begin above 1.5 of
+    it: 2 of 48, at least (missed in less than 1 of 1,000 runs). Control: with 24, none does in ten releases.
     """
 
-    def below_half(epsilon: float) -> float:
-        found = [run(file, epsilon, tmp_path / f"{epsilon} {number}") for number in range(10)]
-        rows = [one[(one["statistic"] == "count") & (one["ward"] == "Total")].iloc[0] for one in found]
-        return float(np.mean([row["synthetic_upper"] < 0.5 * row["direct"] for row in rows]))
+    def far(epsilon: float, releases: int) -> int:
+        found = pd.concat([run(file, epsilon, tmp_path / f"{epsilon} {number}") for number in range(releases)])
+        of_all = found[(found["ward"] == "Total") & found["statistic"].isin(["count", "mean"])]
+        below = of_all["synthetic_upper"] < 0.5 * of_all["direct"]
+        return int((below | (of_all["synthetic_lower"] > 1.5 * of_all["direct"])).sum())
 
-    assert below_half(4.0) == 0.0, "control"
+    assert far(4.0, 10) == 0, "control"
     monkeypatch.setattr("dpdist.planning.making.FEWEST_OVER_SCALE", 0.0)
-    assert below_half(0.33) >= 0.3
+    assert far(1.0, 24) >= 2

@@ -121,6 +121,21 @@ def _of_weights(factor: float, file: ExpectedFile) -> Floats:
     return np.append(factor, np.ones(len(file.lowest) - 1))
 
 
+def _means_of_laws(file: ExpectedFile) -> Floats:
+    """Relative deviations of means of weights and outcomes under the laws that noisy counts may have meant, without a
+    reference, (law, 1 + outcome): 0 otherwise. Those of outcomes are from their origin.
+    """
+    if not file.first_year or not file.laws:
+        return np.zeros((1, len(file.lowest)))
+    origin = file.prediction.origin
+    means = [
+        np.append(law.weight.mean(), np.average(law.outcomes, weights=law.weight, axis=0) - origin)
+        for law in (file.reference, *file.laws)
+    ]
+    of_law = np.where(means[0] != 0.0, means[0], np.inf)
+    return np.array(means[1:]) / of_law - np.isfinite(of_law)
+
+
 def _factors(
     asked: ResidualMeasurements, limits: TableLimits, sums: Floats, growth: float = 1.0, weights: _Weights | None = None
 ) -> CommonFactors:
@@ -139,7 +154,8 @@ def _factors(
     distance = limits.mean[0] - prediction.origin
     scale = np.concatenate([[1.0], np.copysign(np.maximum(np.abs(distance), 1e-100), distance)])
     relative, variance = relative / scale, errors / (weight * scale) ** 2
-    spread = np.full(len(scale), file.wide**2)
+    of_laws = _means_of_laws(file)
+    spread = np.maximum(file.wide**2, (of_laws**2).mean(axis=0))
     if stays := file.changes.of_all:
         # The file has a sample of another size, or a population of another size.
         sizes = variance[0] + file.wide**2 * np.array([1.0, (1.0 + stays) ** 2])
@@ -149,8 +165,9 @@ def _factors(
     trust = spread / (spread + variance)
     if file.weights_known:
         trust[0] = 0.0
-    least, most = np.sort([1.0, 1.0 + file.changes.of_all]) * [0.5, 2.0]
-    factors = np.clip(1.0 + trust * relative, [least, *[0.5] * (len(scale) - 1)], [most, *[2.0] * (len(scale) - 1)])
+    least, most = np.minimum(0.5, 1.0 + of_laws.min(axis=0)), np.maximum(2.0, 1.0 + of_laws.max(axis=0))
+    ends = np.sort([1.0, 1.0 + file.changes.of_all])
+    factors = np.clip(1.0 + trust * relative, [least[0] * ends[0], *least[1:]], [most[0] * ends[1], *most[1:]])
     # Limits have room for drift relative to outcomes' means and spread, and factors are relative to means alone.
     outcomes = file.numbers.count @ prediction.spread[:, 1:] / predicted
     part = np.concatenate([[1.0], np.abs(scale[1:]) / np.hypot(scale[1:], outcomes)])

@@ -137,7 +137,7 @@ class ExpectedFile:
     @cached_property
     def weight_ratios(self) -> WeightRatios:
         """Weights of reference records over predicted ones, for the numbers of records of the file."""
-        return WeightRatios.of(self.informed, self.numbers.count)
+        return WeightRatios.of(self.informed)
 
     @cached_property
     def by_sums(self) -> PredictionBySums | None:

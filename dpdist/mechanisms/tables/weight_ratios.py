@@ -14,8 +14,6 @@ QUANTILE, LEAST_RATIO = 0.95, 1.5
 """Quantile of weights over predicted ones beyond which a weight is large, and the smallest such ratio."""
 FEWEST = 0.005
 """Smallest share of large weights that tells how unequal weights are."""
-MOST_WORTH = 20.0
-"""Largest number of the file's records, over the mean, that a reference record stands for."""
 STEPS = np.array([-1.0, -0.5, -0.2, 0.0, 0.2, 0.5, 1.0])
 """Inequalities under which the factor of weights is computed; between them it is interpolated."""
 
@@ -34,16 +32,9 @@ class WeightRatios:
     constant: Floats
 
     @classmethod
-    def of(cls, prediction: Prediction, count: Floats) -> WeightRatios:
-        """`count` are the file's numbers of records, (cell,)."""
+    def of(cls, prediction: Prediction) -> WeightRatios:
         predicted, weight = prediction.weights_of_records
-        place, ratio = prediction.places, weight / predicted
-        inside = place >= 0
-        worth = np.ones(len(place))
-        if inside.any():
-            of_reference = np.bincount(place[inside], minlength=len(count))
-            worth = np.where(inside, count[place] / np.maximum(of_reference[place], 1), 0.0)
-            worth = np.minimum(worth, MOST_WORTH * worth.mean())
+        ratio, worth = weight / predicted, np.ones(len(weight)) if prediction.worth is None else prediction.worth
         order = np.argsort(ratio, kind="stable")
         ratio, worth = ratio[order], worth[order]
         quantile = ratio[np.searchsorted(np.cumsum(worth), QUANTILE * worth.sum())]
