@@ -287,9 +287,9 @@ def test_weights_that_leave_a_reference_of_one_weight_are_followed(monkeypatch: 
     assert min(relative(seed)[0] for seed in range(2)) > 0.08
 
 
-@pytest.mark.parametrize("seed", [2, 9, *(pytest.param(seed, marks=pytest.mark.long) for seed in (4, 7))])
+@pytest.mark.parametrize("seed", [3, 5, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 7))])
 def test_records_of_a_level_that_has_become_rare_tell_little_of_others(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A level falls from .9 to .02 of all records, and another rises as much: figures of levels are within 3.3 of their
+    """A level falls from .9 to .02 of all records, and another rises as much: figures of levels are within 2.5 of their
     errors. Control: where reference records stand for the same number each, what limits clip of all records is that of the
     level that has gone, and figures are off by more than 5 of their errors.
     """
@@ -305,10 +305,10 @@ def test_records_of_a_level_that_has_become_rare_tell_little_of_others(seed: int
     files = Files(sample(3_000, [0.02, 0.08, 0.9]), sample(1_500, [0.9, 0.08, 0.02]))
 
     def off() -> float:
-        found = release(public, files, 4.0, seed).comparison((0,))
+        found = release(public, files, 16.0, seed).comparison((0,))
         return float((np.abs(found.published.values - found.direct) / found.published.errors).max())
 
-    assert off() <= 3.3
+    assert off() <= 2.5
     as_now = NumberChanges.of
     monkeypatch.setattr(NumberChanges, "of", lambda *of: replace(as_now(*of), of_numbers=np.ones(len(of[3]))))
     PLANS.clear()  # the plan of the same population, without this change
@@ -641,7 +641,7 @@ def test_means_of_firms_are_better_than_those_of_an_earlier_year(files: int, mon
 @pytest.mark.parametrize("files", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_profits_and_losses_go_with_the_size_of_firms(files: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six sizes of firms, each three times the next smaller one, with profits and losses, ε = 1: median and root mean
-    square errors of means are at most .77 of those of a reference half as large. Control: if effects multiply what is
+    square errors of means are at most .74 of those of a reference half as large. Control: if effects multiply what is
     above the lowest value, they are larger.
     """
     public = Public((6, 5, 4), ((0, 1), (0, 2), (1, 2), (0, 1, 2)), (1.0, 1e4), ((-1e7, 1e7),))
@@ -665,9 +665,9 @@ def test_profits_and_losses_go_with_the_size_of_firms(files: int, monkeypatch: p
         both = np.abs(both[:, np.isfinite(both).all(axis=0)])
         return float(np.divide(*np.median(both, axis=1))), float(np.sqrt(np.divide(*np.square(both).mean(axis=1))))
 
-    assert max(errors(range(files))) < 0.77
+    assert max(errors(range(files))) < 0.74
     monkeypatch.setattr(predicting._Fit, "less", lambda fit, losses: fit._replace(of_others=1e6 * fit.of_others))
-    assert min(errors(range(12, 13))) > 0.77, "control"
+    assert min(errors(range(12, 13))) > 0.74, "control"
 
 
 @pytest.mark.parametrize("value", [0.0, 7_000.0])
