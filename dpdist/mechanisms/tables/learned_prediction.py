@@ -238,6 +238,10 @@ def _coordinate(
     deviation = np.sqrt(variances)
     remaining = weight - without if outcome is None else weight * (outcome - without)
     shared, alone, unit = effects.loading.scaled(1.0 / deviation), effects.alone / deviation, unit * deviation
+    if outcome is None:
+        # Errors of effects are relative to what was fitted, and no smaller where effects have lowered it.
+        lowered = np.maximum(base / means, 1.0)
+        shared, alone = shared.scaled(lowered), alone * lowered
     if fit.error is not None:
         # What no record of a cross shows is known as well as one record of this error would show it.
         unit = np.maximum(unit, fit.error / (means if outcome is None else 1.0))

@@ -77,9 +77,14 @@ class MainEffects:
             np.array([cells.added((fold == k) * values) for k in range(self.folds)]) for values in (counts, totals)
         )
         sides = [[np.delete(parts, k, axis=0).sum(axis=0) for parts in (count, total)] for k in range(self.folds)]
-        # The ridge is in records, whatever unit weights have.
+        # The prior of effects is in records, whatever unit weights have, and of values that vary by their mean or more.
         variance = float(counts.mean())
         means = cells.fitted(*sums, variance)
+        predicted = np.maximum(counts * means[cells.place], 1e-300)
+        found = ((totals - predicted) ** 2 / predicted).mean() / max(float(totals.sum() / counts.sum()), 1e-300)
+        if found > variance:
+            variance = float(found)
+            means = cells.fitted(*sums, variance)
         of_others = np.array([cells.fitted(side[0], side[1], variance) for side in sides])
         some = totals > 0.0
         of_records = 2.0 * float((totals[some] * (np.log(totals[some] / counts[some]) - 1.0)).sum())

@@ -16,7 +16,7 @@ from dpdist.mechanisms.tables.random_effects import families, interactions
 MOST_STEPS = 30
 """Largest number of Fisher scoring steps."""
 RIDGE = 0.25
-"""Prior precision of log effects of levels, in records' information at a relative variance of 1."""
+"""Records of the mean that the prior of a level's factor stands for, at a relative variance of 1."""
 MOST_LEVELS = 800
 """Largest number of coefficients that a dense system solves."""
 
@@ -54,9 +54,10 @@ class ReferenceSample(NamedTuple):
 
 
 def log_linear(design: scipy.sparse.csr_array, size: Floats, total: Floats, variance: float = 1.0) -> Floats:
-    """Coefficients β of E(total) = size exp(design β): Poisson scores with a ridge on all but the first column.
+    """Coefficients β of E(total) = size exp(design β): Poisson scores, and gamma laws of all factors but the first.
 
-    `variance` is a record's, in units of its squared mean: what varies more shows less of effects.
+    `variance` is a record's, in units of its squared mean: what varies more shows less of effects. Under a gamma law, the
+    mean of few records without a large value, or without a yes, is not taken for that of their level.
     """
     mean = total.sum() / max(size.sum(), 1e-300)
     beta = np.zeros(design.shape[1])
@@ -70,13 +71,17 @@ def log_linear(design: scipy.sparse.csr_array, size: Floats, total: Floats, vari
 
     def objective(coefficients: Floats) -> float:
         eta = design @ coefficients
-        return float(scale * (size @ np.exp(eta) - total @ eta) + 0.5 * ridge @ (coefficients - start) ** 2)
+        effects = coefficients - start
+        return float(scale * (size @ np.exp(eta) - total @ eta) + ridge @ (np.exp(effects) - effects))
 
     value = objective(beta)
     for _ in range(MOST_STEPS):
         fitted = size * np.exp(design @ beta)
-        score = scale * (design.T @ (total - fitted)) - ridge * (beta - start)
-        information = scale * (design.T @ scipy.sparse.diags_array(fitted) @ design) + scipy.sparse.diags_array(ridge)
+        factors = np.exp(beta - start)
+        score = scale * (design.T @ (total - fitted)) - ridge * (factors - 1.0)
+        information = scale * (design.T @ scipy.sparse.diags_array(fitted) @ design) + scipy.sparse.diags_array(
+            ridge * factors
+        )
         step = _newton(information.tocsr(), score)
         step *= min(1.0, 5.0 / max(np.abs(step).max(), 1e-300))
         while (next_value := objective(beta + step)) > value + 1e-12 * abs(value) and np.abs(step).max() > 1e-10:
