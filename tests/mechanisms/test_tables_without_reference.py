@@ -523,8 +523,8 @@ def test_a_law_of_several_parts_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_values_that_noise_hides_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Amounts of a third of 300 records under noise of scale 12, and a yes of 1 % of 1,500 under noise of scale 48: in 9 of
-    10 draws, the law's standard deviation is at least .5 of the right one. Control: the likeliest of the laws that noise
-    leaves possible has less than .1 of it in one of 10.
+    10 draws, the law's standard deviation is from .5 to 5 times the right one. Control: the likeliest of the laws that
+    noise leaves possible has less than .1 of it in one of 10.
     """
     bins = Bins.within(0.0, 241_907.0, 0.0)
 
@@ -541,6 +541,7 @@ def test_values_that_noise_hides_have_room(monkeypatch: pytest.MonkeyPatch) -> N
 
     files = (0.3, 300, 12.0), (0.01, 1_500, 48.0)
     assert all(np.quantile(ratios(*file), 0.1) >= 0.5 for file in files)
+    assert all(np.quantile(ratios(*file), 0.9) <= 5.0 for file in files)
     certain = SimpleNamespace(softmax=lambda logs: np.eye(len(logs))[np.argmax(logs)], logsumexp=scipy.special.logsumexp)
     monkeypatch.setattr(law_of_bins, "scipy", SimpleNamespace(special=certain, linalg=scipy.linalg))
     assert all(np.quantile(ratios(*file), 0.1) < 0.1 for file in files), "control"

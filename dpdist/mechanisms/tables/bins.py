@@ -225,7 +225,9 @@ class Bins(NamedTuple):
         return pairs
 
     def shares(self, noisy: Floats, scale: float, records: float, rng: np.random.Generator | None = None) -> Floats:
-        """Shares of bins by noisy counts, whose noise has the scale of a Laplace law: at the likeliest mode, or a draw."""
+        """Shares of bins by noisy counts, whose noise has the scale of a Laplace law: at the likeliest mode, in the mean of
+        laws of values that noise hides, or a draw.
+        """
         counts = np.where(self.clear(noisy, scale), noisy, 0.0)
         seen, curves = np.count_nonzero(counts), self.curves(noisy, scale, records)
         for side, modes in curves:

@@ -31,6 +31,8 @@ LOG_FACTORS = np.array([-3.9, -2.0, -1.0, -0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5
 """Logarithms of the factors of weights under which it is computed what limits clip."""
 FACTORS = 20_001
 """Number of factors of weights whose likelihoods are compared."""
+LEAST_OF_LAWS, MOST_OF_LAWS = -0.9, 5.0
+"""Range of relative deviations of a law's means: one draw of many has next to nothing, or far more than all others."""
 FACTOR_STEPS = 2
 """Steps in which factors of outcomes and what limits clip of them are found."""
 
@@ -133,7 +135,7 @@ def _means_of_laws(file: ExpectedFile) -> Floats:
         for law in (file.reference, *file.laws)
     ]
     of_law = np.where(means[0] != 0.0, means[0], np.inf)
-    return np.array(means[1:]) / of_law - np.isfinite(of_law)
+    return np.clip(np.array(means[1:]) / of_law - np.isfinite(of_law), LEAST_OF_LAWS, MOST_OF_LAWS)
 
 
 def _factors(

@@ -185,8 +185,9 @@ class ExpectedFile:
         if self.history or self.weight is not None:
             known = self.codes, self.count, self.columns_of_tables
             of_numbers = NumberChanges.of(*known, *self._numbers_of_reference).of_numbers
-        cross = self.reference.of_records(np.arange(len(of_numbers)))
-        return replace(prediction, worth=of_numbers[cross] if (of_numbers != 1.0).any() else None)
+        worth = of_numbers[self.reference.of_records(np.arange(len(of_numbers)))]
+        # A reference of other levels alone is all there is.
+        return replace(prediction, worth=worth if (worth != 1.0).any() and worth.any() else None)
 
     @cached_property
     def informed(self) -> Prediction:

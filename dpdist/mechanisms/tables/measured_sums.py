@@ -217,7 +217,7 @@ class MeasuredSums:
             posterior = self.posterior(observed, self._law(posterior.deviation(solution)))
         # Without a reference and for secret numbers, slopes say what is clipped; what is counted is not clipped.
         steps = 0 if file.secret or file.alike or self.asked.beyond is not None else STEPS
-        errors = np.sqrt(file.count)[:, None] * file.prediction.spread
+        errors = np.sqrt(file.numbers.count)[:, None] * file.prediction.spread
         followed, step, length = np.zeros_like(errors), np.zeros_like(errors), 1.0
         for number in range(steps):
             self.asked.return_memory()
@@ -280,11 +280,12 @@ class MeasuredSums:
 
 
 def _length(length: float, last: Floats, step: Floats) -> float:
-    """The part of a step to take after the `last` one, of which `length` was taken: what is less where steps turn back or
-    grow, and all where they go on alike (dynamic relaxation of Irons and Tuck, 1969).
+    """The part of a step to take after the `last` one, of which `length` was taken: less where steps turn back, all where
+    they shrink, and half as much where they grow (dynamic relaxation of Irons and Tuck, 1969).
     """
     turn = step - last
-    most = -length * float((turn * last).sum()) / max(float((turn**2).sum()), 1e-300)
+    shrinking = -float((turn * last).sum())
+    most = length * shrinking / float((turn**2).sum()) if shrinking > 0.0 else length / 2.0
     return min(max(most, SHORTEST), 1.0)
 
 

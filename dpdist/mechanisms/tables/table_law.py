@@ -301,13 +301,13 @@ class TableLaw:
                 changes[k] = lost_of, all_of
             sums += np.column_stack([added(cell, of_law.worth * part) for part in clipped_part.T])
             number, squares = number + added(cell, of_law.worth), squares + added(cell, of_law.worth**2)
-        clipped_of_change = dict[int, Floats]()
+        of_records = quotient_or(0.0, number**2, squares)
+        clipped_of_change, own_part = dict[int, Floats](), quotient_or(0.0, of_records, number)
         for k, (lost_of, all_of) in changes.items():
-            pooled = POOL_WORTH * np.array([lost_of.sum(), all_of.sum()]) / max(len(records), 1)
-            clipped_of_change[k] = (lost_of + pooled[0]) / np.maximum(all_of + pooled[1], 1e-300)
+            pooled = POOL_WORTH * np.array([lost_of.sum(), all_of.sum()]) / max(float(number.sum()), 1e-300)
+            clipped_of_change[k] = (own_part * lost_of + pooled[0]) / np.maximum(own_part * all_of + pooled[1], 1e-300)
         # The pool's parts are moved so that all reference records together have what they clip: by one multiple of limits,
         # where there is a part, and by a factor where sums without a centre clip nothing below 0.
-        of_records = quotient_or(0.0, number**2, squares)
         worth = np.ones(self.cells) if alike else POOL_WORTH / (of_records + POOL_WORTH)
         by = scale * (pool != 0.0)
         by[:, : int(adds_weight)] = pool[:, : int(adds_weight)]
