@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +46,13 @@ def plain(job: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def noisy(job: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def noisy(
+    job: str, tmp_path_factory: pytest.TempPathFactory, noise_of: Callable[[str], AbstractContextManager[None]]
+) -> Path:
     workspace = tmp_path_factory.mktemp("runs") / "ws"
-    little = job.replace('epsilon: "3"', 'epsilon: "0.02"') + "withhold_above: null\n"
-    dpdist.run(parse_job(little), workspace)
+    little = job.replace('epsilon: "3"', 'epsilon: "0.1"') + "withhold_above: null\n"
+    with noise_of("flags"):
+        dpdist.run(parse_job(little), workspace)
     return workspace
 
 
