@@ -549,7 +549,8 @@ def test_a_level_whose_reference_records_are_alike_may_have_others(
 @pytest.mark.parametrize("populations", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_levels_of_very_different_size_are_as_accurate_as_others(populations: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outcomes of a level are five times those of the next one. At ε = 4, root mean square errors of means are at most
-    1.1 direct standard errors. Control: where the error of all cells' level is the same amount in small cells, 1.5.
+    1.1 direct standard errors. Control: where the error of all cells' level is the same amount in small cells, more than
+    1.8.
     """
 
     def error(seeds: range) -> float:
@@ -565,7 +566,7 @@ def test_levels_of_very_different_size_are_as_accurate_as_others(populations: in
 
     assert error(range(populations)) < 1.1
     monkeypatch.setattr(predicting, "_over_their_mean", lambda means, weights: np.ones_like(means))
-    assert error(range(3, 4)) > 1.5, "control"  # of other files: predictions of the last ones are kept
+    assert error(range(3, 4)) > 1.8, "control"  # of other files: predictions of the last ones are kept
 
 
 @pytest.mark.long

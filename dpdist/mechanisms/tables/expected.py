@@ -186,7 +186,7 @@ class ExpectedFile:
             known = self.codes, self.count, self.columns_of_tables
             of_numbers = NumberChanges.of(*known, *self._numbers_of_reference).of_numbers
         worth = of_numbers[self.reference.of_records(np.arange(len(of_numbers)))]
-        # A reference of other levels alone is all there is.
+        # Where the reference has no level of the file, none of its records tells more than others.
         return replace(prediction, worth=worth if (worth != 1.0).any() and worth.any() else None)
 
     @cached_property

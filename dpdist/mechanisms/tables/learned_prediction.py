@@ -240,8 +240,8 @@ def _coordinate(
     shared, alone, unit = effects.loading.scaled(1.0 / deviation), effects.alone / deviation, unit * deviation
     if outcome is None:
         # Errors of effects are relative to what was fitted, and no smaller where effects have lowered it.
-        lowered = np.maximum(base / means, 1.0)
-        shared, alone = shared.scaled(lowered), alone * lowered
+        ratio_to_fit = np.maximum(base / means, 1.0)
+        shared, alone = shared.scaled(ratio_to_fit), alone * ratio_to_fit
     if fit.error is not None:
         # What no record of a cross shows is known as well as one record of this error would show it.
         unit = np.maximum(unit, fit.error / (means if outcome is None else 1.0))

@@ -77,13 +77,13 @@ class MainEffects:
             np.array([cells.added((fold == k) * values) for k in range(self.folds)]) for values in (counts, totals)
         )
         sides = [[np.delete(parts, k, axis=0).sum(axis=0) for parts in (count, total)] for k in range(self.folds)]
-        # The prior of effects is in records, whatever unit weights have, and of values that vary by their mean or more.
+        # The prior of effects is in records, whatever unit weights have; what varies more than its mean shows less of them.
         variance = float(counts.mean())
         means = cells.fitted(*sums, variance)
         predicted = np.maximum(counts * means[cells.place], 1e-300)
-        found = ((totals - predicted) ** 2 / predicted).mean() / max(float(totals.sum() / counts.sum()), 1e-300)
-        if found > variance:
-            variance = float(found)
+        dispersion = ((totals - predicted) ** 2 / predicted).mean() / max(float(totals.sum() / counts.sum()), 1e-300)
+        if dispersion > variance:
+            variance = float(dispersion)
             means = cells.fitted(*sums, variance)
         of_others = np.array([cells.fitted(side[0], side[1], variance) for side in sides])
         some = totals > 0.0

@@ -301,14 +301,15 @@ class TableLaw:
                 changes[k] = lost_of, all_of
             sums += np.column_stack([added(cell, of_law.worth * part) for part in clipped_part.T])
             number, squares = number + added(cell, of_law.worth), squares + added(cell, of_law.worth**2)
-        of_records = quotient_or(0.0, number**2, squares)
-        clipped_of_change, own_part = dict[int, Floats](), quotient_or(0.0, of_records, number)
+        # As many records of equal worth tell as much.
+        effective = quotient_or(0.0, number**2, squares)
+        clipped_of_change, per_record = dict[int, Floats](), quotient_or(0.0, effective, number)
         for k, (lost_of, all_of) in changes.items():
             pooled = POOL_WORTH * np.array([lost_of.sum(), all_of.sum()]) / max(float(number.sum()), 1e-300)
-            clipped_of_change[k] = (own_part * lost_of + pooled[0]) / np.maximum(own_part * all_of + pooled[1], 1e-300)
+            clipped_of_change[k] = (per_record * lost_of + pooled[0]) / np.maximum(per_record * all_of + pooled[1], 1e-300)
         # The pool's parts are moved so that all reference records together have what they clip: by one multiple of limits,
         # where there is a part, and by a factor where sums without a centre clip nothing below 0.
-        worth = np.ones(self.cells) if alike else POOL_WORTH / (of_records + POOL_WORTH)
+        worth = np.ones(self.cells) if alike else POOL_WORTH / (effective + POOL_WORTH)
         by = scale * (pool != 0.0)
         by[:, : int(adds_weight)] = pool[:, : int(adds_weight)]
         short = worth @ ((sums - number[:, None] * pool) * (by != 0.0))
@@ -316,8 +317,8 @@ class TableLaw:
         pool = pool + np.divide(short, moved, out=np.zeros_like(moved), where=moved != 0.0) * by
         if alike:
             return pool, clipped_of_change
-        own = quotient_or(0.0, sums, np.broadcast_to(number[:, None], sums.shape))
-        return np.asarray(own + worth[:, None] * (pool - own)), clipped_of_change
+        mean_part = quotient_or(0.0, sums, np.broadcast_to(number[:, None], sums.shape))
+        return np.asarray(mean_part + worth[:, None] * (pool - mean_part)), clipped_of_change
 
     def _of_records(self, inside: Ints, mean: Floats, records: int) -> _ByLaw:
         """Some of so many reference records under the law, with totals about cells' means (cell, outcome)."""
