@@ -525,8 +525,8 @@ def test_a_law_of_several_parts_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_factors_of_all_records_stay_above_0() -> None:
-    """One of the laws has next to nothing, or far more than all others, of a gain or a loss: factors of outcomes may fall to
-    a tenth or rise to six times, and no farther. With a reference, or a law alone, they have no such room.
+    """One of the laws has next to nothing of a gain or a loss, or far more than all others: factors of outcomes may fall
+    to a tenth or rise to six times, and no farther. Control: in later periods they have no such room.
     """
     one = np.ones(100)
 
