@@ -42,6 +42,10 @@ from dpdist.mechanisms.tables.residual_samples import (
 
 RECORDS_AT_ONCE = 2**18
 """Reference records whose clipped parts are computed together: they take much memory."""
+RECORDS_OF_GROUP, MOST_GROUPS, WORTH_OF_ALL = 500, 16, 1_000
+"""Numbers of reference records of cells of about the same size, the largest number of such groups, and the number of
+records that all count for in what one of them clips.
+"""
 MOST_WITH_ALL_CENTRES = 256
 """Tables of more cells try one centre besides 0: that of the least risk under the limits about 0."""
 CANDIDATES = 14
@@ -307,14 +311,16 @@ class TableLaw:
         for k, (lost_of, all_of) in changes.items():
             pooled = POOL_WORTH * np.array([lost_of.sum(), all_of.sum()]) / max(float(number.sum()), 1e-300)
             clipped_of_change[k] = (per_record * lost_of + pooled[0]) / np.maximum(per_record * all_of + pooled[1], 1e-300)
-        # The pool's parts are moved so that all reference records together have what they clip: by one multiple of limits,
-        # where there is a part, and by a factor where sums without a centre clip nothing below 0.
+        # The pool's parts are moved so that all reference records together have what they clip, and those of cells of about
+        # the same size, which limits clip alike: by one multiple of limits, where there is a part, and by a factor where
+        # sums without a centre clip nothing below 0.
         worth = np.ones(self.cells) if alike else POOL_WORTH / (effective + POOL_WORTH)
         by = scale * (pool != 0.0)
         by[:, : int(adds_weight)] = pool[:, : int(adds_weight)]
-        short = worth @ ((sums - number[:, None] * pool) * (by != 0.0))
-        moved = (worth * number) @ by
-        pool = pool + np.divide(short, moved, out=np.zeros_like(moved), where=moved != 0.0) * by
+        for group, part in _groups_by_size(self.number, number):
+            gaps = worth[:, None] * (sums - number[:, None] * pool) * (by != 0.0), (worth * number)[:, None] * by
+            short, moved = (np.column_stack([np.bincount(group, of) for of in gap.T]) for gap in gaps)
+            pool = pool + part * np.divide(short, moved, out=np.zeros_like(moved), where=moved != 0.0)[group] * by
         if alike:
             return pool, clipped_of_change
         mean_part = quotient_or(0.0, sums, np.broadcast_to(number[:, None], sums.shape))
@@ -344,6 +350,20 @@ class TableLaw:
         weight, total = within_bounds(weight, total, means[:, 0], mean[cell], (self.lowest, self.highest))
         offset = (1.0 - about.adds_weight) * of_about[:, 0]
         return _ByLaw(cell, weight, total, weight - offset, offset[:, None] * (of_about[:, 1:] - mean[cell]), worth)
+
+
+def _groups_by_size(size: Floats, reference: Floats) -> Iterator[tuple[Ints, float]]:
+    """All cells as one group, then groups of cells of about the same `size` with about the same number of `reference`
+    records each: groups (cell,), and the part that they show of what a group of many records would.
+    """
+    yield np.zeros(len(size), dtype=np.int64), 1.0
+    order = np.argsort(size, kind="stable")
+    reach = np.cumsum(reference[order])
+    groups = int(np.clip(reach[-1] / RECORDS_OF_GROUP, 1, MOST_GROUPS))
+    group = np.empty(len(size), dtype=np.int64)
+    group[order] = np.minimum((reach - reference[order] / 2.0) * groups / max(reach[-1], 1.0), groups - 1)
+    if groups > 1:
+        yield group, float(reach[-1] / (reach[-1] + groups * WORTH_OF_ALL))
 
 
 def _best(
