@@ -1,4 +1,4 @@
-"""What limits are expected to clip of cells' records: that of the reference's own ones."""
+"""What limits are expected to clip of cells' records is what they clip of the reference's."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LEVELS, RECORDS = 1_000, 60_000
 
 
 def excess(seed: int) -> Floats:
-    """What is expected to be clipped of cells' records, from 10 to 4,000 of them, less what is clipped of reference records
-    about predictions without their own influence: by eighth of the records in the order of cells' sizes, relative to what
-    is clipped there at all, (eighth, 1 + outcome).
+    """What is expected to be clipped, less what is clipped of reference records about predictions without their own
+    influence, over absolute values of the latter: by eighths of the records in the order of their cells' sizes, which are
+    from 2 to 1,400 records, (eighth, 1 + outcome).
     """
     rng = np.random.default_rng(seed)
     share = 1.0 / np.arange(10, 10 + LEVELS)
@@ -40,9 +40,8 @@ def excess(seed: int) -> Floats:
     norm = np.abs(residual / limits.scale[level]).sum(axis=1, keepdims=True)
     clipped = residual * (1.0 - 1.0 / np.maximum(norm, 1.0))
     order = np.argsort(limits.size[level], kind="stable")
-    parts = [(limits.beyond[level] - clipped)[part] for part in np.array_split(order, 8)]
-    sizes = [np.abs(clipped[part]) for part in np.array_split(order, 8)]
-    return np.array([part.sum(axis=0) for part in parts]) / np.array([size.sum(axis=0) for size in sizes])
+    more, size = limits.beyond[level] - clipped, np.abs(clipped)
+    return np.array([more[part].sum(axis=0) / size[part].sum(axis=0) for part in np.array_split(order, 8)])
 
 
 def test_cells_of_every_size_clip_what_their_reference_records_do(monkeypatch: pytest.MonkeyPatch) -> None:

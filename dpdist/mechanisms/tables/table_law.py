@@ -43,8 +43,8 @@ from dpdist.mechanisms.tables.residual_samples import (
 RECORDS_AT_ONCE = 2**18
 """Reference records whose clipped parts are computed together: they take much memory."""
 RECORDS_OF_GROUP, MOST_GROUPS, WORTH_OF_ALL = 500, 16, 1_000
-"""Numbers of reference records of cells of about the same size, the largest number of such groups, and the number of
-records that all count for in what one of them clips.
+"""Fewest reference records of a group of cells of about the same size, the largest number of groups, and the number of
+records that all cells count for in what a group clips.
 """
 MOST_WITH_ALL_CENTRES = 256
 """Tables of more cells try one centre besides 0: that of the least risk under the limits about 0."""
@@ -353,8 +353,8 @@ class TableLaw:
 
 
 def _groups_by_size(size: Floats, reference: Floats) -> Iterator[tuple[Ints, float]]:
-    """All cells as one group, then groups of cells of about the same `size` with about the same number of `reference`
-    records each: groups (cell,), and the part that they show of what a group of many records would.
+    """The group of every cell, (cell,), and the part of a group's own move that is made: first all cells as one group, then
+    groups of about the same `size` with about the same number of `reference` records each.
     """
     yield np.zeros(len(size), dtype=np.int64), 1.0
     order = np.argsort(size, kind="stable")
