@@ -157,9 +157,8 @@ def covered(learner: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Floats, Floa
 @pytest.mark.long
 def test_intervals_of_trees_cover_and_counts_err_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """90 % intervals cover from .84 to .97 of 368 counts and of means, where .84 has a false-alarm rate below .001 if cells
-    are independent; and counts err by at most .95 times as much as those of effects. Where no drift is possible, .84 of
-    counts and .8 of means are covered. Control: if what fits to other folds follow were then no error, counts would have
-    less than .84.
+    are independent; and counts err by at most .95 times as much as those of effects. Control: if what fits to other folds
+    follow were no error, and drift did not make room for it, counts would have less than .84.
     """
     (held, errors), (_, of_effects) = covered("trees", monkeypatch), covered("effects", monkeypatch)
     assert (held >= 0.84).all(), held
@@ -167,7 +166,7 @@ def test_intervals_of_trees_cover_and_counts_err_less(monkeypatch: pytest.Monkey
     assert errors[0] <= 0.95 * of_effects[0]
     for law in ("DRIFTS", "LEVEL_DRIFTS", "COMMON_DRIFTS"):
         monkeypatch.setattr(drift_sizes, law, {0.0005: 1.0})
-    assert (covered("trees", monkeypatch)[0] >= [0.84, 0.8]).all()
+    assert (covered("trees", monkeypatch)[0] >= [0.84, 0.81]).all()
     monkeypatch.setattr(RandomEffects, "erring", lambda self, *rest: self)
     assert covered("trees", monkeypatch)[0][0] < 0.84
 

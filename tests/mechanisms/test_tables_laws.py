@@ -209,9 +209,9 @@ def test_figures_are_no_worse_than_public_ones(near: Runs) -> None:
 
 
 def test_errors_fall_as_the_budget_grows(near: Runs) -> None:
-    """Means hardly gain from ε = .1 to 1: their median may rise by 3 %."""
+    """Means hardly gain from ε = .1 to 1."""
     medians = np.array([np.nanmedian(near.off(epsilon), axis=0) for epsilon in BUDGETS])
-    assert (np.diff(medians, axis=0) <= 0.03 * medians[:-1]).all()
+    assert (np.diff(medians, axis=0) <= 0.02 * medians[:-1]).all()
     assert (medians[-1] < 0.1 * medians[0]).all()
 
 
@@ -343,12 +343,11 @@ def test_answers_of_records_with_one_weight_near_its_bound_are_followed(monkeypa
 
 @pytest.mark.slow
 def test_a_few_sums_that_have_not_settled_move_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where 3 sums in 1,000 need not settle, three times the part of releases, rounds are fewer and figures differ from
-    those of all rounds by at most .05 standard errors, in two populations. Control: after one round one differs by more
-    than .1.
+    """Where 1 sum in 100 need not settle, ten times the part of releases, rounds are fewer and figures differ from those of
+    all rounds by at most .05 standard errors, in two populations. Control: after one round one differs by more than .1.
     """
     sizes = {"records": (4_000, 4_000), "sizes": (20, 16, 12), "number": 3}
-    parts, rounds = (0.0, 3 * measured_sums.UNSETTLED, 1.0), Counter[float]()
+    parts, rounds = (0.0, 10 * measured_sums.UNSETTLED, 1.0), Counter[float]()
     follow = measured_sums.followed_limits
 
     def counted(*of: Any) -> Any:
@@ -953,20 +952,19 @@ def test_ten_tables_are_better_than_ten_separate_releases() -> None:
 
 @pytest.mark.slow
 def test_laws_of_more_populations() -> None:
-    """20 populations: no worse than the prediction by 3 %, and than the reference by 6 %; 90 % intervals hold .86 to .95.
+    """20 populations: no worse than the prediction by 3 %, and than the reference by 6 %; 90 % intervals hold .86 to .94.
 
-    Also at ε = .1, where a release is nearly its prediction and the drift that is possible makes intervals wide: they hold
-    .97 at most. Control: errors times .7, and .5 at ε = .1.
+    Also at ε = .1, where a release is nearly its prediction. Control: errors times .7.
     """
     found = runs(NEAR, (0.1, 1.0, 4.0), seeds=5)
-    for epsilon, most, factor in ((0.1, 0.97, 0.5), (1.0, 0.95, 0.7), (4.0, 0.95, 0.7)):
+    for epsilon in (0.1, 1.0, 4.0):
         medians = {of: np.nanmedian(found.off(epsilon, of), axis=0) for of in ("published", "predicted", "reference")}
         shown = {of: part.round(2).tolist() for of, part in medians.items()}
         print(f"\nε = {epsilon}: {shown}, covered {share_covered(found, epsilon):.3f}", flush=True)
         assert (medians["published"] <= (1.04 if epsilon < 1.0 else 1.03) * medians["predicted"]).all(), epsilon
         assert (medians["published"] <= 1.06 * medians["reference"]).all(), epsilon
-        assert 0.86 <= share_covered(found, epsilon) <= most
-        assert share_covered(found, epsilon, factor) < 0.86
+        assert 0.86 <= share_covered(found, epsilon) <= 0.94
+        assert share_covered(found, epsilon, 0.7) < 0.86
 
 
 def assert_laws(found: Runs, budgets: tuple[float, ...], covered: tuple[float, float], worse: float = 1.03) -> None:
@@ -1014,15 +1012,14 @@ def test_laws_hold_for_thirty_tables() -> None:
 @pytest.mark.parametrize("gaussian", [False, True])
 @pytest.mark.parametrize(
     ("cases", "covered", "worse"),
-    [(NEAR, (0.85, 0.97), 1.03), (SPARSE, (0.8, 0.97), 1.03), ([THIRTY], (0.85, 0.99), 1.07)],
+    [(NEAR, (0.85, 0.97), 1.03), (SPARSE, (0.8, 0.97), 1.03), ([THIRTY], (0.85, 0.97), 1.07)],
     ids=["usual", "sparse", "thirty tables"],
 )
 def test_laws_of_more_populations_under_both_laws_of_noise(
     cases: list[dict[str, Any]], covered: tuple[float, float], worse: float, gaussian: bool
 ) -> None:
     """Four of each case. Shares are .84 where most crosses have one record, at ε = 1. Counts of thirty tables are 6 % worse
-    there than the prediction, in the median, and .99 of their intervals hold: noise leaves room for the drift that is
-    possible.
+    there than the prediction, in the median: their noise lets the drift that is possible through.
     """
     budgets = RHO if gaussian else (1.0, 4.0, 1e4)
     assert_laws(runs(cases, budgets, seeds=4, gaussian=gaussian), budgets, covered, worse)
@@ -1216,19 +1213,43 @@ def test_last_digits_of_weights_change_no_more_than_last_digits(seed: int, monke
     sizes of residuals, what rounding leaves between them changed means and spreads by whole per cents.
     """
 
+    population = Population.of(seed, records=(800, 1000), kinds=["rare yes"])
+    file = model_of(population.public, population.files(), 1.0).plan.asked.file
+    public = file.codes, file.sizes, file.columns_of_tables, file.lowest, file.highest
+    eps = np.finfo(float).eps * np.random.default_rng(seed).integers(-1, 2, (3, len(file.reference.weight)))
+    others = [file.reference._replace(weight=file.reference.weight * (1.0 + digits)) for digits in eps]
+
     def change() -> float:
-        population = Population.of(seed, records=(800, 1000), kinds=["rare yes"])
-        file = model_of(population.public, population.files(), 1.0).plan.asked.file
-        public = file.codes, file.sizes, file.columns_of_tables, file.lowest, file.highest
-        digits = np.random.default_rng(seed).integers(-1, 2, len(file.reference.weight)) * np.finfo(float).eps
-        others = file.reference._replace(weight=file.reference.weight * (1.0 + digits))
-        one, other = (predict(reference, *public) for reference in (file.reference, others))
-        pairs = ((one.means, other.means), (one.spread, other.spread))
+        """The largest of three: what rounding leaves differs by machine."""
+        one, *found = (predict(reference, *public) for reference in (file.reference, *others))
+        pairs = [pair for other in found for pair in ((one.means, other.means), (one.spread, other.spread))]
         return max(float((np.abs(a - b).max(axis=0) / np.abs(a).max(axis=0)).max()) for a, b in pairs)
 
     assert change() < 1e-9
     monkeypatch.setattr(random_effects, "ROUNDING", 0.0)
     assert change() > 1e-2, "control"
+
+
+@pytest.mark.long
+def test_many_sums_without_noise_are_those_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3,044 sums of ten tables that depend on each other, at ε = 10,000: figures err by .01 direct standard errors in the
+    median, and .1 at most. Control: without a least part of noise, conjugate gradients do not end.
+    """
+    population = Population.of(9, **INCOMES, drift="none", records=(2_000, 2_000), sizes=(9, 15, 60, 15), number=10)
+    found = release(population.public, population.files(), 1e4, seed=9)
+    assert not found.posterior.dense
+    off = list[Floats]()
+    for by in tables_of(population.public):
+        cell = cells_of(found.model.codes, [], by)[0]
+        own = direct(found.files.current, cell[found.base], int(cell.max()) + 1)
+        units, large = np.maximum(own.errors, 2.5e-3 * np.abs(own.values)), own.records >= 10
+        off.append(np.abs(found.figures(cell, +found.sums).values - own.values)[large] / units[large])
+    assert (np.median(np.concatenate(off), axis=0) <= 0.01).all()
+    assert np.concatenate(off).max() <= 0.1
+    monkeypatch.setattr(posterior, "LEAST_NOISE", 0.0)
+    again = release(population.public, population.files(), 1e4, seed=9)
+    with pytest.raises(ArithmeticError):
+        _ = again.sums
 
 
 def test_unprotected_samples_are_those_of_estimates_for_many_sums(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,7 @@ def test_files_of_one_weight_give_no_alarm_and_a_weight_that_grows_is_told(tmp_p
 def test_without_a_reference_figures_far_off_are_named_where_weights_differ_by_cell(tmp_path: Path) -> None:
     """Weights of 3 to 37,000 by type, which vary little within a cell: the law of all weights overstates direct errors.
 
-    Measured under this noise at ε = .15: .94 of counts, .75 of means and .96 of totals that are off by over 4 are named.
+    Measured under this noise at ε = .15: .95 of counts, .84 of means and .96 of totals that are off by over 4 are named.
     Control: not all figures are named.
     """
     trucks().to_parquet(tmp_path / "trucks.parquet")
@@ -125,7 +125,7 @@ def test_without_a_reference_figures_far_off_are_named_where_weights_differ_by_c
         cells = rows["state"] + ", " + rows["type"]
         off = rows["synthetic_error_in_se"].abs() > FAR_NAMED
         assert off.sum() > 100
-        assert cells[off].isin(named[str(statistic)]).mean() > (0.7 if statistic == "mean" else 0.9)
+        assert cells[off].isin(named[str(statistic)]).mean() > 0.8
         assert len(named[str(statistic)]) < 0.8 * len(cells)
 
 

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
 
 import numpy as np
-import scipy
 
 from dpdist.core.records import Codes, Floats, Ints, Singles, quotient_or
 from dpdist.core.sharing import PiecesInTurn, share_out
 from dpdist.mechanisms.tables.clipped_residuals import MOST_HIDDEN, clipped_change
 from dpdist.mechanisms.tables.expected import ExpectedFile
-from dpdist.mechanisms.tables.limits import TableLimits, direct_variances, predicted_means
-from dpdist.mechanisms.tables.measurements import UnclippedSums
+from dpdist.mechanisms.tables.limits import TableLimits, predicted_means
 from dpdist.mechanisms.tables.prediction import FollowedRecords, Prediction, RecordMoves
 from dpdist.mechanisms.tables.residual_samples import AT_ONCE, POOLED, quantile_ranks
 from dpdist.mechanisms.tables.table_law import TableLaw
 
-SWEEPS = 2
-"""Number of times that changes by level of every column are found given those of the others."""
-MOST_ALIKE = 5.0
-"""Change in the logarithm of what is clipped beyond which a cell does not tell more of its levels."""
 FAR = 0.5
 """Relative change of a base cell's means beyond which sums show less of it than of their other cells."""
+MOST_ALIKE = 5.0
+"""Change in the logarithm of what is clipped beyond which a cell tells no more of its levels."""
+MOST_MOVED = 0.25
+"""Part of the noise by which what is clipped of a sum may differ from what its own law says."""
 
 
 def followed_limits(
@@ -44,66 +41,26 @@ def followed_limits(
     for table, clipped in zip(limits, share_out(clipping, PiecesInTurn(piece, len(limits))), strict=True):
         sums = np.column_stack([drift[:, 0], (means[:, 1:] - table.mean[table.cell]) * drift[:, :1] + drift[:, 1:]])
         lacking = 0.0 if clipped.unequal is None else table.added(sums * (clipped.unequal - 1.0))
-        followed.append(replace(clipped, cell=table.cell, expected=table.added(sums), lacking=lacking, steady=None))
+        followed.append(replace(clipped, cell=table.cell, expected=table.added(sums), lacking=lacking))
     return tuple(followed)
 
 
-class CellsOfTable(NamedTuple):
-    """A table's cells by public data: levels of its columns, (cell, column), predicted counts, (cell,), and variances of
-    direct sums, (cell, 1 + outcome).
+def steadied(loss: Floats, before: Floats, noise: Floats, levels: Ints, size: Floats) -> Floats:
+    """Variances of what a table's limits clip, (cell, 1 + outcome), that follow noise less.
+
+    Noise that raises a cell's law raises what is clipped, and so errors. Weighed by these, sums with noise above 0 count
+    for less than those below, and totals of many cells are too low. Levels show changes of the variances `before` better
+    than one cell does, so variances are moved towards an additive fit over `levels` (cell, column), by a part of `noise`
+    (cell, 1 + outcome) at most: a cell of which the law now clips much more than of its levels keeps its error.
     """
-
-    levels: Ints
-    predicted: Floats
-    sampling: Floats
-
-    @classmethod
-    def of_all(cls, file: ExpectedFile, limits: Sequence[TableLimits], prediction: Prediction) -> list[Self]:
-        """The cells of all measurements."""
-        count, base, found = file.numbers.count, np.arange(len(file.codes)), list[Self]()
-        for table, by in zip(limits, ((), *file.columns_of_tables), strict=True):
-            _, first = np.unique(table.cell, return_index=True)
-            adding = scipy.sparse.csr_array((np.ones(len(base)), (table.cell, base)))
-            sampling = direct_variances(adding, count, table.mean, prediction)
-            predicted = np.asarray(adding @ (count * prediction.means[:, 0]))
-            found.append(cls(file.codes[first][:, list(by)], predicted, sampling))
-        return found
-
-    def steadied(self, before: UnclippedSums, after: UnclippedSums) -> TableLimits:
-        """Limits that have followed the law, with errors that follow what it shows beyond noise.
-
-        Noise that raises a cell's law raises what is clipped there, and so its errors. Weighed by these, sums with noise
-        above 0 count for less than those below, and figures of many cells are all too low. So errors change as those of
-        levels do, and follow the law of their own cell by the part of what it may show that is not noise (as estimates of
-        James and Stein, 1961).
-        """
-        first, limits = before.limits, after.limits
-        typical = self.predicted[:, None] * np.column_stack([np.ones(len(limits.mean)), np.abs(limits.mean)])
-        expected = np.broadcast_to(limits.expected, typical.shape)
-        own = expected - typical * quotient_or(0.0, expected.sum(axis=0), typical.sum(axis=0))
-        noise = np.maximum(before.error - first.loss / (1.0 - first.slope) ** 2, 0.0)
-        shown = self.sampling + np.maximum(own**2 - noise, 0.0)
-        part = quotient_or(0.0, np.maximum(shown - noise, 0.0), shown)
-
-        def beyond_noise(change: Floats) -> Floats:
-            log = np.log(np.maximum(change, 1e-300))
-            # A cell of which nothing was clipped before does not tell how others have changed.
-            of_levels = additive(np.clip(log, -MOST_ALIKE, MOST_ALIKE), self.levels, limits.size)
-            return np.asarray(np.exp(of_levels + part * (log - of_levels)))
-
-        loss = first.loss * beyond_noise(quotient_or(1.0, limits.loss, first.loss))
-        left = (1.0 - first.slope) * beyond_noise((1.0 - limits.slope) / (1.0 - first.slope))
-        return replace(limits, loss=np.where(first.loss > 0.0, loss, limits.loss), steady=1.0 - left)
-
-
-def additive(values: Floats, levels: Ints, weight: Floats) -> Floats:
-    """The weighted mean of values (cell, coordinate), with means of what is left by level of every column in turn."""
-    fit = np.broadcast_to(np.average(values, axis=0, weights=weight), values.shape)
-    for _ in range(SWEEPS):
-        for level in levels.T:
-            rest = [np.bincount(level, weights=weight * part) for part in (values - fit).T]
-            fit = fit + quotient_or(0.0, np.array(rest), np.bincount(level, weights=weight)).T[level]
-    return np.asarray(fit)
+    change = np.clip(np.log(np.maximum(quotient_or(1.0, loss, before), 1e-300)), -MOST_ALIKE, MOST_ALIKE)
+    of_levels = np.broadcast_to(np.average(change, axis=0, weights=size), change.shape)
+    for level in levels.T:
+        left = [np.bincount(level, weights=size * part) for part in (change - of_levels).T]
+        of_levels = of_levels + quotient_or(0.0, np.array(left), np.bincount(level, weights=size)).T[level]
+    most = MOST_MOVED * noise
+    moved = np.clip(before * np.exp(of_levels), np.maximum(loss - most, 0.0), loss + most)
+    return np.asarray(np.where(before > 0.0, moved, loss))
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,6 @@ class TableLimits:
     reference the part of an error of the predicted mean weight that is clipped."""
     slope: Floats
     """Parts of errors of predicted means that are clipped without a reference, otherwise 0, (cell, 1 + outcome)."""
-    steady: Floats | None = None
-    """`slope` by which errors grow, (cell, 1 + outcome), if limits have followed sums (`CellsOfTable.steadied`)."""
     expected: Floats | float = 0.0
     """Residual sums about which parts of errors are clipped, (cell, 1 + outcome)."""
     unequal: Singles | None = None
@@ -77,14 +75,9 @@ class TableLimits:
         return self.widest is not None
 
     @property
-    def unclipped_part(self) -> Floats:
-        """What slopes leave of a change, as errors are divided by it, (cell, 1 + outcome)."""
-        return np.asarray(1.0 - (self.slope if self.steady is None else self.steady))
-
-    @property
     def clipped_of_record(self) -> Floats:
         """Standard deviation of the clipped part of a record, over what slopes leave, (cell, 1 + outcome)."""
-        return np.asarray(np.sqrt(self.loss / self.size[:, None]) / self.unclipped_part)
+        return np.asarray(np.sqrt(self.loss / self.size[:, None]) / (1.0 - self.slope))
 
     @property
     def added_by_inequality(self) -> Floats:

@@ -14,13 +14,13 @@ from typing import NamedTuple, Self
 import numpy as np
 import scipy
 
-from dpdist.core.records import Codes, Floats, quotient_or
+from dpdist.core.records import Codes, Floats, Ints, quotient_or
 from dpdist.estimation.donors import PeriodTotals
 from dpdist.mechanisms.tables import posterior as of_sums
 from dpdist.mechanisms.tables.common_factors import common_factors
 from dpdist.mechanisms.tables.conjugate import OF_LAW
 from dpdist.mechanisms.tables.drift_sizes import learned
-from dpdist.mechanisms.tables.followed_limits import CellsOfTable, followed_limits
+from dpdist.mechanisms.tables.followed_limits import followed_limits, steadied
 from dpdist.mechanisms.tables.limits import TableLimits
 from dpdist.mechanisms.tables.measurements import CommonFactors, ResidualMeasurements, UnclippedSums, with_hidden
 from dpdist.mechanisms.tables.posterior import Posterior
@@ -227,7 +227,7 @@ class MeasuredSums:
             length = _length(length, quotient_or(0.0, last, errors), quotient_or(0.0, step, errors)) if number else 1.0
             followed = followed + length * step
             law, before = self._law(followed), observed.values
-            sums = self._steadied(replace(sums, limits=followed_limits(file, sums.limits, self.calibrated, law)))
+            sums = replace(sums, limits=self._steadied(followed_limits(file, sums.limits, self.calibrated, law)))
             observed = sums.observed()
             # What limits had clipped of a drift shows more of it.
             posterior = self.posterior(observed, law, posterior)
@@ -236,14 +236,20 @@ class MeasuredSums:
                 break
         return Reading(posterior.with_tails(observed.values, solution), observed.values, sums.limits)
 
-    def _steadied(self, followed: MeasuredSums) -> MeasuredSums:
-        """Sums whose errors follow the law beyond noise."""
-        changes = zip(self._cells_of_tables, self.unclipped(), followed.unclipped(), strict=True)
-        return replace(followed, limits=tuple(cells.steadied(*sums) for cells, *sums in changes))
+    def _steadied(self, followed: Sequence[TableLimits]) -> tuple[TableLimits, ...]:
+        """The same limits, whose errors follow noise less."""
+        found, parts = list[TableLimits](), self.asked.parts
+        for table, after, part, levels in zip(self.limits, followed, parts[: len(followed)], self._levels, strict=True):
+            noise = self.asked.noise(part) * table.scale**2
+            found.append(replace(after, loss=steadied(after.loss, table.loss, noise, levels, table.size)))
+        return tuple(found)
 
     @cached_property
-    def _cells_of_tables(self) -> list[CellsOfTable]:
-        return CellsOfTable.of_all(self.asked.file, self.limits, self.calibrated)
+    def _levels(self) -> list[Ints]:
+        """Levels of every table's columns, (cell, column)."""
+        codes, columns = self.asked.file.codes, ((), *self.asked.file.columns_of_tables)
+        first = (np.unique(table.cell, return_index=True)[1] for table in self.limits)
+        return [codes[cells][:, list(by)] for cells, by in zip(first, columns, strict=True)]
 
     def _law(self, deviation: Floats) -> Prediction:
         """The law by what sums show of deviations from the reference's prediction, (cell, 1 + outcome)."""

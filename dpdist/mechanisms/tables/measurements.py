@@ -249,7 +249,7 @@ class ResidualMeasurements:
         value = self.residual_sums(limits, origin, noisy, about) - limits.expected
         least = (NOT_EXACT * np.bincount(limits.cell, weights=self.file.numbers.count * about.means[:, 0])[:, None]) ** 2
         least = least * np.column_stack([np.ones(len(limits.size)), limits.mean**2])
-        errors = (self.noise(part) * limits.scale**2 + limits.loss) / limits.unclipped_part**2
+        errors = (self.noise(part) * limits.scale**2 + limits.loss) / response**2
         return UnclippedSums(limits, limits.expected + value / response, np.maximum(errors, least))
 
     def shown(self, limits: Sequence[TableLimits]) -> Floats:

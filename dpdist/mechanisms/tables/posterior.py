@@ -41,6 +41,10 @@ PROBES, SEED = 48, 47
 """Number of draws that give variances of many rows, and their seed."""
 ROUNDING = 1e-12
 """Part of a variance that rounding may take away."""
+LEAST_NOISE = 1e-3
+"""Least variance of noise in many sums, over their own. Sums of tables depend on each other, so systems without noise are
+singular: conjugate gradients would not end. Estimates differ by about this part of what a sum shows.
+"""
 FACTORS = "design", "lone", "root", "scale"
 """Fields of `Loadings` that products use."""
 SINGLE = 30.0
@@ -127,7 +131,8 @@ class Posterior:
     @cached_property
     def unshared(self) -> Floats:
         """Variances of errors of observations that no other row shares, (row,)."""
-        return self.noise - squares_of(self.clipped)
+        alone = self.noise - squares_of(self.clipped)
+        return alone if self.dense else np.maximum(alone, LEAST_NOISE * self.diagonal)
 
     def disturbed(self, standard: Floats, rng: np.random.Generator) -> Floats:
         """Draws of errors of observations, (row, draw), from errors of variance 1."""
