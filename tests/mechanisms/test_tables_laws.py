@@ -31,6 +31,7 @@ from table_populations import (
 
 from dpdist.core.records import UNIT, Floats, Ints
 from dpdist.mechanisms.tables import (
+    cells as of_cells,
     clipped_residuals,
     followed_limits,
     learned_prediction as predicting,
@@ -1155,7 +1156,8 @@ def test_base_cells_within_bounds_keep_the_sums_of_tables() -> None:
     # Noise that no table's cell shows, so that bounds allow all sums.
     noise -= (noise.reshape(12, 15).mean(axis=1)[rows] + noise.reshape(12, 15).mean(axis=0)[columns]) - noise.mean()
     values, predicted = truth + noise, 0.06 * size
-    inside = within_bounds(values, np.zeros(len(rows)), size, predicted, tables)
+    inside, kept = within_bounds(values, size, (0.0, 1.0), predicted, tables, known=True)
+    assert (kept == size).all()
     assert (inside >= 0.0).all()
     assert (inside <= size * (1.0 + 1e-12)).all()
 
@@ -1165,6 +1167,23 @@ def test_base_cells_within_bounds_keep_the_sums_of_tables() -> None:
 
     assert lost(inside) <= 0.02 * truth.sum() / 12
     assert lost(np.clip(values, 0.0, size)) > 0.2 * truth.sum() / 12
+
+
+def test_base_cells_make_room_for_heavy_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One record in ten weighs 40 times as much as the others, and few answer yes. At ε = 10,000, means of all records err
+    by at most .05 direct standard errors, in four populations. Control: if base cells kept their counts, these may have
+    no room for a heavy record's yes, and a mean would err by more than .2.
+    """
+    case: dict[str, Any] = {"weights": "two sizes", "kinds": ["rare yes"], "drift": "none", "records": (573, 573)}
+    populations = [(seed, Population.of(seed, **case, sizes=(6, 15, 60), number=4)) for seed in (100, 101, 104, 106)]
+
+    def errors() -> list[float]:
+        found = [release(one.public, one.files(seed), 1e4, seed) for seed, one in populations]
+        return [float(of.comparison(()).off()[0, 1]) for of in found]
+
+    assert max(errors()) < 0.05
+    monkeypatch.setattr(of_cells, "within_bounds", lambda *told, **_: within_bounds(*told[:5], known=True))
+    assert max(errors()) > 0.2, "control"
 
 
 def assert_within_bounds(found: Release) -> None:

@@ -1,7 +1,10 @@
 """Estimates of base cells raked into public bounds, which keep the sums of measured tables' cells.
 
 A base cell's estimate has two parts, its distances from both bounds. Where one is negative, it becomes a small positive
-amount. Both parts are then raked to the sums that they had over every table's cells, and to the distance of the bounds.
+amount. Both parts are then raked to the sums that they had over every table's cells. Together they are the size of the base
+cell: counts follow from the parts of an outcome, since others may leave no room for a record of a large weight in all of
+its cells. Sizes that are known are kept instead.
+
 No part is 0 in this, for raking does not revive a 0, and could then not keep all sums. All records come last, so that
 their sum stays even where noise has made the tables' sums contradict each other.
 """
@@ -22,27 +25,31 @@ AGREEMENT = 1e-11
 """Relative difference of sums below which raking stops."""
 
 
-def within_bounds(values: Floats, low: Floats, high: Floats, predicted: Floats, tables: Sequence[Ints]) -> Floats:
-    """Values (cell,) from `low` to `high`; sums over cells of tables stay where bounds allow it.
+def within_bounds(
+    values: Floats, size: Floats, bounds: tuple[float, float], predicted: Floats, tables: Sequence[Ints], known: bool
+) -> tuple[Floats, Floats]:
+    """Values (cell,) between `bounds` times sizes, and sizes (cell,); sums over cells of tables stay where bounds allow it.
 
-    `tables` are the cells of base cells by table; `predicted` (cell,) are values between the bounds, and `high` may be
-    infinite.
+    `tables` are the cells of base cells by table; `predicted` (cell,) are values between the bounds, of which the upper one
+    may be infinite. Sizes stay if they are `known`.
     """
-    pairs = [(values - low, predicted - low)]
-    if np.isfinite(high).all():
-        pairs.append((high - values, high - predicted))
-    if all((part >= 0.0).all() for part, _ in pairs):
-        return values
+    low, high = bounds
+    parts, expected = [values - low * size], [predicted - low * size]
+    if np.isfinite(high):
+        parts, expected = [*parts, high * size - values], [*expected, high * size - predicted]
+    if all((part >= -AGREEMENT * np.abs(values)).all() for part in parts):
+        return values, size
     groups = [*tables, np.zeros(len(values), dtype=np.int64)]
-    floors = [SMALL * np.maximum(expected, 0.0) for _, expected in pairs]
-    parts = [positive(part, floor) for (part, _), floor in zip(pairs, floors, strict=True)]
+    floors = [SMALL * np.maximum(part, 0.0) for part in expected]
     targets_of_groups = [
-        [positive(_sums(group, part), _sums(group, floor)) for (part, _), floor in zip(pairs, floors, strict=True)]
+        [positive(_sums(group, part), _sums(group, floor)) for part, floor in zip(parts, floors, strict=True)]
         for group in groups
     ]
+    parts = list(map(positive, parts, floors))
+    adding_up = known and len(parts) == 2
     for _ in range(PASSES):
-        if len(parts) == 2:
-            parts = _adding_up(parts, high - low)
+        if adding_up:
+            parts = _adding_up(parts, (high - low) * size)
         furthest = 0.0
         for group, targets in zip(groups, targets_of_groups, strict=True):
             for k, target in enumerate(targets):
@@ -52,9 +59,11 @@ def within_bounds(values: Floats, low: Floats, high: Floats, predicted: Floats, 
                 parts[k] = parts[k] * factor[group]
         if furthest <= AGREEMENT:
             break
-    if len(parts) == 2:
-        parts = _adding_up(parts, high - low)
-    return np.asarray(low + parts[0])
+    if adding_up:
+        parts = _adding_up(parts, (high - low) * size)
+    elif len(parts) == 2:
+        size = (parts[0] + parts[1]) / (high - low)
+    return low * size + parts[0], size
 
 
 def positive(values: Floats, small: Floats) -> Floats:

@@ -498,14 +498,15 @@ class ResidualCells(DonorCells):
     def _within_bounds(self, count: Floats, totals: Floats, predicted: Floats, means: Floats) -> tuple[Floats, Floats]:
         """Counts and totals within public bounds; `predicted` (cell,) are counts, and `means` (cell, outcome)."""
         tables = [self.workload.groups(by) for by in self.measured]
-        least, most = (0.0, np.inf) if self.secret else self.public_weights
-        if self.weighted:
-            count = within_bounds(count, least * self.count, most * self.count, predicted, tables)
-        columns = [
-            within_bounds(total, low * count, high * count, mean * count, tables)
-            for total, mean, (low, high) in zip(totals.T, means.T, self.bounds, strict=True)
-        ]
-        return count, np.column_stack(columns)
+        weights, totals = ((0.0, np.inf) if self.secret else self.public_weights), totals.copy()
+        # Sizes that have made room for one outcome may have none for another: they are kept at last.
+        for last in (False, False, True):
+            if self.weighted:
+                count, _ = within_bounds(count, self.count, weights, predicted, tables, known=True)
+            for k, ends in enumerate(self.bounds):
+                known = last or not self.weighted
+                totals[:, k], count = within_bounds(totals[:, k], count, ends, means[:, k] * count, tables, known=known)
+        return count, totals
 
     def first_sums(self, asked: ResidualMeasurements, noisy: Floats) -> MeasuredSums:
         """Noisy sums, or those of all records alone, with the limits that follow from them."""
