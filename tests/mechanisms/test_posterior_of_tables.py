@@ -67,6 +67,17 @@ def test_conjugate_gradients_have_the_dense_estimates(seed: int, epsilon: float,
     assert distance(0.1) > 1e-5
 
 
+def test_what_gradients_do_not_solve_is_solved_densely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After one step, and within the number of sums for which there is memory. Control: more sums end in an error."""
+    monkeypatch.setattr(posterior, "LEAST_NOISE", 0.0)
+    distance = distance_from(posterior_of(3, 64.0), 3, monkeypatch)
+    monkeypatch.setattr(conjugate, "MOST_STEPS", 1)
+    assert distance(EXACT) <= 1e-6
+    monkeypatch.setattr(posterior, "MOST_RESCUED", 0)
+    with pytest.raises(ArithmeticError, match="sums was not solved"):
+        distance_from(posterior_of(3, 64.0), 3, monkeypatch)(EXACT)
+
+
 def test_standard_errors_need_few_digits_of_their_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard deviations of 72 draws of errors, of which 99 of 100 differ by less than 2 % from those of exact solutions.
     Control: a residual 100 times as large.
@@ -248,7 +259,7 @@ def test_draws_that_single_precision_cannot_solve_are_solved_in_double(monkeypat
     z = few.prior.sampled(3, np.random.default_rng(5))
     single = few.answers(z)
 
-    def of_double(times: Any, diagonal: Floats, right: Floats, tolerance: float) -> Floats:
+    def of_double(times: Any, diagonal: Floats, right: Floats, tolerance: float, *_: None) -> Floats:
         if right.dtype == np.float32:
             raise ArithmeticError("not solved")
         return solved(times, diagonal, right, tolerance)

@@ -41,6 +41,8 @@ PROBES, SEED = 48, 47
 """Number of draws that give variances of many rows, and their seed."""
 ROUNDING = 1e-12
 """Part of a variance that rounding may take away."""
+MOST_RESCUED = 6_000
+"""Largest number of sums with a dense covariance where conjugate gradients do not end."""
 LEAST_NOISE = 1e-3
 """Least variance of noise in many sums, over their own. Sums of tables depend on each other, so systems without noise are
 singular: conjugate gradients would not end. Estimates differ by about this part of what a sum shows.
@@ -146,8 +148,25 @@ class Posterior:
     def solve(self, observed: Floats, tolerance: float = EXACT, start: Floats | None = None) -> Floats:
         """The inverse of the covariance of what is observed, times it. `start` is that of nearly the same sums."""
         if self.dense:
-            return np.asarray(scipy.linalg.cho_solve((self.root, True), observed))
-        return solved(ObservedCovariance.of(self, stored=observed.ndim == 1), self.diagonal, observed, tolerance, start)
+            return self._factored(observed)
+        try:
+            return solved(ObservedCovariance.of(self, stored=observed.ndim == 1), self.diagonal, observed, tolerance, start)
+        except ArithmeticError:
+            return self._rescued._factored(observed)
+
+    def _factored(self, observed: Floats) -> Floats:
+        return np.asarray(scipy.linalg.cho_solve((self.root, True), observed))
+
+    @cached_property
+    def _rescued(self) -> Posterior:
+        """The same with rows that a dense covariance can have. Without noise, conjugate gradients may not end where errors
+        of the prediction are far above those of sampling.
+        """
+        if len(self.noise) > MOST_RESCUED:
+            raise ArithmeticError(f"a system of {len(self.noise):,} sums was not solved: ε is too large for so many sums")
+        rows = [row.matrix if isinstance(row, RowsOfTables) else row for row in self.rows]
+        clipped = self.clipped.matrix if isinstance(self.clipped, RowsOfTables) else self.clipped
+        return replace(self, rows=rows, noise=self.unshared + squares_of(self.clipped), clipped=clipped)
 
     def estimate(self, observed: Floats) -> Floats:
         """Posterior mean of z, (cell, 1 + outcome)."""
@@ -245,7 +264,7 @@ class Posterior:
             return solved(products, self.diagonal, observed.astype(products.precision, copy=False), OF_DRAWS), products
         except (ArithmeticError, np.linalg.LinAlgError):
             products = ObservedCovariance.of(self)
-            return solved(products, self.diagonal, observed.astype(np.float64, copy=False), OF_DRAWS), products
+            return self.solve(observed.astype(np.float64, copy=False), OF_DRAWS), products
 
 
 @dataclass(frozen=True, eq=False)
