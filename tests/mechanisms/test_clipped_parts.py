@@ -44,6 +44,7 @@ def excess(seed: int) -> Floats:
     return np.array([more[part].sum(axis=0) / size[part].sum(axis=0) for part in np.array_split(order, 8)])
 
 
+@pytest.mark.long
 def test_cells_of_every_size_clip_what_their_reference_records_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """To .03 of it, in root mean square over four populations. Control: where all cells are one group, .05 at least."""
 

@@ -33,6 +33,7 @@ def far(records: int) -> Floats:
     return np.asarray(np.quantile(np.concatenate(off), 0.95, axis=0))
 
 
+@pytest.mark.long
 def test_levels_of_few_records_err_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of weights at a level of one record, and of a yes at one of 10. Control: where next to nothing holds effects of
     levels, a yes errs by more than 5.

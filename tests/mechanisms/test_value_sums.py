@@ -126,6 +126,7 @@ def noisy() -> list[tuple[Marginals, Draws]]:
     return [released(said, own, noise_of(KEY.child(f"errors {replicate}"))) for replicate in range(RELEASES)]
 
 
+@pytest.mark.long
 def test_errors_of_means_hold_their_noise(noisy: list[tuple[Marginals, Draws]]) -> None:
     """Errors without sampling; at least .85 of 90 % intervals hold. False alarm: 1e-4 a figure. Control: half the error."""
     overall, by = means_by(survey(11, 2000), survey(11, 2000).weight)

@@ -56,6 +56,7 @@ def test_few_records_without_a_reference_are_refused(more: str, fault: str, file
     run(file, 8.0, tmp_path / "enough", more)
 
 
+@pytest.mark.long
 def test_figures_of_fewer_records_would_be_wrong(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With 6 records a scale, a fifth of intervals of all records end below half of the direct figure or begin above 1.5 of
     it: 2 of 48, at least (missed in less than 1 of 1,000 runs). Control: with 24, none does in ten releases.

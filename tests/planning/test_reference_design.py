@@ -132,6 +132,7 @@ def test_without_clusters_that_are_alike_effects_are_about_one(tmp_path: Path) -
     assert np.mean(clustered) > 2.0 * np.mean(dealt)
 
 
+@pytest.mark.long
 def test_a_chain_takes_over_the_effects_that_the_earlier_release_states(tmp_path: Path) -> None:
     """Two periods later too. Controls: a release without effects is refused, and effects widen the errors of counts."""
     survey(1).to_parquet(tmp_path / "before.parquet")

@@ -93,6 +93,7 @@ def test_control_a_mean_of_donors_without_an_amount_moved_all_of_them(
     assert off(figures(tmp_path, MANY, ABOVE_0)).max() > 9.0
 
 
+@pytest.mark.long
 def test_medians_of_cells_of_few_donors_are_not_those_of_a_wider_law(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
