@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import pytest
+from table_populations import Population, release
 
 from dpdist.core.records import Floats, Ints
 from dpdist.mechanisms.tables.followed_limits import MOST_MOVED, steadied
@@ -75,9 +78,9 @@ def test_what_is_clipped_follows_levels() -> None:
 
 def test_errors_stay_near_those_of_cells_own_law() -> None:
     """By a quarter of the noise at most, so that a mean weighed by them has at most 1.067 times the variance of one weighed
-    by those of cells' own law (Kantorovich): one cell that clips 10,000 times as much keeps its error, and others theirs.
-    Where nothing was clipped before, or no noise is there, errors are those of the law. Control: the levels alone are far
-    off.
+    by those of cells' own law (Kantorovich, independent sums): one cell that clips 10,000 times as much keeps its error,
+    and others theirs. Where nothing was clipped before, or no noise is there, errors are those of the law. Control: levels
+    alone are far off.
     """
     rng = np.random.default_rng(1)
     levels = np.stack(np.unravel_index(np.arange(96), (12, 8)), axis=1)
@@ -94,3 +97,26 @@ def test_errors_stay_near_those_of_cells_own_law() -> None:
     assert (steadied(loss, before, 0.0 * noise, levels, np.ones(96)) == loss).all()
     levels_alone = steadied(loss, before, np.full((96, 2), 1e9), levels, np.ones(96))
     assert (np.abs(levels_alone - loss)[5] > 1e3).all(), "control"
+
+
+def test_errors_of_a_table_are_those_of_its_own_levels() -> None:
+    """What each of three tables clips changes by levels of its first column, and errors keep these changes. Control:
+    changes of single cells are moved.
+    """
+    population = Population.of(3, "wide", ["income"], "none", (800, 800), (4, 5, 6), 3)
+    population = replace(population, public=population.public._replace(tables=((0, 1), (1, 2), (0, 2))))
+    sums, rng = release(population.public, population.files(), 1.0).measured, np.random.default_rng(0)
+    codes, columns = sums.asked.file.codes, sums.asked.file.columns_of_tables
+    assert len(columns) == 3
+    for table, by in enumerate(columns, start=1):
+        limits = sums.limits[table]
+        level = np.zeros(len(limits.size), dtype=int)
+        level[limits.cell] = codes[:, by[0]]
+        of_levels, of_cells = np.exp(rng.standard_normal(6))[level], np.exp(rng.standard_normal(len(level)))
+        followed = [
+            [*sums.limits[:table], replace(limits, loss=limits.loss * factor[:, None]), *sums.limits[table + 1 :]]
+            for factor in (of_levels, of_cells)
+        ]
+        kept, moved = (sums._steadied(of)[table].loss for of in followed)
+        assert kept == pytest.approx(followed[0][table].loss, rel=1e-9)
+        assert np.abs(moved / followed[1][table].loss - 1.0).max() > 0.01, "control"

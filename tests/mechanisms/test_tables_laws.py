@@ -1146,7 +1146,9 @@ def test_cells_of_equal_weights_are_predicted_by_their_own_records(
 
 
 def test_base_cells_within_bounds_keep_the_sums_of_tables() -> None:
-    """Two tables' cells over noisy rare outcomes. Control: base cells cut at their bounds lose sums."""
+    """Two tables' cells over noisy rare outcomes. Control: base cells cut at their bounds lose sums. Sizes that may move
+    have their own sums, too, whatever outcomes are: in two cells of 200, one of which has a total of -30.
+    """
     rng = np.random.default_rng(0)
     rows, columns = (part.ravel() for part in np.indices((12, 15)))
     size = rng.uniform(1.0, 50.0, len(rows))
@@ -1167,6 +1169,14 @@ def test_base_cells_within_bounds_keep_the_sums_of_tables() -> None:
 
     assert lost(inside) <= 0.02 * truth.sum() / 12
     assert lost(np.clip(values, 0.0, size)) > 0.2 * truth.sum() / 12
+    for sums, sizes, cells in (
+        (values, size, tables),
+        (np.array([-50.0, 20, 30, 40]), np.full(4, 100.0), [np.arange(4) // 2]),
+    ):
+        _, moved = within_bounds(sums, sizes, (0.0, 1.0), 0.06 * sizes, cells, known=False)
+        assert np.abs(moved - sizes).max() > 0.5
+        for cell in cells:
+            assert np.bincount(cell, weights=moved) == pytest.approx(np.bincount(cell, weights=sizes), rel=1e-9)
 
 
 def test_base_cells_make_room_for_heavy_records(monkeypatch: pytest.MonkeyPatch) -> None:

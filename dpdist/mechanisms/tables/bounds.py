@@ -3,7 +3,7 @@
 A base cell's estimate has two parts, its distances from both bounds. Where one is negative, it becomes a small positive
 amount. Both parts are then raked to the sums that they had over every table's cells. Together they are the size of the base
 cell: counts follow from the parts of an outcome, since others may leave no room for a record of a large weight in all of
-its cells. Sizes that are known are kept instead.
+its cells. Their sums stay, too. Sizes that are known are kept instead.
 
 No part is 0 in this, for raking does not revive a 0, and could then not keep all sums. All records come last, so that
 their sum stays even where noise has made the tables' sums contradict each other.
@@ -46,24 +46,31 @@ def within_bounds(
         for group in groups
     ]
     parts = list(map(positive, parts, floors))
-    adding_up = known and len(parts) == 2
+    if known or len(parts) == 1:
+        parts = _raked(parts, groups, targets_of_groups, (high - low) * size if len(parts) == 2 else None)
+    else:
+        parts = _raked(parts, groups, targets_of_groups)
+        (size,) = _raked([(parts[0] + parts[1]) / (high - low)], groups, [[_sums(group, size)] for group in groups])
+    return low * size + parts[0], size
+
+
+def _raked(
+    parts: Sequence[Floats], groups: Sequence[Ints], targets: Sequence[Sequence[Floats]], together: Floats | None = None
+) -> list[Floats]:
+    """Parts of base cells with these sums over cells of every table; they add up to `together` (cell,), if it is given."""
+    parts = list(parts)
     for _ in range(PASSES):
-        if adding_up:
-            parts = _adding_up(parts, (high - low) * size)
+        if together is not None:
+            parts = _adding_up(parts, together)
         furthest = 0.0
-        for group, targets in zip(groups, targets_of_groups, strict=True):
-            for k, target in enumerate(targets):
-                present = _sums(group, parts[k])
-                factor = quotient_or(1.0, target, present)
+        for group, of_group in zip(groups, targets, strict=True):
+            for k, target in enumerate(of_group):
+                factor = quotient_or(1.0, target, _sums(group, parts[k]))
                 furthest = max(furthest, float(np.abs(factor - 1.0).max()))
                 parts[k] = parts[k] * factor[group]
         if furthest <= AGREEMENT:
             break
-    if adding_up:
-        parts = _adding_up(parts, (high - low) * size)
-    elif len(parts) == 2:
-        size = (parts[0] + parts[1]) / (high - low)
-    return low * size + parts[0], size
+    return parts if together is None else _adding_up(parts, together)
 
 
 def positive(values: Floats, small: Floats) -> Floats:

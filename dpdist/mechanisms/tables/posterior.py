@@ -16,6 +16,7 @@ Up to `MOST_DENSE` sums have a dense covariance. More are solved by products alo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -149,10 +150,11 @@ class Posterior:
         """The inverse of the covariance of what is observed, times it. `start` is that of nearly the same sums."""
         if self.dense:
             return self._factored(observed)
-        try:
-            return solved(ObservedCovariance.of(self, stored=observed.ndim == 1), self.diagonal, observed, tolerance, start)
-        except ArithmeticError:
-            return self._rescued._factored(observed)
+        if "_rescued" not in self.__dict__:
+            covariance = ObservedCovariance.of(self, stored=observed.ndim == 1)
+            with suppress(ArithmeticError, np.linalg.LinAlgError):
+                return solved(covariance, self.diagonal, observed, tolerance, start)
+        return self._rescued._factored(observed)
 
     def _factored(self, observed: Floats) -> Floats:
         return np.asarray(scipy.linalg.cho_solve((self.root, True), observed))
