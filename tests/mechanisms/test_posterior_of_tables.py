@@ -73,7 +73,7 @@ def test_what_gradients_do_not_solve_is_solved_densely(monkeypatch: pytest.Monke
     distance = distance_from(posterior_of(3, 64.0), 3, monkeypatch)
     monkeypatch.setattr(conjugate, "MOST_STEPS", 1)
     assert distance(EXACT) <= 1e-6
-    monkeypatch.setattr(posterior, "MOST_RESCUED", 0)
+    monkeypatch.setattr(posterior, "MOST_FACTORED", 0)
     with pytest.raises(ArithmeticError, match="sums was not solved"):
         distance_from(posterior_of(3, 64.0), 3, monkeypatch)(EXACT)
 

@@ -1277,7 +1277,7 @@ def test_many_sums_without_noise_are_those_of_the_file(monkeypatch: pytest.Monke
     assert (np.median(np.concatenate(off), axis=0) <= 0.01).all()
     assert np.concatenate(off).max() <= 0.1
     monkeypatch.setattr(posterior, "LEAST_NOISE", 0.0)
-    monkeypatch.setattr(posterior, "MOST_RESCUED", 0)
+    monkeypatch.setattr(posterior, "MOST_FACTORED", 0)
     again = release(population.public, population.files(), 1e4, seed=9)
     with pytest.raises(ArithmeticError):
         _ = again.sums

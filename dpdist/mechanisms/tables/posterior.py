@@ -42,7 +42,7 @@ PROBES, SEED = 48, 47
 """Number of draws that give variances of many rows, and their seed."""
 ROUNDING = 1e-12
 """Part of a variance that rounding may take away."""
-MOST_RESCUED = 6_000
+MOST_FACTORED = 6_000
 """Largest number of sums with a dense covariance where conjugate gradients do not end."""
 LEAST_NOISE = 1e-3
 """Least variance of noise in many sums, over their own. Sums of tables depend on each other, so systems without noise are
@@ -150,21 +150,21 @@ class Posterior:
         """The inverse of the covariance of what is observed, times it. `start` is that of nearly the same sums."""
         if self.dense:
             return self._factored(observed)
-        if "_rescued" not in self.__dict__:
+        if "_with_dense_covariance" not in self.__dict__:
             covariance = ObservedCovariance.of(self, stored=observed.ndim == 1)
             with suppress(ArithmeticError, np.linalg.LinAlgError):
                 return solved(covariance, self.diagonal, observed, tolerance, start)
-        return self._rescued._factored(observed)
+        return self._with_dense_covariance._factored(observed)
 
     def _factored(self, observed: Floats) -> Floats:
         return np.asarray(scipy.linalg.cho_solve((self.root, True), observed))
 
     @cached_property
-    def _rescued(self) -> Posterior:
+    def _with_dense_covariance(self) -> Posterior:
         """The same with rows that a dense covariance can have. Without noise, conjugate gradients may not end where errors
         of the prediction are far above those of sampling.
         """
-        if len(self.noise) > MOST_RESCUED:
+        if len(self.noise) > MOST_FACTORED:
             raise ArithmeticError(f"a system of {len(self.noise):,} sums was not solved: ε is too large for so many sums")
         rows = [row.matrix if isinstance(row, RowsOfTables) else row for row in self.rows]
         clipped = self.clipped.matrix if isinstance(self.clipped, RowsOfTables) else self.clipped
