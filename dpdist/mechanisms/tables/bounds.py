@@ -46,10 +46,9 @@ def within_bounds(
         for group in groups
     ]
     parts = list(map(positive, parts, floors))
-    if known or len(parts) == 1:
-        parts = _raked(parts, groups, targets_of_groups, (high - low) * size if len(parts) == 2 else None)
-    else:
-        parts = _raked(parts, groups, targets_of_groups)
+    both = len(parts) == 2
+    parts = _raked(parts, groups, targets_of_groups, (high - low) * size if known and both else None)
+    if both and not known:
         (size,) = _raked([(parts[0] + parts[1]) / (high - low)], groups, [[_sums(group, size)] for group in groups])
     return low * size + parts[0], size
 

@@ -150,6 +150,7 @@ class Posterior:
         """The inverse of the covariance of what is observed, times it. `start` is that of nearly the same sums."""
         if self.dense:
             return self._factored(observed)
+        # What gradients have not solved once, they would not solve again.
         if "_with_dense_covariance" not in self.__dict__:
             covariance = ObservedCovariance.of(self, stored=observed.ndim == 1)
             with suppress(ArithmeticError, np.linalg.LinAlgError):
